@@ -5,18 +5,18 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from pipelines.prepare.job import Desk, parse_receipt
+from pipelines.prepare.job import WorkFolder, parse_receipt
 from pipelines.records.lines import sorted_lines
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
 
 
-def note_file_names(desk: Desk, number: int, units: Sequence[str]) -> int:
+def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) -> int:
     """Notes the names of the files that some units are read from; returns their number."""
-    done = parse_receipt(desk.receipt(names_receipt(number)))
+    done = parse_receipt(work_folder.receipt(names_receipt(number)))
     if done is not None:
         return done
-    corpus, job, count = desk.corpus(Spool()), desk.job, 0
+    corpus, job, count = work_folder.corpus(Spool()), work_folder.job, 0
 
     def names() -> Iterator[str]:
         for unit in units:
@@ -32,14 +32,14 @@ def note_file_names(desk: Desk, number: int, units: Sequence[str]) -> int:
     # Several items show one file, so the names are sorted and runs of equal lines become one.
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(names_file(number)) as path,
+        work_folder.files.writing(names_file(number)) as path,
         path.open("w", encoding="utf-8", newline="\n") as out,
     ):
         lines = (f"{json.dumps(name)}\n" for name in names())
         for line, _ in itertools.groupby(sorted_lines(lines, str, folder)):
             out.write(line)
             count += 1
-    desk.files.put(names_receipt(number), json.dumps(count).encode())
+    work_folder.files.put(names_receipt(number), json.dumps(count).encode())
     return count
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from infra.store.places import BUCKET
 from pipelines.prepare.file_names import note_file_names
-from pipelines.prepare.job import ERROR, Desk, Job, count_receipts, parse_receipt
+from pipelines.prepare.job import ERROR, Job, WorkFolder, count_receipts, parse_receipt
 from pipelines.prepare.lean_imports import imports_without
 from pipelines.prepare.listing import ListTotals, cut_shard, list_units, narrow_list
 from pipelines.prepare.reuse import reuse_shard
@@ -62,13 +62,13 @@ class WorkerLostError(RuntimeError):
 
 
 class _PrepareStep(beam.DoFn):
-    """Base of the steps: holds a `Desk` and a video decoder for as long as its worker lives."""
+    """Base of the steps: holds a `WorkFolder` and a video decoder while its worker lives."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def setup(self) -> None:
-        self.desk = Desk(self.job)
+        self.work_folder = WorkFolder(self.job)
         self.video = VideoChild(self.job.config.video_limits())
 
     def teardown(self) -> None:
@@ -80,35 +80,35 @@ class _PrepareStep(beam.DoFn):
         try:
             yield
         except Exception as error:
-            self.desk.note_error(error)
+            self.work_folder.note_error(error)
             raise
 
 
 class _ListUnits(_PrepareStep):
     def process(self, element: Units) -> Iterator[ListTotals]:
         with self.told():
-            yield list_units(self.desk, *element)
+            yield list_units(self.work_folder, *element)
 
 
 class _NarrowList(_PrepareStep):
     def process(self, number: int, num_lists: int, found: ListTotals) -> Iterator[ListTotals]:
         del found  # Only waited for: it exists once all candidate lists do.
         with self.told():
-            yield narrow_list(self.desk, number, num_lists)
+            yield narrow_list(self.work_folder, number, num_lists)
 
 
 class _NameFiles(_PrepareStep):
     def process(self, element: Units) -> Iterator[int]:
         with self.told():
-            yield note_file_names(self.desk, *element)
+            yield note_file_names(self.work_folder, *element)
 
 
 class _CutShard(_PrepareStep):
     def process(self, shard: int, num_lists: int, listed: ListTotals) -> Iterator[tuple[int, int]]:
         del listed  # Only waited for: it exists once all lists do.
         with self.told():
-            num_pieces = cut_shard(self.desk, shard, num_lists)
-            if reuse_shard(self.desk, shard, num_pieces):
+            num_pieces = cut_shard(self.work_folder, shard, num_lists)
+            if reuse_shard(self.work_folder, shard, num_pieces):
                 num_pieces = 1
             for piece in range(num_pieces):
                 yield shard, piece
@@ -119,9 +119,9 @@ class _WritePiece(_PrepareStep):
         with self.told():
             shard, piece, *units = element
             if units:
-                report = write_archives(self.desk, shard, piece, units[0], self.video)
+                report = write_archives(self.work_folder, shard, piece, units[0], self.video)
             else:
-                report = write_piece(self.desk, shard, piece, self.video)
+                report = write_piece(self.work_folder, shard, piece, self.video)
             yield shard, sorted(report.parts)
 
 
@@ -131,7 +131,7 @@ class _JoinShard(_PrepareStep):
     ) -> Iterator[int]:
         shard, pieces = element
         with self.told():
-            join_shard(self.desk, shard, sum(1 for _ in pieces), parts)
+            join_shard(self.work_folder, shard, sum(1 for _ in pieces), parts)
             yield shard
 
 
@@ -334,7 +334,7 @@ def _supervise_runner(
 ) -> None:
     """Runs a pipeline in a daemon thread, which is abandoned if it stalls."""
     failure: list[BaseException] = []
-    files = Desk(job).files
+    files = WorkFolder(job).files
     # An error that an earlier attempt left would be taken for this one's.
     files.remove(ERROR)
     pipeline = make_pipeline(job)
@@ -374,7 +374,7 @@ def _supervise_runner(
                 f"{job.config.stall_s:g} s; a worker may be lost or may never have started"
             )
     if failure:
-        _raise_worker_error(job, failure[0], parse_receipt(Desk(job).receipt(ERROR)))
+        _raise_worker_error(job, failure[0], parse_receipt(WorkFolder(job).receipt(ERROR)))
 
 
 def _raise_worker_error(job: Job, error: BaseException, told: Any) -> None:

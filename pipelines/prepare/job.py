@@ -210,7 +210,7 @@ def plan_job(
     # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
         return job, [""]
-    units = spec.units_of(Desk(job).corpus(Spool()), whole)
+    units = spec.units_of(WorkFolder(job).corpus(Spool()), whole)
     if units == [""]:
         return job, units
     if part is not None:
@@ -220,7 +220,7 @@ def plan_job(
     return dataclasses.replace(job, by_archive=by_archive), units
 
 
-class Desk:
+class WorkFolder:
     """A worker's access to the work folder and the raw data of one run. Not thread-safe.
 
     Attributes:

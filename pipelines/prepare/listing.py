@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from pipelines.prepare.job import Desk, parse_receipt
+from pipelines.prepare.job import WorkFolder, parse_receipt
 from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
@@ -52,74 +52,76 @@ class ListTotals(NamedTuple):
         )
 
 
-def list_units(desk: Desk, number: int, units: Sequence[str]) -> ListTotals:
+def list_units(work_folder: WorkFolder, number: int, units: Sequence[str]) -> ListTotals:
     """Writes the items of some units to list `number`; memory does not grow with them.
 
     If only a part of the split is taken, the items are candidates, of which `narrow_list` makes the
     list.
     """
-    folder = _LISTS if desk.job.part is None else _FOUND
+    folder = _LISTS if work_folder.job.part is None else _FOUND
     # A receipt means that this list was written before, by a worker whose result was lost or by an
     # earlier run: the work is skipped.
-    done = list_totals(desk, number, folder)
+    done = list_totals(work_folder, number, folder)
     if done is not None:
         return done
     with (
-        desk.files.writing(f"unpacked/{number:05d}") as unpacked,
+        work_folder.files.writing(f"unpacked/{number:05d}") as unpacked,
         unpacked.open("wb") as spooled,
     ):
-        found = items_of_units(desk, units, Spool(spooled, f"unpacked/{number:05d}"))
-        receipt = _write_list(desk, f"{folder}/{number:05d}", map(line_of_item, found))
-    desk.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
+        found = items_of_units(work_folder, units, Spool(spooled, f"unpacked/{number:05d}"))
+        receipt = _write_list(work_folder, f"{folder}/{number:05d}", map(line_of_item, found))
+    work_folder.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
 
 
-def narrow_list(desk: Desk, number: int, num_lists: int) -> ListTotals:
+def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTotals:
     """Makes a list from its candidates that belong to the part, once all are listed."""
-    done = list_totals(desk, number)
+    done = list_totals(work_folder, number)
     if done is not None:
         return done
     # The part is the ids whose hashes lie between two bounds, so each list can be narrowed alone.
     #
     #   hashes of all candidates, sorted:  03 1f 2c 58 77 9a d0     part [:3] ─▶ bounds 03, 2c
-    first, last = _part_bounds(desk, num_lists)
-    found, name = parse_receipt(desk.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
+    first, last = _part_bounds(work_folder, num_lists)
+    found, name = parse_receipt(work_folder.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
 
     def chosen() -> Iterator[tuple[Item | Reject, str]]:
-        for shard in range(desk.job.config.num_shards):
-            for line in _lines_of_shard(desk, number, shard, _FOUND):
+        for shard in range(work_folder.job.config.num_shards):
+            for line in _lines_of_shard(work_folder, number, shard, _FOUND):
                 if first <= stable_hash(item_id(line)) <= last:
                     yield Item.from_json(line), line
-        for line in desk.lines(f"{_FOUND}/{name}.rejects") if found["num_rejects"] else ():
+        for line in work_folder.lines(f"{_FOUND}/{name}.rejects") if found["num_rejects"] else ():
             if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
 
-    receipt = _write_list(desk, f"{_LISTS}/{name}", chosen())
-    desk.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
+    receipt = _write_list(work_folder, f"{_LISTS}/{name}", chosen())
+    work_folder.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
 
 
-def _part_bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
+def _part_bounds(work_folder: WorkFolder, num_lists: int) -> tuple[int, int]:
     """Returns the smallest and the largest hash of the ids in the part.
 
     The first worker that needs them computes them and stores the result for the others. It takes
     eight bytes of memory for each candidate of the corpus, and as many to sort them.
     """
-    assert desk.job.part is not None
-    known = parse_receipt(desk.receipt(_BOUNDS))
+    assert work_folder.job.part is not None
+    known = parse_receipt(work_folder.receipt(_BOUNDS))
     if known is None:
         names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
-        ranks = np.concatenate([np.frombuffer(desk.files.read(name), "<u8") for name in names])
+        ranks = np.concatenate(
+            [np.frombuffer(work_folder.files.read(name), "<u8") for name in names]
+        )
         ranks.sort()
-        chosen = ranks[slice_bounds(desk.job.part, len(ranks))]
+        chosen = ranks[slice_bounds(work_folder.job.part, len(ranks))]
         known = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
-        desk.files.put(_BOUNDS, json.dumps(known).encode())
+        work_folder.files.put(_BOUNDS, json.dumps(known).encode())
     first, last = known
     return first, last
 
 
 def _write_list(
-    desk: Desk, path: str, found: Iterable[tuple[Item | Reject, str]]
+    work_folder: WorkFolder, path: str, found: Iterable[tuple[Item | Reject, str]]
 ) -> dict[str, Any]:
     """Writes a list of items and, beside it, the rejects; returns the list's receipt."""
     # Layout of a list of 2 shards; `ends` and the checksums let a worker read one shard's items
@@ -128,14 +130,14 @@ def _write_list(
     #   {"id": "a#1", …}  ┐
     #   {"id": "d#1", …}  ┘ shard 0: bytes 0 .. ends[0]
     #   {"id": "b#1", …}    shard 1: bytes ends[0] .. ends[1]
-    num_shards = desk.job.config.num_shards
+    num_shards = work_folder.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
     ends, crcs = [0] * num_shards, [0] * num_shards
     ranks = array.array("Q") if path.startswith(_FOUND) else None
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as rejected,
-        desk.files.writing(path) as local,
+        work_folder.files.writing(path) as local,
         local.open("wb") as out,
     ):
 
@@ -159,18 +161,18 @@ def _write_list(
             crcs[shard] = google_crc32c.extend(crcs[shard], data)
         if num_rejects:
             rejected.seek(0)
-            with desk.files.writing(f"{path}.rejects") as path_of_rejects:
+            with work_folder.files.writing(f"{path}.rejects") as path_of_rejects:
                 path_of_rejects.write_text(rejected.read(), encoding="utf-8", newline="\n")
     if ranks is not None:
-        desk.files.put(f"{path}.ranks", np.asarray(ranks, "<u8").tobytes())
+        work_folder.files.put(f"{path}.ranks", np.asarray(ranks, "<u8").tobytes())
     receipt: dict[str, Any] = {"num_items": num_items, "num_rejects": num_rejects}
     receipt["parts"] = sorted(parts)
     return receipt | {"ends": list(itertools.accumulate(ends)), "crc32c": crcs}
 
 
-def list_totals(desk: Desk, number: int, folder: str = _LISTS) -> ListTotals | None:
+def list_totals(work_folder: WorkFolder, number: int, folder: str = _LISTS) -> ListTotals | None:
     """Returns the totals of a finished list; None if it is not finished."""
-    found = parse_receipt(desk.receipt(f"{folder}/{number:05d}.json"))
+    found = parse_receipt(work_folder.receipt(f"{folder}/{number:05d}.json"))
     return None if found is None else _totals_of_receipt(found)
 
 
@@ -178,9 +180,11 @@ def _totals_of_receipt(receipt: Mapping[str, Any]) -> ListTotals:
     return ListTotals(receipt["num_items"], receipt["num_rejects"], frozenset(receipt["parts"]))
 
 
-def items_of_units(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | Reject]:
+def items_of_units(
+    work_folder: WorkFolder, units: Sequence[str], spool: Spool
+) -> Iterator[Item | Reject]:
     """Yields the items of some units; with a `limit`, those whose ids have the smallest hashes."""
-    job, corpus = desk.job, desk.corpus(spool)
+    job, corpus = work_folder.job, work_folder.corpus(spool)
     found = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
     )
@@ -194,26 +198,26 @@ def items_of_units(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[I
     return iter(smallest)
 
 
-def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
+def cut_shard(work_folder: WorkFolder, shard: int, num_lists: int) -> int:
     """Writes the items of a shard, sorted by id, in pieces; returns the number of pieces."""
     receipt = f"todo/{shard:05d}.json"
-    done = parse_receipt(desk.receipt(receipt))
+    done = parse_receipt(work_folder.receipt(receipt))
     if done is not None:
         return done
     # Lines go to the shard's pieces in the order of their ids, which the records keep. A shard is
     # cut because a runner cannot split an element: one piece is what one worker does at a time.
-    lists = (_lines_of_shard(desk, number, shard) for number in range(num_lists))
+    lists = (_lines_of_shard(work_folder, number, shard) for number in range(num_lists))
     number = 0
     with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
         # Sorted again, not merged: merging needs all lists open at once, which may be too many.
         lines = sorted_lines(itertools.chain.from_iterable(lists), item_id, folder)
         for number, piece in enumerate(_cut_into_pieces(lines)):
             with (
-                desk.files.writing(piece_list_name(shard, number)) as path,
+                work_folder.files.writing(piece_list_name(shard, number)) as path,
                 path.open("w", encoding="utf-8", newline="\n") as out,
             ):
                 out.writelines(piece)
-    desk.files.put(receipt, json.dumps(number + 1).encode())
+    work_folder.files.put(receipt, json.dumps(number + 1).encode())
     return number + 1
 
 
@@ -243,12 +247,16 @@ def line_of_item(one: Item | Reject) -> tuple[Item | Reject, str]:
         return reject, f"{reject.to_json()}\n"
 
 
-def _lines_of_shard(desk: Desk, number: int, shard: int, folder: str = _LISTS) -> Iterator[str]:
+def _lines_of_shard(
+    work_folder: WorkFolder, number: int, shard: int, folder: str = _LISTS
+) -> Iterator[str]:
     """Yields the lines of a list that belong to one shard."""
-    receipt = parse_receipt(desk.receipt(f"{folder}/{number:05d}.json"))
+    receipt = parse_receipt(work_folder.receipt(f"{folder}/{number:05d}.json"))
     ends = receipt["ends"]
     start = ends[shard - 1] if shard else 0
-    return desk.section(f"{folder}/{number:05d}", start, ends[shard], receipt["crc32c"][shard])
+    return work_folder.section(
+        f"{folder}/{number:05d}", start, ends[shard], receipt["crc32c"][shard]
+    )
 
 
 def _cut_into_pieces(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from infra.store.raw_files import RawFiles
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
-from pipelines.prepare.job import Desk, Job, group_units, parse_receipt, resolve_folder
+from pipelines.prepare.job import Job, WorkFolder, group_units, parse_receipt, resolve_folder
 from pipelines.sources.corpus import Spool
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
@@ -78,26 +78,26 @@ def list_raw_files(
         features=features or {},
         work=work,
     )
-    desk = Desk(job)
-    corpus = desk.corpus(Spool())
+    work_folder = WorkFolder(job)
+    corpus = work_folder.corpus(Spool())
     # Workers note names in sorted files; merging these and reading digests a thousand names at a
     # time keeps memory flat however many files there are.
     units = list(enumerate(group_units(spec.units_of(corpus, split))))
-    missing = [one for one in units if desk.receipt(names_receipt(one[0])) is None]
+    missing = [one for one in units if work_folder.receipt(names_receipt(one[0])) is None]
     # Archives name themselves; a list of annotations has to be read to know its pictures.
     if all(spec.files_of_unit(corpus, unit) for _, group in missing for unit in group):
         for number, group in missing:  # The names are known without reading, so no worker starts.
-            note_file_names(desk, number, group)
+            note_file_names(work_folder, number, group)
     else:
         from pipelines.prepare.graph import run_naming_pipeline  # Beam takes two seconds to import.
 
         run_naming_pipeline(job, missing)
-    counts = [parse_receipt(desk.files.read(names_receipt(number))) for number, _ in units]
-    names = heapq.merge(*(desk.lines(names_file(number)) for number, _ in units))
+    counts = [parse_receipt(work_folder.files.read(names_receipt(number))) for number, _ in units]
+    names = heapq.merge(*(work_folder.lines(names_file(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
     known, done, total = known or RawFiles(), 0, sum(counts)
     while chunk := list(itertools.islice(unique, _CHUNK)):
-        yield from _digest_files(desk.data_root, chunk, known)
+        yield from _digest_files(work_folder.data_root, chunk, known)
         done += len(chunk)
         on_progress(done, max(done, total))
 

@@ -15,10 +15,10 @@ from infra.store.manifest import File
 from infra.store.places import open_files
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import (
-    Desk,
     Earlier,
     Job,
     ShardReport,
+    WorkFolder,
     count_receipts,
     group_units,
     plan_job,
@@ -155,24 +155,24 @@ def make_dataset(
         features=features,
         earlier=earlier,
     )
-    desk = Desk(job)
-    _remove_work_of_other_code(desk)
+    work_folder = WorkFolder(job)
+    _remove_work_of_other_code(work_folder)
     if earlier and not job.by_archive:
-        split_earlier_rejects(desk)
+        split_earlier_rejects(work_folder)
     lists = [] if job.by_archive else list(enumerate(group_units(units)))
-    _run_until_done(job, desk, lists, list(_assign_archives(job, units)), on_progress)
-    return _finish_dataset(desk, f"{job.spec.name}/{split}", len(lists))
+    _run_until_done(job, work_folder, lists, list(_assign_archives(job, units)), on_progress)
+    return _finish_dataset(work_folder, f"{job.spec.name}/{split}", len(lists))
 
 
-def _remove_work_of_other_code(desk: Desk) -> None:
+def _remove_work_of_other_code(work_folder: WorkFolder) -> None:
     """Removes work that other code of the pipelines has left: one code makes all of a dataset."""
-    own = desk.job.code.encode()
-    if desk.receipt(_CODE) == own:
+    own = work_folder.job.code.encode()
+    if work_folder.receipt(_CODE) == own:
         return
-    if any(count_receipts(desk.files).values()):
-        for folder in desk.files.folders(""):
-            desk.files.remove(folder)
-    desk.files.put(_CODE, own)
+    if any(count_receipts(work_folder.files).values()):
+        for folder in work_folder.files.folders(""):
+            work_folder.files.remove(folder)
+    work_folder.files.put(_CODE, own)
 
 
 def _claim_out_folder(files: Files, work: str, request: str) -> None:
@@ -207,34 +207,36 @@ def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, lis
 
 def _run_until_done(
     job: Job,
-    desk: Desk,
+    work_folder: WorkFolder,
     lists: list[tuple[int, list[str]]],
     archives: list[tuple[int, int, list[str]]],
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
     """Runs the pipeline until every shard is done, and again if workers were lost."""
-    if all(desk.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
+    if all(work_folder.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.
 
     # All attempts share one deadline. Another attempt is worth it only if the last one left new
     # receipts: without any, it would fail again in the same way.
     deadline = time.monotonic() + job.config.timeout_s
-    progress = _Progress(desk, len(lists), len(archives), on_progress)
+    progress = _Progress(work_folder, len(lists), len(archives), on_progress)
     missing = [0]
     for attempt in range(1, _ATTEMPTS + 1):
-        before = count_receipts(desk.files)
+        before = count_receipts(work_folder.files)
         try:
             left = deadline - time.monotonic()
             graph.run_pipeline(job, lists, archives, timeout_s=left, on_poll=progress.tell)
         except RuntimeError:  # A worker that is cut off may have noted that as an error.
-            if attempt == _ATTEMPTS or count_receipts(desk.files) == before:
+            if attempt == _ATTEMPTS or count_receipts(work_folder.files) == before:
                 raise
-        missing = [s for s in range(job.config.num_shards) if not desk.receipt(_shard_receipt(s))]
+        missing = [
+            s for s in range(job.config.num_shards) if not work_folder.receipt(_shard_receipt(s))
+        ]
         if not missing:
             progress.tell()
             return
-        if count_receipts(desk.files) == before:
+        if count_receipts(work_folder.files) == before:
             break
     raise RuntimeError(f"{job.config.runner} ended without finishing shards {missing}.")
 
@@ -248,12 +250,12 @@ class _Progress:
 
     def __init__(
         self,
-        desk: Desk,
+        work_folder: WorkFolder,
         num_lists: int,
         num_pieces: int,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
-        self._desk, self._on_progress = desk, on_progress
+        self._work_folder, self._on_progress = work_folder, on_progress
         self._num_lists, self._num_pieces = num_lists, num_pieces
         self._total: int | None = None
         self._done, self._seen = 0, set[str]()
@@ -267,11 +269,11 @@ class _Progress:
         if self._total is None:
             return
         # Each receipt is read once: a bucket may hold 10,000 of them, and this runs at every poll.
-        names = self._desk.files.listing("pieces")
+        names = self._work_folder.files.listing("pieces")
         for name in [n for n in names if n.endswith(".json") and n not in self._seen]:
             self._seen.add(name)
             if self._num_lists:
-                report = ShardReport.from_json(self._desk.files.read(f"pieces/{name}"))
+                report = ShardReport.from_json(self._work_folder.files.read(f"pieces/{name}"))
                 self._done += report.num_items
             else:
                 self._done += 1
@@ -280,18 +282,20 @@ class _Progress:
     def _find_total(self) -> int | None:
         if not self._num_lists:
             return self._num_pieces
-        names = self._desk.files.listing("lists")
+        names = self._work_folder.files.listing("lists")
         if sum(name.endswith(".json") for name in names) < self._num_lists:
             return None
-        every = (list_totals(self._desk, number) for number in range(self._num_lists))
+        every = (list_totals(self._work_folder, number) for number in range(self._num_lists))
         return sum(one.num_items for one in every if one is not None)
 
 
-def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
+def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> PreparedDataset:
     """Checks that no input was lost, then writes the rejects and, last, the description."""
-    job, shards = desk.job, range(desk.job.config.num_shards)
-    reports = [ShardReport.from_json(desk.files.read(_shard_receipt(shard))) for shard in shards]
-    lists = [one for n in range(num_lists) if (one := list_totals(desk, n)) is not None]
+    job, shards = work_folder.job, range(work_folder.job.config.num_shards)
+    reports = [
+        ShardReport.from_json(work_folder.files.read(_shard_receipt(shard))) for shard in shards
+    ]
+    lists = [one for n in range(num_lists) if (one := list_totals(work_folder, n)) is not None]
     # The balance: every listed item must be a record or a reject of some shard. Beam has lost
     # elements without an error before, and this is where it would show.
     accounted = sum(report.num_items for report in reports)
@@ -306,8 +310,8 @@ def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
     # pixels or texts failed (shards).
     files = [f"lists/{n:05d}.rejects" for n, one in enumerate(lists) if one.num_rejects]
     files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
-    made = {REJECTS: (REJECTS, _write_rejects(desk, files))}
-    _check_rejects(name, num_rejected, num_inputs, desk)
+    made = {REJECTS: (REJECTS, _write_rejects(work_folder, files))}
+    _check_rejects(name, num_rejected, num_inputs, work_folder)
     parts: dict[str, PartInfo] = {}
     for part in sorted({part for report in reports for part in report.parts}):
         names = tuple(job.shard_name(part, shard) for shard in shards)
@@ -326,19 +330,19 @@ def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
         image_px=job.config.image_px,
     )
     for file, text in ((REPORTS, format_reports(reports)), (DESCRIPTION, info.to_json().encode())):
-        desk.files.put(file, text)
+        work_folder.files.put(file, text)
         sha256 = hashlib.sha256(text).hexdigest()
         made[file] = file, File(sha256=sha256, size=len(text))
     return PreparedDataset(info, made, sum(report.is_taken for report in reports))
 
 
-def _write_rejects(desk: Desk, files: list[str]) -> File:
+def _write_rejects(work_folder: WorkFolder, files: list[str]) -> File:
     """Writes all rejects, sorted by id."""
-    lines = itertools.chain.from_iterable(map(desk.lines, files))
+    lines = itertools.chain.from_iterable(map(work_folder.lines, files))
     digest, size = hashlib.sha256(), 0
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(REJECTS) as path,
+        work_folder.files.writing(REJECTS) as path,
         path.open("wb") as out,
     ):
         for line in sorted_lines(lines, _order_of_rejects, folder):
@@ -353,17 +357,17 @@ def _order_of_rejects(line: str) -> tuple[str, str, str]:
     return row["id"], row["stage"], row["reason"]
 
 
-def _check_rejects(name: str, num_rejected: int, num_inputs: int, desk: Desk) -> None:
+def _check_rejects(name: str, num_rejected: int, num_inputs: int, work_folder: WorkFolder) -> None:
     if not num_inputs:
         raise RejectRateError(f"{name} has no inputs.")
-    rate, most = num_rejected / num_inputs, desk.job.config.max_reject_rate
+    rate, most = num_rejected / num_inputs, work_folder.job.config.max_reject_rate
     if rate > most:
         # The most frequent reason is nearly always the only one that matters.
-        rows = map(json.loads, desk.lines(REJECTS))
+        rows = map(json.loads, work_folder.lines(REJECTS))
         counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
         (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
             f"{name}: {num_rejected} of {num_inputs} inputs were rejected ({rate:.1%}), "
             f"max_reject_rate is {most:.1%}; most often ({times} times) at {stage}: {reason}. All "
-            f"are in {desk.job.work}/{REJECTS}."
+            f"are in {work_folder.job.work}/{REJECTS}."
         )

@@ -11,7 +11,7 @@ from typing import BinaryIO, TextIO
 from infra.store.disk import Disk
 from infra.store.files import Files
 from infra.store.manifest import File
-from pipelines.prepare.job import Desk, PartShard, ShardReport
+from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
 from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
@@ -26,26 +26,26 @@ from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import VideoChild
 
 
-def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> ShardReport:
+def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChild) -> ShardReport:
     """Writes the records of a piece's list; returns its report, or that of an earlier try."""
     name = piece_name(shard, piece)
-    if done := desk.receipt(f"{name}.json"):
+    if done := work_folder.receipt(f"{name}.json"):
         return ShardReport.from_json(done)
     # item ─▶ its encoded pictures, fetched ahead ─▶ pixels ─▶ record. The digest sees each item on
     # its way, so that a later run can tell whether this shard would come out the same.
-    read = MediaReader(desk.data_root, desk.files)
-    items = map(Item.from_json, desk.lines(piece_list_name(shard, piece)))
+    read = MediaReader(work_folder.data_root, work_folder.files)
+    items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
     inputs = InputDigest(read)
-    make = MakeRecords(DecodeMedia(read, desk.job.decode, video), inputs)
-    return _write_records(desk, name, make(read.expected(items)), inputs)
+    make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video), inputs)
+    return _write_records(work_folder, name, make(read.expected(items)), inputs)
 
 
 def write_archives(
-    desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
+    work_folder: WorkFolder, shard: int, piece: int, units: Sequence[str], video: VideoChild
 ) -> ShardReport:
     """Does as `write_piece` for the records of some archives, read once and in order."""
     name = piece_name(shard, piece)
-    if done := desk.receipt(f"{name}.json"):
+    if done := work_folder.receipt(f"{name}.json"):
         return ShardReport.from_json(done)
     # What has to be unpacked goes into a folder of this worker and is read back at once; no other
     # worker needs it, so it never reaches the work folder.
@@ -53,39 +53,41 @@ def write_archives(
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
     ):
-        read = MediaReader(desk.data_root, Disk(Path(folder), durable=False))
-        make = MakeRecords(DecodeMedia(read, desk.job.decode, video))
-        found = items_of_units(desk, units, Spool(unpacked, "unpacked"))
+        read = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
+        make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video))
+        found = items_of_units(work_folder, units, Spool(unpacked, "unpacked"))
         return _write_records(
-            desk, name, _make_records(make, (line_of_item(one)[0] for one in found))
+            work_folder, name, _make_records(make, (line_of_item(one)[0] for one in found))
         )
 
 
-def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> ShardReport:
+def join_shard(
+    work_folder: WorkFolder, shard: int, num_pieces: int, parts: Iterable[str]
+) -> ShardReport:
     """Joins the pieces of a shard to one file per part; the file of an absent part is empty.
 
     Args:
-      desk: the worker's access to the run.
+      work_folder: the worker's access to the run.
       shard: number of the shard.
       num_pieces: number of its pieces.
       parts: `shaped` names of the parts in all shards.
     """
     receipt = f"shards/{shard:05d}.json"
-    if done := desk.receipt(receipt):
+    if done := work_folder.receipt(receipt):
         return ShardReport.from_json(done)
     # pieces/00003-00000.caption@1 ┐
     # pieces/00003-00001.caption@1 ┴▶ shards/caption-00003-of-00008.tfrecord
     # pieces/00003-00001.vqa@1     ─▶ shards/vqa-00003-of-00008.tfrecord
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
-    reports = [ShardReport.from_json(desk.files.read(f"{name}.json")) for name in pieces]
+    reports = [ShardReport.from_json(work_folder.files.read(f"{name}.json")) for name in pieces]
     is_taken = reports[0].is_taken  # A re-used shard has one piece.
     whole = ShardReport(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
         parts={
             called: _join_pieces(
-                desk.files,
-                f"shards/{desk.job.shard_name(called, shard)}",
+                work_folder.files,
+                f"shards/{work_folder.job.shard_name(called, shard)}",
                 {
                     f"{name}.{part}": report.parts[part]
                     for name, report in zip(pieces, reports, strict=True)
@@ -100,11 +102,11 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
         is_taken=is_taken,
     )
     if whole.num_rejects:
-        with _open_text(desk.files, f"shards/{shard:05d}.rejects") as out:
+        with _open_text(work_folder.files, f"shards/{shard:05d}.rejects") as out:
             for name, report in zip(pieces, reports, strict=True):
                 if report.num_rejects:
-                    out.writelines(desk.lines(f"{name}.rejects"))
-    desk.files.put(receipt, whole.to_json())
+                    out.writelines(work_folder.lines(f"{name}.rejects"))
+    work_folder.files.put(receipt, whole.to_json())
     return whole
 
 
@@ -130,7 +132,7 @@ def _make_records(
 
 
 def _write_records(
-    desk: Desk,
+    work_folder: WorkFolder,
     name: str,
     made: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
@@ -146,26 +148,26 @@ def _write_records(
             num_items += 1
             if isinstance(result, Reject):
                 if rejects is None:
-                    rejects = stack.enter_context(_open_text(desk.files, f"{name}.rejects"))
+                    rejects = stack.enter_context(_open_text(work_folder.files, f"{name}.rejects"))
                 print(result.to_json(), file=rejects)
                 num_rejects += 1
             else:
                 assert item is not None
                 part = shaped(item.part, len(result.window()))
                 if part not in frames:
-                    out = stack.enter_context(_open_bytes(desk.files, f"{name}.{part}"))
+                    out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
                 frames[part].write(example.encode(result))
     report = ShardReport(
         num_items=num_items,
         num_rejects=num_rejects,
         parts={
-            part: _write_index(desk.files, f"{name}.{part}.idx", found)
+            part: _write_index(work_folder.files, f"{name}.{part}.idx", found)
             for part, found in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
     )
-    desk.files.put(f"{name}.json", report.to_json())
+    work_folder.files.put(f"{name}.json", report.to_json())
     return report
 
 

@@ -158,7 +158,8 @@ def _json_lines(path: Path) -> Numbered:
 
 
 def _table_rows(path: Path) -> Numbered:
-    # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written (`line_of_item`).
+    # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written
+    # (`line_of_item`).
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         table = csv.DictReader(file)
         try:

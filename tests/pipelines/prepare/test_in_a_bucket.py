@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.store import ranged
-from pipelines.prepare import sample as sampling
+from pipelines.prepare import estimate as sampling
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from tests.gcs.faults import Rule
@@ -79,7 +79,7 @@ def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypat
     monkeypatch.setattr(sampling, "_UNITS", most_units)  # So all are listed, or three of six.
     more: dict[str, Any] = {"source": "web", "split": "train", "scratch": str(tmp_path)}
     disk, bucket = (
-        sampling.sample(CONFIG, data_root=root, count=20, **more)
+        sampling.estimate_dataset(CONFIG, data_root=root, count=20, **more)
         for root in (str(corpus), "gs://testing/raw")
     )
     assert disk.core_s.high > 0
