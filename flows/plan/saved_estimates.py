@@ -33,7 +33,7 @@ class Kept:
 
     asked: int
     cpu: str
-    estimate_dataset: DatasetEstimate
+    sample: DatasetEstimate
 
 
 class Samples:

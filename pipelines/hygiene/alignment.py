@@ -47,9 +47,9 @@ def align_fingerprints(
         # The median of a row or column is the line, if any, that crosses the whole picture there.
         for axis in (2, 1):
             common = common - np.median(common, axis=axis, keepdims=True)
-        whole = np.zeros_like(fields)
-        whole[:, down[:, None], across] = common
-        pair.append(_blur(whole, _FINE_BLUR) - _blur(whole, _BACKGROUND))
+        overlap = np.zeros_like(fields)
+        overlap[:, down[:, None], across] = common
+        pair.append(_blur(overlap, _FINE_BLUR) - _blur(overlap, _BACKGROUND))
     norms = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
     return float((pair[0] * pair[1]).sum() / max(norms, 1e-6)), fitted
 
@@ -61,7 +61,7 @@ def _fit_crop(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> 
     """
     (down, top), (across, left) = crop
     # Scale and shift of x, then of y; shifts are of the centre, so that scaling does not move it.
-    found = np.array([across, left + (across - 1) / 2, down, top + (down - 1) / 2])
+    parameters = np.array([across, left + (across - 1) / 2, down, top + (down - 1) / 2])
     # A strong blur first, which lets edges that lie far apart attract each other; then a weak one
     # for precision.
     for blur, iterations in _LEVELS:
@@ -70,25 +70,25 @@ def _fit_crop(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> 
         for _ in range(iterations):
             # Lay `other` over the query as the current crop has it, and ask how each of the four
             # parameters would change the difference that is left.
-            rows, columns = (interpolation_matrix(*axis) for axis in _crop_axes(found))
+            rows, columns = (interpolation_matrix(*axis) for axis in _crop_axes(parameters))
             inside = _overlap(rows, columns)
             laid, dx, dy = (rows @ f @ columns.T * inside for f in (o, slope_across, slope_down))
             gain = (laid * q).sum() / max((laid * laid).sum(), 1e-9)
-            rest = (q * inside - gain * laid).reshape(-1)
+            residual = (q * inside - gain * laid).reshape(-1)
             steps = np.stack([dx * _CENTRES, dx, dy * _CENTRES[:, None], dy]).reshape(4, -1) * gain
             normal = steps @ steps.T
             normal += np.diag(1e-3 * np.diag(normal) + 1e-9)  # Damped, as it may be singular.
-            change = np.clip(np.linalg.solve(normal, steps @ rest), -0.05, 0.05)
-            found = found + change
-            found[::2] = np.clip(found[::2], 1 / _MAX_SCALE, _MAX_SCALE)
-            found[1::2] = np.clip(found[1::2], -_MAX_SHIFT, _MAX_SHIFT)
+            change = np.clip(np.linalg.solve(normal, steps @ residual), -0.05, 0.05)
+            parameters = parameters + change
+            parameters[::2] = np.clip(parameters[::2], 1 / _MAX_SCALE, _MAX_SCALE)
+            parameters[1::2] = np.clip(parameters[1::2], -_MAX_SHIFT, _MAX_SHIFT)
             if np.abs(change).max() < 1e-3:
                 break
-    return _crop_axes(found)
+    return _crop_axes(parameters)
 
 
-def _crop_axes(found: np.ndarray) -> tuple[Axis, Axis]:
-    across, right, down, low = (float(value) for value in found)
+def _crop_axes(parameters: np.ndarray) -> tuple[Axis, Axis]:
+    across, right, down, low = (float(value) for value in parameters)
     return (down, low + (1 - down) / 2), (across, right + (1 - across) / 2)
 
 

@@ -69,8 +69,8 @@ class FineEdges:
             Image.Resampling.BICUBIC,
         )
         rows, columns = _indices_inside(down, top), _indices_inside(across, left)
-        both = (slice(None), rows[:, None], columns)
-        a, b = (_fine_detail(fields, both) for fields in (self._edges, edge_fields(laid)[0]))
+        overlap = (slice(None), rows[:, None], columns)
+        a, b = (_fine_detail(fields, overlap) for fields in (self._edges, edge_fields(laid)[0]))
         agreed, weights = _block_correlations(a, b)
         weights = weights * _block_coverage(rows)[:, None] * _block_coverage(columns)
         if weights.sum() < 1:
@@ -91,17 +91,17 @@ def _block_coverage(places: np.ndarray) -> np.ndarray:
     return np.bincount(places // size, minlength=_BLOCKS) / size
 
 
-def _fine_detail(fields: np.ndarray, both: tuple) -> np.ndarray:
+def _fine_detail(fields: np.ndarray, overlap: tuple) -> np.ndarray:
     """Returns the fine detail of edges in the overlap, scaled to unit mean square."""
-    common = fields[both]
+    common = fields[overlap]
     for axis in (2, 1):  # Removes lines that cross the picture, as `align_fingerprints` does.
         common = common - np.median(common, axis=axis, keepdims=True)
-    whole = np.zeros_like(fields)
-    whole[both] = common
+    canvas = np.zeros_like(fields)
+    canvas[overlap] = common
     fine, smooth = gaussian_matrix(_SIDE, _FINE), gaussian_matrix(_SIDE, _SMOOTH)
-    whole = fine @ whole @ fine.T
-    whole = whole - smooth @ whole @ smooth.T
-    return whole / max(float(np.sqrt(np.square(whole).mean())), 1e-6)
+    canvas = fine @ canvas @ fine.T
+    canvas = canvas - smooth @ canvas @ smooth.T
+    return canvas / max(float(np.sqrt(np.square(canvas).mean())), 1e-6)
 
 
 def _block_correlations(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -69,15 +69,17 @@ class PictureIndex:
           min_likeness: least likeness of the returned pictures.
           before: for each query, the row before which the search ends; None searches all rows.
         """
-        found: list[list[SimilarPicture]] = []
+        results: list[list[SimilarPicture]] = []
         for start in range(0, len(prints), _BATCH):
             batch = np.stack(prints[start : start + _BATCH])
             limits = None if before is None else before[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
-                alike = self._alike(query, rows, functools.partial(image, len(found)))
-                kept = [one for one in alike if one.likeness >= min_likeness]
-                found.append(sorted(kept, key=lambda one: (-one.likeness, one.row)))
-        return found
+                alike = self._alike(query, rows, functools.partial(image, len(results)))
+                similar = [picture for picture in alike if picture.likeness >= min_likeness]
+                results.append(
+                    sorted(similar, key=lambda picture: (-picture.likeness, picture.row))
+                )
+        return results
 
     def _alike(
         self,

@@ -53,19 +53,19 @@ class Pictures:
         return self.dataset.parts[part][position].images[number]
 
 
-def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> Pictures:
-    """Reads the pictures of a dataset; calls `tell` after each record."""
-    found = Pictures(dataset=dataset)
-    known: dict[bytes, int] = {}
+def read_pictures(dataset: Dataset, on_record: Callable[[], None] = lambda: None) -> Pictures:
+    """Reads the pictures of a dataset; calls `on_record` after each record."""
+    pictures = Pictures(dataset=dataset)
+    row_of_digest: dict[bytes, int] = {}
     for part, position in _record_places(dataset):
         record = dataset.parts[part][position]
         rows = []
         for number, image in enumerate(record.images):
             digest = hashlib.blake2b(image, digest_size=16).digest()
-            if digest not in known:
-                known[digest] = _add_picture(found, image, (part, position, number))
-            rows.append(known[digest])
-        found.records.append(
+            if digest not in row_of_digest:
+                row_of_digest[digest] = _add_picture(pictures, image, (part, position, number))
+            rows.append(row_of_digest[digest])
+        pictures.records.append(
             RecordPictures(
                 id=record.id,
                 source=record.source,
@@ -73,8 +73,8 @@ def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> 
                 rows=tuple(rows),
             )
         )
-        tell()
-    return found
+        on_record()
+    return pictures
 
 
 def _record_places(dataset: Dataset) -> Iterator[tuple[str, int]]:
@@ -82,12 +82,12 @@ def _record_places(dataset: Dataset) -> Iterator[tuple[str, int]]:
         yield from ((name, position) for position in range(len(part)))
 
 
-def _add_picture(found: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
-    made = fingerprint(image)
-    if made is None:
-        found.num_blank += 1
+def _add_picture(pictures: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
+    print = fingerprint(image)
+    if print is None:
+        pictures.num_blank += 1
         return -1
-    found.prints.append(made)
-    found.owners.append(len(found.records))
-    found.places.append(place)
-    return len(found.prints) - 1
+    pictures.prints.append(print)
+    pictures.owners.append(len(pictures.records))
+    pictures.places.append(place)
+    return len(pictures.prints) - 1

@@ -110,12 +110,12 @@ def screen_dataset(
 
 def _count_matches(matches: list[Match]) -> dict[str, int]:
     """Returns the numbers of matches and of exact matches of each kind."""
-    found: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for kind in (CONTAMINATION, DUPLICATE):
         of_kind = [match for match in matches if match.kind == kind]
-        found[kind] = len(of_kind)
-        found[f"{kind}_exact"] = sum(match.exact for match in of_kind)
-    return dict(found)
+        counts[kind] = len(of_kind)
+        counts[f"{kind}_exact"] = sum(match.exact for match in of_kind)
+    return dict(counts)
 
 
 def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:

@@ -20,14 +20,14 @@ _LISTS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
-    given = vars(_parser().parse_args(arguments))
-    where = {name: given.pop(name) for name in ("source", "split", "data_root", "out", "path")}
-    given["runner_options"] = tuple(f"--{option}" for option in given["runner_options"])
-    given["tasks"] = tuple(given["tasks"])
-    features = given.pop("features")
+    options = vars(_parser().parse_args(arguments))
+    where = {name: options.pop(name) for name in ("source", "split", "data_root", "out", "path")}
+    options["runner_options"] = tuple(f"--{option}" for option in options["runner_options"])
+    options["tasks"] = tuple(options["tasks"])
+    features = options.pop("features")
     try:
         where["features"] = parse_features(features)
-        config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
+        config = PrepareConfig(**{k: v for k, v in options.items() if v is not None})
         info = prepare_dataset(config, **where, on_progress=_print_progress)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -172,23 +172,23 @@ class _SampleWriter:
         drawn = self._draw(work_folder, num_pieces, self._count)
         dealt = [drawn[start::_GROUPS] for start in range(_GROUPS)]
         groups = self._write(work_folder, num_pieces, [pictures for pictures in dealt if pictures])
-        there = listed.num_items + listed.num_rejects
-        taken = self._taken(there)
-        whole = listed.num_items * taken / there if there else 0.0
+        num_listed = listed.num_items + listed.num_rejects
+        num_in_part = self._taken(num_listed)
+        num_items = listed.num_items * num_in_part / num_listed if num_listed else 0.0
         sizes = [group.num_inputs for group in groups]
-        left = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
+        share_left = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
 
         def scaled(values: Sequence[float], plus: float = 0.0) -> Interval:
-            found = _scale_to_whole(values, sizes, whole, left=left)
+            found = _scale_to_whole(values, sizes, num_items, left=share_left)
             return Interval(found.low + plus, found.high + plus)
 
         records = scaled([group.num_inputs - group.num_rejects for group in groups])
         return DatasetEstimate(
             num_sampled=sum(sizes),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Interval(taken, taken),
+            num_inputs=Interval(num_in_part, num_in_part),
             num_records=_widen_without_rejects(
-                Interval(records.low, min(records.high, whole)), groups, left
+                Interval(records.low, min(records.high, num_items)), groups, share_left
             ),
             num_bytes=scaled([group.num_bytes for group in groups]),
             core_s=scaled([group.core_s for group in groups], list_s),
@@ -199,11 +199,11 @@ class _SampleWriter:
         # A sample in two stages: drawn units, and drawn pictures of each. A unit's values are
         # scaled to its own number of items first, then all units' by their bytes.
         of_each = math.ceil(self._count / len(drawn))
-        found = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
-        sizes = [unit.size for unit in found]
-        whole = sum(map(self._size, units))
-        there = [unit.listed.num_items + unit.listed.num_rejects for unit in found]
-        inputs = _scale_to_whole(there, sizes, whole)
+        listed_units = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
+        sizes = [unit.size for unit in listed_units]
+        total_size = sum(map(self._size, units))
+        nums_listed = [unit.listed.num_items + unit.listed.num_rejects for unit in listed_units]
+        inputs = _scale_to_whole(nums_listed, sizes, total_size)
         share = self._taken(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
 
         def of_units(prepared: Sequence[float], listing: bool = False) -> Interval:
@@ -211,11 +211,11 @@ class _SampleWriter:
             values = [
                 share * value * unit.listed.num_items / max(unit.group.num_inputs, 1)
                 + listing * unit.list_s
-                for value, unit in zip(prepared, found, strict=True)
+                for value, unit in zip(prepared, listed_units, strict=True)
             ]
-            return _scale_to_whole(values, sizes, whole)
+            return _scale_to_whole(values, sizes, total_size)
 
-        groups = [unit.group for unit in found]
+        groups = [unit.group for unit in listed_units]
         records = of_units([group.num_inputs - group.num_rejects for group in groups])
         whole_records = Interval(*(min(end, self._taken(inputs.high)) for end in records))
         return DatasetEstimate(
@@ -244,10 +244,10 @@ class _SampleWriter:
             for number, group in enumerate(group_units(units))
         ]
         num_pieces = cut_shard(work_folder, 0, len(lists))
-        whole = ListTotals()
-        for one in lists:
-            whole = whole + one
-        return whole, num_pieces, self._core_s() - began
+        totals = ListTotals()
+        for totals_of_list in lists:
+            totals = totals + totals_of_list
+        return totals, num_pieces, self._core_s() - began
 
     def _draw(self, work_folder: WorkFolder, num_pieces: int, count: int) -> list[list[str]]:
         """Returns pictures in random order, each as the lines of the items that show it.
@@ -273,7 +273,7 @@ class _SampleWriter:
         self, work_folder: WorkFolder, num_pieces: int, groups: Sequence[Sequence[list[str]]]
     ) -> list[_PreparedGroup]:
         """Writes each group of pictures as a further piece of the shard, and measures it."""
-        found = []
+        measured = []
         # One picture is written first and not counted: a worker loads its decoders only once.
         warm = [groups[0][:1]] if groups else []
         for number, pictures in enumerate([*warm, *groups], num_pieces):
@@ -284,8 +284,8 @@ class _SampleWriter:
             report = write_piece(work_folder, 0, number, self._video)
             took = self._core_s() - began
             sizes = [part.data.size + part.index.size for part in report.parts.values()]
-            found.append(_PreparedGroup(report.num_items, report.num_rejects, sum(sizes), took))
-        return found[len(warm) :]
+            measured.append(_PreparedGroup(report.num_items, report.num_rejects, sum(sizes), took))
+        return measured[len(warm) :]
 
     def _core_s(self) -> float:
         """Returns the processor time of this process and its children [s]."""

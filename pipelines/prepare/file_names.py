@@ -13,20 +13,20 @@ from pipelines.sources.item import Item
 
 def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) -> int:
     """Notes the names of the files that some units are read from; returns their number."""
-    done = parse_receipt(work_folder.receipt(names_receipt(number)))
-    if done is not None:
-        return done
+    num_names = parse_receipt(work_folder.receipt(names_receipt(number)))
+    if num_names is not None:
+        return num_names
     corpus, job, count = work_folder.corpus(Spool()), work_folder.job, 0
 
     def names() -> Iterator[str]:
         for unit in units:
-            whole = job.spec.files_of_unit(corpus, unit)
-            if whole:
-                yield from map(corpus.relative, whole)
+            archives = job.spec.files_of_unit(corpus, unit)
+            if archives:
+                yield from map(corpus.relative, archives)
                 continue
-            for one in job.spec.read_unit(corpus, job.split, unit):
-                if isinstance(one, Item):
-                    yield from (media.path for media in one.media)
+            for item in job.spec.read_unit(corpus, job.split, unit):
+                if isinstance(item, Item):
+                    yield from (media.path for media in item.media)
         yield from corpus.annotations
 
     # Several items show one file, so the names are sorted and runs of equal lines become one.

@@ -75,7 +75,7 @@ class _PrepareStep(beam.DoFn):
         self.video.close()
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def note_errors(self) -> Iterator[None]:
         """Notes an error in the work folder before the runner buries it in tracebacks."""
         try:
             yield
@@ -86,27 +86,27 @@ class _PrepareStep(beam.DoFn):
 
 class _ListUnits(_PrepareStep):
     def process(self, element: Units) -> Iterator[ListTotals]:
-        with self.told():
+        with self.note_errors():
             yield list_units(self.work_folder, *element)
 
 
 class _NarrowList(_PrepareStep):
-    def process(self, number: int, num_lists: int, found: ListTotals) -> Iterator[ListTotals]:
-        del found  # Only waited for: it exists once all candidate lists do.
-        with self.told():
+    def process(self, number: int, num_lists: int, totals: ListTotals) -> Iterator[ListTotals]:
+        del totals  # Only waited for: it exists once all candidate lists do.
+        with self.note_errors():
             yield narrow_list(self.work_folder, number, num_lists)
 
 
 class _NameFiles(_PrepareStep):
     def process(self, element: Units) -> Iterator[int]:
-        with self.told():
+        with self.note_errors():
             yield note_file_names(self.work_folder, *element)
 
 
 class _CutShard(_PrepareStep):
-    def process(self, shard: int, num_lists: int, listed: ListTotals) -> Iterator[tuple[int, int]]:
-        del listed  # Only waited for: it exists once all lists do.
-        with self.told():
+    def process(self, shard: int, num_lists: int, totals: ListTotals) -> Iterator[tuple[int, int]]:
+        del totals  # Only waited for: it exists once all lists do.
+        with self.note_errors():
             num_pieces = cut_shard(self.work_folder, shard, num_lists)
             if reuse_shard(self.work_folder, shard, num_pieces):
                 num_pieces = 1
@@ -116,7 +116,7 @@ class _CutShard(_PrepareStep):
 
 class _WritePiece(_PrepareStep):
     def process(self, element: tuple[int, int] | Archives) -> Iterator[tuple[int, list[str]]]:
-        with self.told():
+        with self.note_errors():
             shard, piece, *units = element
             if units:
                 report = write_archives(self.work_folder, shard, piece, units[0], self.video)
@@ -130,7 +130,7 @@ class _JoinShard(_PrepareStep):
         self, element: tuple[int, Iterable[list[str]]], parts: frozenset[str]
     ) -> Iterator[int]:
         shard, pieces = element
-        with self.told():
+        with self.note_errors():
             join_shard(self.work_folder, shard, sum(1 for _ in pieces), parts)
             yield shard
 
@@ -159,7 +159,7 @@ def add_prepare_steps(
     else:
         # Every worker that cuts a shard needs all lists, so their totals are a barrier: the side
         # input `AsSingleton` below exists only once each list has been written.
-        listed = (
+        totals = (
             pipeline
             | "NameUnits" >> beam.Create(units, reshuffle=False)
             | "SpreadUnits" >> beam.Reshuffle()
@@ -169,18 +169,18 @@ def add_prepare_steps(
         # Which candidates belong to the part shows only once all of them are known: a second round
         # of list numbers passes the same kind of barrier.
         if job.part:
-            listed = (
+            totals = (
                 pipeline
                 | "NameLists" >> beam.Create(range(len(units)), reshuffle=False)
                 | "SpreadLists" >> beam.Reshuffle()
-                | "NarrowLists" >> beam.ParDo(_NarrowList(job), len(units), AsSingleton(listed))
+                | "NarrowLists" >> beam.ParDo(_NarrowList(job), len(units), AsSingleton(totals))
                 | "SumUpPart" >> beam.CombineGlobally(_add_totals)
             )
         pieces = (
             pipeline
             | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)
             | "SpreadShards" >> beam.Reshuffle()
-            | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(listed))
+            | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(totals))
             | "SpreadPieces" >> beam.Reshuffle()
         )
     written = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
@@ -198,19 +198,19 @@ def add_prepare_steps(
     )
 
 
-def _add_totals(found: Iterable[ListTotals]) -> ListTotals:
-    whole = ListTotals()
-    for one in found:
-        whole = whole + ListTotals(*one)
-    return whole
+def _add_totals(totals: Iterable[ListTotals]) -> ListTotals:
+    total = ListTotals()
+    for other in totals:
+        total = total + ListTotals(*other)
+    return total
 
 
 def _part_names(element: tuple[int, list[str]]) -> list[frozenset[str]]:
     return [frozenset(element[1])]
 
 
-def _union_of_parts(found: Iterable[frozenset[str]]) -> frozenset[str]:
-    return frozenset().union(*found)
+def _union_of_parts(part_sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*part_sets)
 
 
 def runner_options(job: Job) -> PipelineOptions:
@@ -250,10 +250,10 @@ def make_pipeline(job: Job) -> beam.Pipeline:
             return beam.Pipeline(FnApiRunner(default_environment=pools), options)
         return beam.Pipeline(runner, options)
     except Exception as error:  # Runners raise any kind of exception for a bad option.
-        told = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ValueError(
             f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
-            f"and {list(job.config.runner_options)}: {told}"
+            f"and {list(job.config.runner_options)}: {message}"
         ) from error
 
 
@@ -263,18 +263,18 @@ def _check_dataflow(job: Job) -> None:
     Raises:
       ValueError: if it could not run, naming the field, its value and the fix.
     """
-    for field, place in (("data_root", job.data_root), ("the store", job.work)):
-        if not place.startswith(BUCKET):
+    for field, uri in (("data_root", job.data_root), ("the store", job.work)):
+        if not uri.startswith(BUCKET):
             raise ValueError(
                 f"{field} must be gs://bucket/prefix for DataflowRunner, whose workers see no "
-                f"folder of this machine, got {place}."
+                f"folder of this machine, got {uri}."
             )
-    given = {option.lstrip("-").partition("=")[0] for option in job.config.runner_options}
-    for names, what in (_CODE, "the code"), (("project",), "who pays"), (("region",), "where"):
-        if not given & set(names):
+    option_names = {option.lstrip("-").partition("=")[0] for option in job.config.runner_options}
+    for names, purpose in (_CODE, "the code"), (("project",), "who pays"), (("region",), "where"):
+        if not option_names & set(names):
             options = " or ".join(f"--{name}=…" for name in names)
             raise ValueError(
-                f"prepare.runner_options must have {options} for DataflowRunner ({what}), got "
+                f"prepare.runner_options must have {options} for DataflowRunner ({purpose}), got "
                 f"{list(job.config.runner_options)}."
             )
 
@@ -351,24 +351,24 @@ def _supervise_runner(
     # runners have in common.
     thread = threading.Thread(target=run_to_end, name="beam", daemon=True)
     thread.start()
-    began = advanced = time.monotonic()
-    seen, poll_s = count_receipts(files), _POLL_S
+    start_time = progress_time = time.monotonic()
+    counts_before, poll_s = count_receipts(files), _POLL_S
     while thread.is_alive():
         thread.join(poll_s)
-        looked = time.monotonic()
+        poll_time = time.monotonic()
         on_poll()
-        now = count_receipts(files)
-        if now != seen:
-            seen, advanced = now, looked
+        counts = count_receipts(files)
+        if counts != counts_before:
+            counts_before, progress_time = counts, poll_time
         # Listing a bucket is slow: at most about a tenth of the time goes into it.
-        poll_s = max(_POLL_S, 10 * (time.monotonic() - looked))
-        if thread.is_alive() and looked - began > timeout_s:
+        poll_s = max(_POLL_S, 10 * (time.monotonic() - poll_time))
+        if thread.is_alive() and poll_time - start_time > timeout_s:
             raise TimeoutError(
                 f"{job.config.runner} did not finish within timeout_s={job.config.timeout_s:g}; "
                 f"what is done so far is in {job.work}. Run it again, with a longer timeout_s if "
                 f"it needs one."
             )
-        if thread.is_alive() and looked - advanced > job.config.stall_s:
+        if thread.is_alive() and poll_time - progress_time > job.config.stall_s:
             raise WorkerLostError(
                 f"no worker of {job.config.runner} finished anything for stall_s="
                 f"{job.config.stall_s:g} s; a worker may be lost or may never have started"
@@ -377,16 +377,16 @@ def _supervise_runner(
         _raise_worker_error(job, failure[0], parse_receipt(WorkFolder(job).receipt(ERROR)))
 
 
-def _raise_worker_error(job: Job, error: BaseException, told: Any) -> None:
-    """Raises the error that a worker noted (`told`) or, without one, the runner's error."""
+def _raise_worker_error(job: Job, error: BaseException, note: Any) -> None:
+    """Raises the error that a worker noted (`note`) or, without one, the runner's error."""
     # The runner's own error is a page of tracebacks from several processes; the worker's note, if
     # there is one, says in a line what went wrong and whose fault it was.
-    if told is None:
+    if note is None:
         if not isinstance(error, Exception):
             raise error
         line = str(error).strip().rpartition("\n")[2] or type(error).__name__
         raise WorkerLostError(f"{job.config.runner} failed: {line}") from error
     for kind in (FileNotFoundError, ValueError):
-        if kind.__name__ in told["kinds"]:
-            raise kind(told["text"]) from error
-    raise RuntimeError(f"{job.config.runner} failed: {told['text']}") from error
+        if kind.__name__ in note["kinds"]:
+            raise kind(note["text"]) from error
+    raise RuntimeError(f"{job.config.runner} failed: {note['text']}") from error

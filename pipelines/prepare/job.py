@@ -156,9 +156,9 @@ class ShardReport:
     def from_json(cls, text: bytes) -> Self:
         """Reads a receipt."""
         raw = json.loads(text)
-        for part, found in raw["parts"].items():
-            files = {name: File(**found[name]) for name in ("data", "index")}
-            raw["parts"][part] = PartShard(num_records=found["num_records"], **files)
+        for part, fields in raw["parts"].items():
+            files = {name: File(**fields[name]) for name in ("data", "index")}
+            raw["parts"][part] = PartShard(num_records=fields["num_records"], **files)
         return cls(**raw)
 
 
@@ -206,11 +206,11 @@ def plan_job(
     #   units apart              each worker lists some of them
     #   part of a split          the same, and then a second step narrows the lists
     #   [""], the whole split    one worker lists it all, as an order over all of it decides
-    whole, part = spec.part_of(split, config.limit)
+    listed_split, part = spec.part_of(split, config.limit)
     # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
         return job, [""]
-    units = spec.units_of(WorkFolder(job).corpus(Spool()), whole)
+    units = spec.units_of(WorkFolder(job).corpus(Spool()), listed_split)
     if units == [""]:
         return job, units
     if part is not None:
@@ -282,12 +282,12 @@ class WorkFolder:
         with tempfile.SpooledTemporaryFile(_CHUNK) as copy:
             for _ in range(_TRIES):
                 copy.seek(0)
-                found = 0
+                checksum = 0
                 for begin in range(start, end, _CHUNK):
                     data = self.files.read_range(name, begin, min(_CHUNK, end - begin))
-                    found = google_crc32c.extend(found, data)
+                    checksum = google_crc32c.extend(checksum, data)
                     copy.write(data)
-                if found == crc:
+                if checksum == crc:
                     copy.seek(0)
                     yield from io.TextIOWrapper(copy, "utf-8", newline="\n")  # type: ignore[arg-type]
                     return

@@ -61,36 +61,41 @@ def list_units(work_folder: WorkFolder, number: int, units: Sequence[str]) -> Li
     folder = _LISTS if work_folder.job.part is None else _FOUND
     # A receipt means that this list was written before, by a worker whose result was lost or by an
     # earlier run: the work is skipped.
-    done = list_totals(work_folder, number, folder)
-    if done is not None:
-        return done
+    totals = list_totals(work_folder, number, folder)
+    if totals is not None:
+        return totals
     with (
         work_folder.files.writing(f"unpacked/{number:05d}") as unpacked,
         unpacked.open("wb") as spooled,
     ):
-        found = items_of_units(work_folder, units, Spool(spooled, f"unpacked/{number:05d}"))
-        receipt = _write_list(work_folder, f"{folder}/{number:05d}", map(line_of_item, found))
+        items = items_of_units(work_folder, units, Spool(spooled, f"unpacked/{number:05d}"))
+        receipt = _write_list(work_folder, f"{folder}/{number:05d}", map(line_of_item, items))
     work_folder.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
 
 
 def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTotals:
     """Makes a list from its candidates that belong to the part, once all are listed."""
-    done = list_totals(work_folder, number)
-    if done is not None:
-        return done
+    totals = list_totals(work_folder, number)
+    if totals is not None:
+        return totals
     # The part is the ids whose hashes lie between two bounds, so each list can be narrowed alone.
     #
     #   hashes of all candidates, sorted:  03 1f 2c 58 77 9a d0     part [:3] ─▶ bounds 03, 2c
     first, last = _part_bounds(work_folder, num_lists)
-    found, name = parse_receipt(work_folder.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
+    candidates, name = (
+        parse_receipt(work_folder.receipt(f"{_FOUND}/{number:05d}.json")),
+        f"{number:05d}",
+    )
 
     def chosen() -> Iterator[tuple[Item | Reject, str]]:
         for shard in range(work_folder.job.config.num_shards):
             for line in _lines_of_shard(work_folder, number, shard, _FOUND):
                 if first <= stable_hash(item_id(line)) <= last:
                     yield Item.from_json(line), line
-        for line in work_folder.lines(f"{_FOUND}/{name}.rejects") if found["num_rejects"] else ():
+        for line in (
+            work_folder.lines(f"{_FOUND}/{name}.rejects") if candidates["num_rejects"] else ()
+        ):
             if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
 
@@ -106,22 +111,22 @@ def _part_bounds(work_folder: WorkFolder, num_lists: int) -> tuple[int, int]:
     eight bytes of memory for each candidate of the corpus, and as many to sort them.
     """
     assert work_folder.job.part is not None
-    known = parse_receipt(work_folder.receipt(_BOUNDS))
-    if known is None:
+    bounds = parse_receipt(work_folder.receipt(_BOUNDS))
+    if bounds is None:
         names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
         ranks = np.concatenate(
             [np.frombuffer(work_folder.files.read(name), "<u8") for name in names]
         )
         ranks.sort()
         chosen = ranks[slice_bounds(work_folder.job.part, len(ranks))]
-        known = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
-        work_folder.files.put(_BOUNDS, json.dumps(known).encode())
-    first, last = known
+        bounds = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
+        work_folder.files.put(_BOUNDS, json.dumps(bounds).encode())
+    first, last = bounds
     return first, last
 
 
 def _write_list(
-    work_folder: WorkFolder, path: str, found: Iterable[tuple[Item | Reject, str]]
+    work_folder: WorkFolder, path: str, entries: Iterable[tuple[Item | Reject, str]]
 ) -> dict[str, Any]:
     """Writes a list of items and, beside it, the rejects; returns the list's receipt."""
     # Layout of a list of 2 shards; `ends` and the checksums let a worker read one shard's items
@@ -143,16 +148,16 @@ def _write_list(
 
         def lines() -> Iterator[str]:
             nonlocal num_items, num_rejects
-            for one, line in found:
+            for entry, line in entries:
                 if ranks is not None:
-                    ranks.append(stable_hash(one.id))
-                if isinstance(one, Reject):
+                    ranks.append(stable_hash(entry.id))
+                if isinstance(entry, Reject):
                     rejected.write(line)
                     num_rejects += 1
                 else:
                     num_items += 1
-                    parts.add(one.part)
-                    yield f"{shard_of(one.id, num_shards):0{_DIGITS}d}{line}"
+                    parts.add(entry.part)
+                    yield f"{shard_of(entry.id, num_shards):0{_DIGITS}d}{line}"
 
         # Sorted by shard first, so that a shard's items are one byte range with one checksum.
         for line in sorted_lines(lines(), _shard_and_item_id, folder):
@@ -172,8 +177,8 @@ def _write_list(
 
 def list_totals(work_folder: WorkFolder, number: int, folder: str = _LISTS) -> ListTotals | None:
     """Returns the totals of a finished list; None if it is not finished."""
-    found = parse_receipt(work_folder.receipt(f"{folder}/{number:05d}.json"))
-    return None if found is None else _totals_of_receipt(found)
+    receipt = parse_receipt(work_folder.receipt(f"{folder}/{number:05d}.json"))
+    return None if receipt is None else _totals_of_receipt(receipt)
 
 
 def _totals_of_receipt(receipt: Mapping[str, Any]) -> ListTotals:
@@ -185,15 +190,15 @@ def items_of_units(
 ) -> Iterator[Item | Reject]:
     """Yields the items of some units; with a `limit`, those whose ids have the smallest hashes."""
     job, corpus = work_folder.job, work_folder.corpus(spool)
-    found = itertools.chain.from_iterable(
+    items = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
     )
     if job.config.limit is None or job.part is not None:
-        return found
+        return items
     # A limit without a part: `plan_job` makes a single list then, so the smallest hashes of this
     # list are those of the dataset.
     smallest = heapq.nsmallest(
-        job.config.limit, found, key=lambda one: (stable_hash(one.id), one.id)
+        job.config.limit, items, key=lambda item: (stable_hash(item.id), item.id)
     )
     return iter(smallest)
 
@@ -201,9 +206,9 @@ def items_of_units(
 def cut_shard(work_folder: WorkFolder, shard: int, num_lists: int) -> int:
     """Writes the items of a shard, sorted by id, in pieces; returns the number of pieces."""
     receipt = f"todo/{shard:05d}.json"
-    done = parse_receipt(work_folder.receipt(receipt))
-    if done is not None:
-        return done
+    num_pieces = parse_receipt(work_folder.receipt(receipt))
+    if num_pieces is not None:
+        return num_pieces
     # Lines go to the shard's pieces in the order of their ids, which the records keep. A shard is
     # cut because a runner cannot split an element: one piece is what one worker does at a time.
     lists = (_lines_of_shard(work_folder, number, shard) for number in range(num_lists))
@@ -226,22 +231,23 @@ def piece_list_name(shard: int, piece: int) -> str:
     return f"todo/{shard:05d}-{piece:05d}"
 
 
-def line_of_item(one: Item | Reject) -> tuple[Item | Reject, str]:
+def line_of_item(entry: Item | Reject) -> tuple[Item | Reject, str]:
     """Returns an item or reject with its line of JSON.
 
     An item whose text cannot be encoded (half a UTF-16 pair in JSON) becomes a reject.
     """
     # Half a surrogate pair passes through JSON but not through UTF-8. The line is written as UTF-8,
     # so it would bring down the whole list; as a reject it costs one record.
-    line = f"{one.to_json()}\n"
+    line = f"{entry.to_json()}\n"
     try:
         line.encode()
-        return one, line
+        return entry, line
     except UnicodeEncodeError:
-        source = one.media[0].source if isinstance(one, Item) else one.source
-        reason = "text is not Unicode" if isinstance(one, Item) else one.reason
+        source = entry.media[0].source if isinstance(entry, Item) else entry.source
+        reason = "text is not Unicode" if isinstance(entry, Item) else entry.reason
         identity, reason, source = (
-            field.encode("utf-8", "backslashreplace").decode() for field in (one.id, reason, source)
+            field.encode("utf-8", "backslashreplace").decode()
+            for field in (entry.id, reason, source)
         )
         reject = Reject(id=identity, stage="read", reason=reason, source=source)
         return reject, f"{reject.to_json()}\n"

@@ -83,7 +83,7 @@ def list_raw_files(
     # Workers note names in sorted files; merging these and reading digests a thousand names at a
     # time keeps memory flat however many files there are.
     units = list(enumerate(group_units(spec.units_of(corpus, split))))
-    missing = [one for one in units if work_folder.receipt(names_receipt(one[0])) is None]
+    missing = [entry for entry in units if work_folder.receipt(names_receipt(entry[0])) is None]
     # Archives name themselves; a list of annotations has to be read to know its pictures.
     if all(spec.files_of_unit(corpus, unit) for _, group in missing for unit in group):
         for number, group in missing:  # The names are known without reading, so no worker starts.

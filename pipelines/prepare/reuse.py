@@ -23,8 +23,8 @@ REPORTS = "shards.json"
 
 def format_reports(reports: Sequence[ShardReport]) -> bytes:
     """Returns the text of `shards.json`, which does not depend on which shards were re-used."""
-    plain = [dataclasses.asdict(dataclasses.replace(one, is_taken=False)) for one in reports]
-    return json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n"
+    fields = [dataclasses.asdict(dataclasses.replace(report, is_taken=False)) for report in reports]
+    return json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def split_earlier_rejects(work_folder: WorkFolder) -> None:
@@ -59,36 +59,38 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
     earlier, name = work_folder.job.earlier, piece_name(shard, 0)
     if earlier is None:
         return False
-    if done := work_folder.receipt(f"{name}.json"):
-        return ShardReport.from_json(done).is_taken
+    if receipt := work_folder.receipt(f"{name}.json"):
+        return ShardReport.from_json(receipt).is_taken
     # The shard's inputs then and now, as two digests of its items and of the bytes of their media.
     # Equal inputs, code and config give equal records, so the old files can stand for new ones.
     store = open_files(earlier.store)
-    known = _earlier_report(store.read(f"{earlier.folder}/{REPORTS}"), shard)
+    old_report = _earlier_report(store.read(f"{earlier.folder}/{REPORTS}"), shard)
     ids: set[str] = set()
-    if not known.inputs or known.inputs != _digest_inputs(work_folder, shard, num_pieces, ids):
+    if not old_report.inputs or old_report.inputs != _digest_inputs(
+        work_folder, shard, num_pieces, ids
+    ):
         return False
     rejects = [
         line for line in work_folder.lines(f"earlier/{shard:05d}") if _reject_id(line) in ids
     ]
-    if len(rejects) != known.num_rejects:  # An input that could not be listed had the same id.
+    if len(rejects) != old_report.num_rejects:  # An input that could not be listed had the same id.
         return False
     work = work_folder.job.work.removeprefix(f"{earlier.store}/")
     parts: dict[str, PartShard] = {}
     # In the old dataset a part may be called "caption" that is "caption@1" here, where the names
     # of parts are settled only when all shards are known (see `records.shapes`).
-    for called, one in known.parts.items():
-        if not one.num_records:
+    for dataset_part, part_shard in old_report.parts.items():
+        if not part_shard.num_records:
             continue
-        shard_name = work_folder.job.shard_name(called, shard)
+        shard_name = work_folder.job.shard_name(dataset_part, shard)
         try:
-            part = _shape_of_part(store, f"{earlier.folder}/{shard_name}", called)
+            part = _shape_of_part(store, f"{earlier.folder}/{shard_name}", dataset_part)
         except FileNotFoundError:  # `parcel gc` has deleted it meanwhile.
             return False
-        parts[part] = one
+        parts[part] = part_shard
         links = {
-            f"{name}.{part}": (shard_name, one.data),
-            f"{name}.{part}.idx": (index_path(shard_name).name, one.index),
+            f"{name}.{part}": (shard_name, part_shard.data),
+            f"{name}.{part}.idx": (index_path(shard_name).name, part_shard.index),
         }
         for piece, (source, file) in links.items():
             try:
@@ -97,16 +99,16 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
                 return False
     if rejects:
         work_folder.files.put(f"{name}.rejects", "".join(rejects).encode())
-    report = dataclasses.replace(known, parts=parts, is_taken=True)
+    report = dataclasses.replace(old_report, parts=parts, is_taken=True)
     work_folder.files.put(f"{name}.json", report.to_json())
     return True
 
 
-def _shape_of_part(store: Files, shard: str, called: str) -> str:
+def _shape_of_part(store: Files, shard: str, dataset_part: str) -> str:
     """Returns a part's `shaped` name; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))
-    return shaped(plain(called), len(example.decode(data).window()))
+    return shaped(plain(dataset_part), len(example.decode(data).window()))
 
 
 def _earlier_report(text: bytes, shard: int) -> ShardReport:

@@ -104,17 +104,19 @@ def prepare_dataset(
     files, work = open_files(out), f"{out}/{_WORK}"
     _claim_out_folder(files, work, value_sha256([config, where]))
     try:
-        made = make_dataset(config, **where, work=work, on_progress=on_progress)
+        dataset = make_dataset(config, **where, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
         # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
         if not any(count_receipts(open_files(work)).values()):
             files.remove(_WORK)
         raise
     # The description comes last: its presence is what makes the folder a dataset.
-    for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
+    for name, (stored, file) in sorted(
+        dataset.files.items(), key=lambda entry: entry[0] == DESCRIPTION
+    ):
         files.link(f"{_WORK}/{stored}", name, file)
     files.remove(_WORK)
-    return made.info
+    return dataset.info
 
 
 def make_dataset(
@@ -176,13 +178,13 @@ def _remove_work_of_other_code(work_folder: WorkFolder) -> None:
 
 
 def _claim_out_folder(files: Files, work: str, request: str) -> None:
-    there = {*files.listing(""), *files.folders("")}
-    if not there or _holds_request(files, request):
+    names = {*files.listing(""), *files.folders("")}
+    if not names or _holds_request(files, request):
         open_files(work).put(_REQUEST, request.encode())
         return
-    left = ", which another request left unfinished" if _WORK in there else ""
+    leftover = ", which another request left unfinished" if _WORK in names else ""
     raise ValueError(
-        f"out must be an empty or a new folder, got {files.uri}{left}; remove it, or choose "
+        f"out must be an empty or a new folder, got {files.uri}{leftover}; remove it, or choose "
         f"another."
     )
 
@@ -200,8 +202,10 @@ def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, lis
     for shard in range(num_shards if job.by_archive else 0):
         # 10 archives and 3 shards: [0, 3), [3, 6), [6, 10). A group may be empty; one piece without
         # archives then lets the shard be joined all the same.
-        own = units[shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards]
-        for piece, archive in enumerate(own or [None]):
+        neighbours = units[
+            shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards
+        ]
+        for piece, archive in enumerate(neighbours or [None]):
             yield shard, piece, [archive] if archive else []
 
 
@@ -225,8 +229,8 @@ def _run_until_done(
     for attempt in range(1, _ATTEMPTS + 1):
         before = count_receipts(work_folder.files)
         try:
-            left = deadline - time.monotonic()
-            graph.run_pipeline(job, lists, archives, timeout_s=left, on_poll=progress.tell)
+            seconds_left = deadline - time.monotonic()
+            graph.run_pipeline(job, lists, archives, timeout_s=seconds_left, on_poll=progress.tell)
         except RuntimeError:  # A worker that is cut off may have noted that as an error.
             if attempt == _ATTEMPTS or count_receipts(work_folder.files) == before:
                 raise
@@ -285,8 +289,8 @@ class _Progress:
         names = self._work_folder.files.listing("lists")
         if sum(name.endswith(".json") for name in names) < self._num_lists:
             return None
-        every = (list_totals(self._work_folder, number) for number in range(self._num_lists))
-        return sum(one.num_items for one in every if one is not None)
+        totals = (list_totals(self._work_folder, number) for number in range(self._num_lists))
+        return sum(total.num_items for total in totals if total is not None)
 
 
 def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> PreparedDataset:
@@ -301,26 +305,28 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
     accounted = sum(report.num_items for report in reports)
     num_inputs, num_rejected = accounted, sum(report.num_rejects for report in reports)
     if num_lists:
-        wanted = sum(one.num_items for one in lists)
-        if len(lists) != num_lists or accounted != wanted:
-            raise RuntimeError(f"{name} lost inputs: {wanted} listed, {accounted} accounted for.")
+        num_listed = sum(one.num_items for one in lists)
+        if len(lists) != num_lists or accounted != num_listed:
+            raise RuntimeError(
+                f"{name} lost inputs: {num_listed} listed, {accounted} accounted for."
+            )
         of_lists = sum(one.num_rejects for one in lists)
         num_inputs, num_rejected = num_inputs + of_lists, num_rejected + of_lists
     # Rejects come from two places: rows that no item could be made of (lists), and items whose
     # pixels or texts failed (shards).
     files = [f"lists/{n:05d}.rejects" for n, one in enumerate(lists) if one.num_rejects]
     files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
-    made = {REJECTS: (REJECTS, _write_rejects(work_folder, files))}
+    files_of_dataset = {REJECTS: (REJECTS, _write_rejects(work_folder, files))}
     _check_rejects(name, num_rejected, num_inputs, work_folder)
     parts: dict[str, PartInfo] = {}
     for part in sorted({part for report in reports for part in report.parts}):
         names = tuple(job.shard_name(part, shard) for shard in shards)
-        found = [reports[shard].parts[part] for shard in shards]
-        parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in found))
-        for shard, one in zip(names, found, strict=True):
-            made[shard] = f"shards/{shard}", one.data
+        part_shards = [reports[shard].parts[part] for shard in shards]
+        parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in part_shards))
+        for shard, one in zip(names, part_shards, strict=True):
+            files_of_dataset[shard] = f"shards/{shard}", one.data
             index = index_path(shard).name
-            made[index] = f"shards/{index}", one.index
+            files_of_dataset[index] = f"shards/{index}", one.index
     # Its constructor checks inputs = records + rejects once more, for whoever reads the dataset.
     info = DatasetInfo(
         name=name,
@@ -332,8 +338,8 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
     for file, text in ((REPORTS, format_reports(reports)), (DESCRIPTION, info.to_json().encode())):
         work_folder.files.put(file, text)
         sha256 = hashlib.sha256(text).hexdigest()
-        made[file] = file, File(sha256=sha256, size=len(text))
-    return PreparedDataset(info, made, sum(report.is_taken for report in reports))
+        files_of_dataset[file] = file, File(sha256=sha256, size=len(text))
+    return PreparedDataset(info, files_of_dataset, sum(report.is_taken for report in reports))
 
 
 def _write_rejects(work_folder: WorkFolder, files: list[str]) -> File:

@@ -29,8 +29,8 @@ from pipelines.video.client import VideoChild
 def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChild) -> ShardReport:
     """Writes the records of a piece's list; returns its report, or that of an earlier try."""
     name = piece_name(shard, piece)
-    if done := work_folder.receipt(f"{name}.json"):
-        return ShardReport.from_json(done)
+    if receipt := work_folder.receipt(f"{name}.json"):
+        return ShardReport.from_json(receipt)
     # item ─▶ its encoded pictures, fetched ahead ─▶ pixels ─▶ record. The digest sees each item on
     # its way, so that a later run can tell whether this shard would come out the same.
     read = MediaReader(work_folder.data_root, work_folder.files)
@@ -45,8 +45,8 @@ def write_archives(
 ) -> ShardReport:
     """Does as `write_piece` for the records of some archives, read once and in order."""
     name = piece_name(shard, piece)
-    if done := work_folder.receipt(f"{name}.json"):
-        return ShardReport.from_json(done)
+    if receipt := work_folder.receipt(f"{name}.json"):
+        return ShardReport.from_json(receipt)
     # What has to be unpacked goes into a folder of this worker and is read back at once; no other
     # worker needs it, so it never reaches the work folder.
     with (
@@ -55,9 +55,9 @@ def write_archives(
     ):
         read = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
         make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video))
-        found = items_of_units(work_folder, units, Spool(unpacked, "unpacked"))
+        items = items_of_units(work_folder, units, Spool(unpacked, "unpacked"))
         return _write_records(
-            work_folder, name, _make_records(make, (line_of_item(one)[0] for one in found))
+            work_folder, name, _make_records(make, (line_of_item(entry)[0] for entry in items))
         )
 
 
@@ -73,41 +73,41 @@ def join_shard(
       parts: `shaped` names of the parts in all shards.
     """
     receipt = f"shards/{shard:05d}.json"
-    if done := work_folder.receipt(receipt):
-        return ShardReport.from_json(done)
+    if earlier_report := work_folder.receipt(receipt):
+        return ShardReport.from_json(earlier_report)
     # pieces/00003-00000.caption@1 ┐
     # pieces/00003-00001.caption@1 ┴▶ shards/caption-00003-of-00008.tfrecord
     # pieces/00003-00001.vqa@1     ─▶ shards/vqa-00003-of-00008.tfrecord
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
     reports = [ShardReport.from_json(work_folder.files.read(f"{name}.json")) for name in pieces]
     is_taken = reports[0].is_taken  # A re-used shard has one piece.
-    whole = ShardReport(
+    shard_report = ShardReport(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
         parts={
-            called: _join_pieces(
+            dataset_part: _join_pieces(
                 work_folder.files,
-                f"shards/{work_folder.job.shard_name(called, shard)}",
+                f"shards/{work_folder.job.shard_name(dataset_part, shard)}",
                 {
                     f"{name}.{part}": report.parts[part]
                     for name, report in zip(pieces, reports, strict=True)
                     if part in report.parts
                 },
             )
-            for part, called in part_names(parts).items()
+            for part, dataset_part in part_names(parts).items()
         },
         inputs=reports[0].inputs
         if is_taken
         else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
     )
-    if whole.num_rejects:
+    if shard_report.num_rejects:
         with _open_text(work_folder.files, f"shards/{shard:05d}.rejects") as out:
             for name, report in zip(pieces, reports, strict=True):
                 if report.num_rejects:
                     out.writelines(work_folder.lines(f"{name}.rejects"))
-    work_folder.files.put(receipt, whole.to_json())
-    return whole
+    work_folder.files.put(receipt, shard_report.to_json())
+    return shard_report
 
 
 def join_digests(digests: Sequence[str]) -> str:
@@ -121,20 +121,20 @@ def piece_name(shard: int, piece: int) -> str:
 
 
 def _make_records(
-    make: MakeRecords, found: Iterable[Item | Reject]
+    make: MakeRecords, items: Iterable[Item | Reject]
 ) -> Iterator[tuple[Item | None, Record | Reject]]:
     """Yields each item with its record or reject, in the order found."""
-    for one in found:
-        if isinstance(one, Reject):
-            yield None, one
+    for item in items:
+        if isinstance(item, Reject):
+            yield None, item
         else:
-            yield one, make.once(one)
+            yield item, make.once(item)
 
 
 def _write_records(
     work_folder: WorkFolder,
     name: str,
-    made: Iterable[tuple[Item | None, Record | Reject]],
+    results: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
 ) -> ShardReport:
     """Writes the records, the rejects and, last, the report of a piece."""
@@ -144,7 +144,7 @@ def _write_records(
     frames: dict[str, Frames] = {}
     with contextlib.ExitStack() as stack:
         rejects: TextIO | None = None
-        for item, result in made:
+        for item, result in results:
             num_items += 1
             if isinstance(result, Reject):
                 if rejects is None:
@@ -162,8 +162,8 @@ def _write_records(
         num_items=num_items,
         num_rejects=num_rejects,
         parts={
-            part: _write_index(work_folder.files, f"{name}.{part}.idx", found)
-            for part, found in frames.items()
+            part: _write_index(work_folder.files, f"{name}.{part}.idx", part_frames)
+            for part, part_frames in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
     )
@@ -176,10 +176,10 @@ def _join_pieces(files: Files, name: str, pieces: dict[str, PartShard]) -> PartS
     index = str(index_path(name))
     # Most shards of small datasets have one piece: the same bytes under another name, a link.
     if len(pieces) == 1:
-        ((source, found),) = pieces.items()
-        files.link(source, name, found.data)
-        files.link(f"{source}.idx", index, found.index)
-        return found
+        ((source, part_shard),) = pieces.items()
+        files.link(source, name, part_shard.data)
+        files.link(f"{source}.idx", index, part_shard.index)
+        return part_shard
     with _open_bytes(files, name) as out:
         frames = Frames(out)
         for source in pieces:

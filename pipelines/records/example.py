@@ -108,9 +108,9 @@ def _example_class():
         return file.message_type.add(name=name)
 
     def repeated(owner, kind: int, *, packed: bool = False) -> None:
-        added = owner.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=kind)
+        value_field = owner.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=kind)
         if packed:
-            added.options.packed = True
+            value_field.options.packed = True
 
     repeated(message("BytesList"), field.TYPE_BYTES)
     repeated(message("FloatList"), field.TYPE_FLOAT, packed=True)

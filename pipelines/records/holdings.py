@@ -93,8 +93,8 @@ def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
     kinds: dict[tuple[str, str], list[Reject]] = {}
     for reject in rejects:
         kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)
-    found = [
+    groups = [
         RejectHoldings(stage=stage, reason=reason, num=len(same), example=same[0].id)
         for (stage, reason), same in kinds.items()
     ]
-    return tuple(sorted(found, key=lambda kind: (-kind.num, kind.stage, kind.reason)))
+    return tuple(sorted(groups, key=lambda kind: (-kind.num, kind.stage, kind.reason)))

@@ -25,8 +25,8 @@ def to_png(sheet: Sheet) -> Image.Image:
     # Cards are drawn first, since a card's height is known only then; rows are filled greedily.
     rows: list[list[Image.Image]] = [[]]
     for card in drawn:
-        taken = sum(c.width + _GAP for c in rows[-1])
-        if rows[-1] and taken + card.width > _WIDTH - 2 * _MARGIN:
+        used_width = sum(c.width + _GAP for c in rows[-1])
+        if rows[-1] and used_width + card.width > _WIDTH - 2 * _MARGIN:
             rows.append([])
         rows[-1].append(card)
     head = [(sheet.title, _TITLE, _INK), (sheet.summary, _TEXT, _PALE)]
@@ -34,21 +34,23 @@ def to_png(sheet: Sheet) -> Image.Image:
     if sheet.rejects:
         tail.append((f"Rejects: {len(sheet.rejects)} of {sheet.num_rejects}", 18, _INK))
         tail += [(f"{r.stage}: {r.reason} · {r.id}", _TEXT, _INK) for r in sheet.rejects]
-    above = _draw_text(head)
-    below = _draw_text(tail) if tail else None
+    head_block = _draw_text(head)
+    tail_block = _draw_text(tail) if tail else None
     heights = [max((card.height for card in row), default=0) + _GAP for row in rows]
-    height = 2 * _MARGIN + above.height + sum(heights) + (below.height if below else 0)
+    height = (
+        2 * _MARGIN + head_block.height + sum(heights) + (tail_block.height if tail_block else 0)
+    )
     page = Image.new("RGB", (_WIDTH, height), _PAPER)
-    page.paste(above, (_MARGIN, _MARGIN))
-    y = _MARGIN + above.height
+    page.paste(head_block, (_MARGIN, _MARGIN))
+    y = _MARGIN + head_block.height
     for row, step in zip(rows, heights, strict=True):
         x = _MARGIN
         for card in row:
             page.paste(card, (x, y))
             x += card.width + _GAP
         y += step
-    if below:
-        page.paste(below, (_MARGIN, y))
+    if tail_block:
+        page.paste(tail_block, (_MARGIN, y))
     return page
 
 

@@ -122,15 +122,17 @@ def check_corpus(
     parts: dict[str, PartHoldings] = {}
     rejects = []
     corpus = Corpus(root, path or spec.folder, Spool(), features=features)
-    for one in spec.read_splits(corpus, split):
-        if isinstance(one, Reject):
-            rejects.append(one)
-        elif absent := [m for m in one.media if not read.has(m)]:
-            where = absent[0].source
-            rejects.append(Reject(id=one.id, stage="decode", reason="missing file", source=where))
+    for item in spec.read_splits(corpus, split):
+        if isinstance(item, Reject):
+            rejects.append(item)
+        elif absent := [m for m in item.media if not read.has(m)]:
+            source_file = absent[0].source
+            rejects.append(
+                Reject(id=item.id, stage="decode", reason="missing file", source=source_file)
+            )
         else:
-            part = parts.setdefault(one.part, PartHoldings())
-            part.add(images=len(one.media), suffixes=len(one.suffixes), lang=one.lang)
+            part = parts.setdefault(item.part, PartHoldings())
+            part.add(images=len(item.media), suffixes=len(item.suffixes), lang=item.lang)
     return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=group_rejects(rejects))
 
 
@@ -161,13 +163,15 @@ def _check_row(
 def _annotation_files(
     root: Path | None, spec: SourceSpec, split: str
 ) -> tuple[AnnotationFile, ...]:
-    wanted = dict.fromkeys(names for one in spec.parse(split) for names in spec.files(one))
+    alternatives = dict.fromkeys(
+        names for split_name in spec.parse(split) for names in spec.files(split_name)
+    )
     expected = []
-    for names in wanted:
+    for names in alternatives:
         path = find_file(root / spec.folder, *names) if root is not None else None
-        shown = os.path.normpath(os.path.join(spec.folder, names[0]))
-        found = os.path.relpath(path, root) if path and root is not None else ""
-        expected.append(AnnotationFile(path=shown, found=found))
+        published_path = os.path.normpath(os.path.join(spec.folder, names[0]))
+        present_path = os.path.relpath(path, root) if path and root is not None else ""
+        expected.append(AnnotationFile(path=published_path, found=present_path))
     return tuple(expected)
 
 
@@ -176,12 +180,12 @@ def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawF
     media = set()
     try:
         corpus = Corpus(root, spec.folder, Spool())
-        for one in spec.read_splits(corpus, checked.split):
-            if isinstance(one, Reject):
+        for item in spec.read_splits(corpus, checked.split):
+            if isinstance(item, Reject):
                 num_rejected += 1
                 continue
             num += 1
-            media.update((m.path, m.member) for m in one.media)
+            media.update((m.path, m.member) for m in item.media)
     except (OSError, ValueError) as error:
         return dataclasses.replace(checked, problem=" ".join(str(error).split()))
     return dataclasses.replace(

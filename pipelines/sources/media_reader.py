@@ -114,9 +114,9 @@ class MediaReader:
         Raises:
           BadInput: if the file is missing, unreadable or shorter than listed.
         """
-        coming = self._coming.get(media)
-        found = coming.result().get(media) if coming is not None else None
-        return self._read(media) if found is None else found
+        request = self._coming.get(media)
+        data = request.result().get(media) if request is not None else None
+        return self._read(media) if data is None else data
 
     @contextlib.contextmanager
     def local(self, media: Media) -> Iterator[tuple[str, str]]:
@@ -225,9 +225,9 @@ class MediaReader:
             _check_encoded_size(len(data))
             return data
         _check_encoded_size(media.size)
-        there = path.state().size - media.offset
-        if there < media.size:
-            raise BadInput(f"truncated: {max(there, 0)} of {media.size} bytes")
+        num_left = path.state().size - media.offset
+        if num_left < media.size:
+            raise BadInput(f"truncated: {max(num_left, 0)} of {media.size} bytes")
         return _read_until_matching(media, lambda: path.read_range(media.offset, media.size))
 
     @contextlib.contextmanager

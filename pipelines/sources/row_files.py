@@ -44,16 +44,16 @@ def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
 
 
 def _load_json_value(
-    corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=None
+    corpus: Corpus, path: Path, key: str, kind: type, description: str, compact=None
 ) -> Any:
     content: Any = corpus.load_json(path, compact)
     if key:
         if not isinstance(content, dict) or key not in content:
-            raise ValueError(f"{path} must hold {what} under {key!r}.")
+            raise ValueError(f"{path} must hold {description} under {key!r}.")
         content = content[key]
     if not isinstance(content, kind):
         under = f" under {key!r}" if key else " of rows"
-        raise ValueError(f"{path} must hold {what}{under}, got a {type(content).__name__}.")
+        raise ValueError(f"{path} must hold {description}{under}, got a {type(content).__name__}.")
     return content
 
 
@@ -63,14 +63,14 @@ def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
     Raises:
       ValueError: if a row lacks `key`, naming the file.
     """
-    found = {}
+    row_of = {}
     # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
     # row gives all of its items or none.
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping) or key not in row:
             raise ValueError(f"{path}: row {number} lacks {key!r}.")
-        found[row[key]] = row
-    return found
+        row_of[row[key]] = row
+    return row_of
 
 
 def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
@@ -171,8 +171,8 @@ def read_rows(
     """
     for number, row in enumerate(rows):
         try:
-            made = make(row)
-            items = [made] if isinstance(made, Item) else list(made or ())
+            result = make(row)
+            items = [result] if isinstance(result, Item) else list(result or ())
         except BadInput as error:
             yield _reject_row(corpus, path, f"{name}/row-{number}", str(error))
         except _MALFORMED as error:

@@ -126,11 +126,15 @@ def _scene_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str
 
 def _chart_pair(rng: np.random.Generator, langs: tuple[str, ...]) -> Pair:
     chart = make_chart(rng)
-    asked = human_questions(chart, rng) + augmented_questions(chart, rng)
+    question_answers = human_questions(chart, rng) + augmented_questions(chart, rng)
     return Pair(
         image=draw_chart(chart),
         captions={lang: describe_chart(chart.kind, len(chart.values), lang) for lang in langs},
-        notes={"qa": [{"question": question, "answer": answer} for question, answer in asked]},
+        notes={
+            "qa": [
+                {"question": question, "answer": answer} for question, answer in question_answers
+            ]
+        },
     )
 
 
@@ -148,9 +152,12 @@ def _page_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str,
         box = draw.textbbox(spot, word, font=font(size), anchor="mm")
         ocr.append({"text": word, "box": [round(side) for side in box]})
     text = " ".join(words)
-    asked = [("what is written on the page?", text), ("how many words are there?", str(count))]
+    question_answers = [
+        ("what is written on the page?", text),
+        ("how many words are there?", str(count)),
+    ]
     return Pair(
         image=np.asarray(image),
         captions={lang: describe_page(text, lang) for lang in langs},
-        notes={"ocr": ocr, "qa": [{"question": q, "answer": a} for q, a in asked]},
+        notes={"ocr": ocr, "qa": [{"question": q, "answer": a} for q, a in question_answers]},
     )

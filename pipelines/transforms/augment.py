@@ -84,14 +84,14 @@ class DrawnAugmentation:
 
     def crop_of(self, size: tuple[int, int]) -> Crop | None:
         """Returns the crop of a picture of this size (width, height); None if nothing is cut."""
-        kept = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
+        sides = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
             round((side - keep) * begin)
-            for side, keep, begin in zip(size, kept, self.begin, strict=True)
+            for side, keep, begin in zip(size, sides, self.begin, strict=True)
         ]
-        if tuple(kept) == size:
+        if tuple(sides) == size:
             return None
-        return first[0], first[1], first[0] + kept[0], first[1] + kept[1]
+        return first[0], first[1], first[0] + sides[0], first[1] + sides[1]
 
 
 def augment_image(

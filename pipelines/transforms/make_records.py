@@ -64,7 +64,7 @@ class MakeRecords:
 
     def _note(self, item: Item, pixels: list[Pixels]) -> None:
         if self._inputs is not None:
-            self._inputs.add(item, [one.sha256 for one in pixels])
+            self._inputs.add(item, [decoded.sha256 for decoded in pixels])
 
     def _render(self, item: Item, pixels: list[Pixels]) -> Record:
         """Returns the record; uses the whole picture if a random crop cuts off its objects."""

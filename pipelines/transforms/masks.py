@@ -55,10 +55,10 @@ def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
     x0, y0, x1, y1 = crop
     if (x0, y0, y1, x1) == (0, 0, *mask.shape):
         return text
-    kept = mask[y0:y1, x0:x1]
-    if not kept.any():
+    cropped = mask[y0:y1, x0:x1]
+    if not cropped.any():
         raise BadInput("mask is empty in the crop")
-    return encode_mask(kept)
+    return encode_mask(cropped)
 
 
 def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.ndarray:

@@ -62,9 +62,9 @@ def _insert_boxes(texts: list[str], boxes: list[str]) -> list[str]:
     """Replaces the box markers by the boxes' tokens, in order."""
     if sum(text.count(BOX_MARKER) for text in texts) != len(boxes):
         raise BadInput(f"text has other than {len(boxes)} box markers (U+E000)")
-    rest = iter(boxes)
+    remaining_boxes = iter(boxes)
     placed = []
     for text in texts:
         head, *tails = text.split(BOX_MARKER)
-        placed.append(head + "".join(next(rest) + tail for tail in tails))
+        placed.append(head + "".join(next(remaining_boxes) + tail for tail in tails))
     return placed

@@ -82,21 +82,23 @@ def sample_video(
     check_size(info.width, info.height, **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
-    used = choose_decoder(decoder, info)
+    decoder_used = choose_decoder(decoder, info)
     size, decoded, encoded = (0, 0), [], []
-    for time, pixels in DECODERS[used](path, info, times):  # Only one raw frame is in memory.
+    for time, pixels in DECODERS[decoder_used](
+        path, info, times
+    ):  # Only one raw frame is in memory.
         image = Image.fromarray(pixels)
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(squash_image(image, spec), spec.encoding))
-    place = {time: i for i, time in enumerate(times)}
-    order = [place[window[i]] for window in windows for i in sampling.loop(len(window))]
+    position = {time: i for i, time in enumerate(times)}
+    order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]
     header = {
         "size": size,
         "requested": [times[i] for i in order],
         "decoded": [decoded[i] for i in order],
         "num_windows": len(windows),
-        "decoder": used,
+        "decoder": decoder_used,
     }
     return header, [encoded[i] for i in order]
 

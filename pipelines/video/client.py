@@ -124,7 +124,7 @@ class VideoChild:
         #                                    had decoded nothing else   time in a row: reject
         # killed, stalled, did not start     the machine's              a fresh child; the third
         #                                                               time: the run fails
-        own = lost = 0
+        clip_failures = child_losses = 0
         while True:
             try:
                 header, images = self._ask(request)
@@ -132,18 +132,18 @@ class VideoChild:
             except _ClipFailure as failure:
                 # Earlier clips leave fragmented memory and full caches. So only a failure in a
                 # child that has decoded no other clip counts against this one.
-                own += self._clips == 1
+                clip_failures += self._clips == 1
                 self.close()
-                if own == _OWN_FAILURES:
+                if clip_failures == _OWN_FAILURES:
                     raise BadInput(str(failure)) from failure
             except _ChildLoss as failure:
-                lost += 1
+                child_losses += 1
                 self.close()
-                if lost == _OUTSIDE_FAILURES:
+                if child_losses == _OUTSIDE_FAILURES:
                     raise VideoChildLostError(
-                        f"the process that decodes {path} was lost {lost} times: {failure}. The "
-                        f"clip is not to blame; look at the machine's memory and its load, then "
-                        f"run this again."
+                        f"the process that decodes {path} was lost {child_losses} times: {failure}. "
+                        f"The clip is not to blame; look at the machine's memory and its load, "
+                        f"then run this again."
                     ) from failure
         if "error" in header:
             raise BadInput(header["error"])

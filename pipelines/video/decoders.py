@@ -58,24 +58,24 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
 
 def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by decoding in sequence up to the last time."""
-    shown: tuple[float, av.VideoFrame] | None = None
+    shown_frame: tuple[float, av.VideoFrame] | None = None
     start, decoded, num_found = None, 0, 0
     try:
         with open_video(path) as container:
             stream = video_stream(container)
             stream.codec_context.thread_count = 1
             rate = float(stream.average_rate or stream.guessed_rate or 25)
-            # A frame is shown until the next one begins, so `shown` is yielded for every requested
-            # time before the next frame's time.
+            # A frame is shown until the next one begins, so `shown_frame` is yielded for every
+            # requested time before the next frame's time.
             for frame in container.decode(stream):
                 stamp = _display_time(frame, info, decoded, rate)
                 start = stamp if start is None else start
-                while shown and stamp - start > times[num_found] + _EPSILON:
-                    yield shown[0], _upright_pixels(shown[1])
+                while shown_frame and stamp - start > times[num_found] + _EPSILON:
+                    yield shown_frame[0], _upright_pixels(shown_frame[1])
                     num_found += 1
                     if num_found == len(times):
                         return
-                shown = (stamp - start, frame)
+                shown_frame = (stamp - start, frame)
                 decoded += 1
     except MemoryError as error:
         raise OutOfMemory from error
@@ -83,12 +83,12 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
         raise BadInput(
             f"undecodable video after {decoded} frames: {describe_error(error)}"
         ) from error
-    if shown is None:
+    if shown_frame is None:
         raise BadInput("no frame could be decoded")
     if decoded < len(info.times) * (1 - _LOST_TOLERANCE) - _LOST_SLACK:
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
     for _ in range(num_found, len(times)):
-        yield shown[0], _upright_pixels(shown[1])
+        yield shown_frame[0], _upright_pixels(shown_frame[1])
 
 
 def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:

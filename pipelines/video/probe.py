@@ -197,16 +197,19 @@ def _check_complete(
 ) -> None:
     """Refuses files with fewer frames or seconds than declared; FFmpeg reads them without error."""
     # A download that broke off still opens and plays; only its header says that more was meant.
-    declared, own = stream.frames, 0.0
+    declared, stream_seconds = stream.frames, 0.0
     if stream.duration and stream.time_base:
-        own = float(stream.duration * stream.time_base)
+        stream_seconds = float(stream.duration * stream.time_base)
     # Packets after the end of an edit list are left out, but its duration is the stream's.
     frame = 1 / float(stream.average_rate or stream.guessed_rate or 25)
-    whole = own and duration >= own * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK * frame
-    if present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK and not whole:
+    is_whole = (
+        stream_seconds
+        and duration >= stream_seconds * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK * frame
+    )
+    if present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK and not is_whole:
         raise BadInput(f"truncated: {present} of {declared} declared frames are present")
-    seconds = own
-    if not declared and not own and container.duration:
+    seconds = stream_seconds
+    if not declared and not stream_seconds and container.duration:
         seconds = container.duration / av.time_base
     if seconds and duration < seconds * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK:
         raise BadInput(f"truncated: {duration:.1f} of {seconds:.1f} declared seconds are present")

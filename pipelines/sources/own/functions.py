@@ -66,10 +66,10 @@ def _call_reader(function: Any, reference: str, corpus: Corpus, split: str) -> N
     except Exception as error:
         # The innermost line: where the user's function, or something that it calls, failed.
         last = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ValueError(
             f"{reference} failed on split {split!r} after {number} rows: {type(error).__name__}: "
-            f"{said} ({last.filename} line {last.lineno})."
+            f"{message} ({last.filename} line {last.lineno})."
         ) from error
 
 

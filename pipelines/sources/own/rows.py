@@ -77,9 +77,9 @@ def items_of(
       where: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
-    for place, (number, parse) in enumerate(rows):
+    for position, (number, parse) in enumerate(rows):
         try:
-            yield _item_of_row(corpus, split, str(place), parse(), own)
+            yield _item_of_row(corpus, split, str(position), parse(), own)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             yield Reject(
                 id=f"{own.name}/{split}/{unit}-{number}",

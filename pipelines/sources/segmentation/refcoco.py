@@ -145,19 +145,19 @@ def read_refcoco(corpus: Corpus, split: str) -> Listing:
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
     find = _image_finder(corpus)
     pictures: dict[object, list[_ReferredObject]] = {}
-    for path, listed in refs.items():
+    for path, rows in refs.items():
         folder = path.parent
         instances = corpus.load_json(folder / "instances.json")
         if not isinstance(instances, Mapping) or not {"annotations", "images"} <= set(instances):
             raise ValueError(f"{folder / 'instances.json'} lacks annotations and images.")
         annotations = {a["id"]: a for a in instances["annotations"]}
         images = {i["id"]: i for i in instances["images"]}
-        for number, ref in enumerate(listed):
+        for number, ref in enumerate(rows):
             try:
                 if ref["split"] != part or ref["image_id"] in held_out:
                     continue
                 image, annotation = images[ref["image_id"]], annotations[ref["ann_id"]]
-                found = _referred_object(corpus, folder.name, ref, image, annotation, find)
+                referred = _referred_object(corpus, folder.name, ref, image, annotation, find)
             except (KeyError, TypeError, ValueError) as error:
                 yield Reject(
                     id=f"{folder.name}/{split}/{number}",
@@ -167,18 +167,18 @@ def read_refcoco(corpus: Corpus, split: str) -> Listing:
                 )
                 continue
             if split != "train":
-                yield from _items_per_sentence(found)
-            elif found.sentences:
-                pictures.setdefault(ref["image_id"], []).append(found)
+                yield from _items_per_sentence(referred)
+            elif referred.sentences:
+                pictures.setdefault(ref["image_id"], []).append(referred)
     yield from map(_item_per_image, pictures.values())
 
 
 def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
     """Returns the refs files to read; if a folder has several partitions, the one in `_USED`."""
-    found = sorted(corpus.folder.glob(f"{folder}/refs(*).p"))
-    used = [p for p in found if p.name == f"refs({_USED.get(p.parent.name)}).p"]
-    folders = {p.parent for p in used}
-    files = [p for p in found if p in used or p.parent not in folders]
+    paths = sorted(corpus.folder.glob(f"{folder}/refs(*).p"))
+    preferred = [p for p in paths if p.name == f"refs({_USED.get(p.parent.name)}).p"]
+    folders = {p.parent for p in preferred}
+    files = [p for p in paths if p in preferred or p.parent not in folders]
     if not files:
         name = "refcoco" if folder == "*" else folder
         corpus.annotation(corpus.folder / name / f"refs({_USED[name]}).p")
@@ -197,12 +197,12 @@ def _evaluated_images(refs: Iterable[list[dict]]) -> set[object]:
 
 def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
     """Returns a function from an image's name to its path; a missing image gets its usual path."""
-    own = corpus.folder / "images"
-    index = {p.name: p for p in sorted(own.rglob("*")) if p.is_file()}
+    folder = corpus.folder / "images"
+    index = {p.name: p for p in sorted(folder.rglob("*")) if p.is_file()}
     shared = image_folder(corpus, "train2014", "coco")
 
     def find(name: str) -> Path:
-        return index.get(name) or (shared if shared.is_dir() else own) / name
+        return index.get(name) or (shared if shared.is_dir() else folder) / name
 
     return find
 
@@ -246,32 +246,32 @@ def _referred_object(
     )
 
 
-def _items_per_sentence(found: _ReferredObject) -> Iterator[Item]:
+def _items_per_sentence(referred: _ReferredObject) -> Iterator[Item]:
     """Yields an item per sentence."""
-    for key, prefix in found.sentences:
+    for key, prefix in referred.sentences:
         yield Item(
-            id=f"{found.name}-{key}",
+            id=f"{referred.name}-{key}",
             part="refcoco",
-            media=(found.media,),
+            media=(referred.media,),
             prefix=prefix,
             suffixes=(_TARGET,),
             task="refcoco",
-            boxes=(found.box,),
-            masks=(json.dumps(found.mask),),
-            annotated_size=found.size,
-            meta=found.meta,
+            boxes=(referred.box,),
+            masks=(json.dumps(referred.mask),),
+            annotated_size=referred.size,
+            meta=referred.meta,
         )
 
 
-def _item_per_image(found: list[_ReferredObject]) -> Item:
+def _item_per_image(referred: list[_ReferredObject]) -> Item:
     """Returns the item of one image; merges an object that several sets refer to."""
     # Three refs of two objects ─▶ one item: suffixes per object, and the sentences of all sets as
     # the prefixes of each, of which training draws one.
     objects: dict[object, list[_ReferredObject]] = {}
-    for one in found:
-        objects.setdefault(one.meta["ann_id"], []).append(one)
-    firsts = [named[0] for named in objects.values()]
-    prefixes = [tuple(p for one in named for _, p in one.sentences) for named in objects.values()]
+    for ref in referred:
+        objects.setdefault(ref.meta["ann_id"], []).append(ref)
+    firsts = [refs[0] for refs in objects.values()]
+    prefixes = [tuple(p for ref in refs for _, p in ref.sentences) for refs in objects.values()]
     return Item(
         id=f"refcoco/train/{Path(firsts[0].media.path).stem}",
         part="refcoco",
@@ -280,8 +280,8 @@ def _item_per_image(found: list[_ReferredObject]) -> Item:
         suffixes=(_TARGET,) * len(firsts),
         prefixes=tuple(prefixes),
         task="refcoco",
-        boxes=tuple(one.box for one in firsts),
-        masks=tuple(json.dumps(one.mask) for one in firsts),
+        boxes=tuple(ref.box for ref in firsts),
+        masks=tuple(json.dumps(ref.mask) for ref in firsts),
         annotated_size=firsts[0].size,
         meta=firsts[0].meta,
     )

@@ -57,8 +57,8 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
         raise FileNotFoundError(f"{corpus.folder} holds no .tfrecord file.")
     chosen = [path for path in files if split_of(path) == split]
     if not chosen:
-        there = ", ".join(sorted({split_of(path) for path in files}))
-        raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {there}.")
+        splits = ", ".join(sorted({split_of(path) for path in files}))
+        raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {splits}.")
     if "image" not in corpus.features:
         with corpus.annotation(chosen[0]).open("rb") as file, _open_records(file) as (frames, _):
             first = next((features_of(data) for _, data in frames), {})
@@ -73,8 +73,8 @@ def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     # Opened outside of the `try`: a file that cannot be opened may well be whole.
     with corpus.annotation(path).open("rb") as file:
         try:
-            for found in _read_file(corpus, path, file, "tfrecord", _plain_text):
-                yield from found
+            for items in _read_file(corpus, path, file, "tfrecord", _plain_text):
+                yield from items
         except _DAMAGE as error:
             if is_of_machine(error):
                 raise
@@ -93,8 +93,8 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
     _check_feature_names(corpus, folder)
     name, lengths = _tfds_lengths(corpus, folder)
     if split not in lengths:
-        there = ", ".join(lengths) or "none"
-        raise FileNotFoundError(f"{folder} has no split {split}; it has {there}.")
+        splits = ", ".join(lengths) or "none"
+        raise FileNotFoundError(f"{folder} has no split {split}; it has {splits}.")
     of = len(lengths[split])
     for number in range(of):
         path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{of:05d}"
@@ -103,9 +103,9 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
 
 def _tfds_own_files(corpus: Corpus, name: str) -> list[Path]:
     path = corpus.folder / name
-    told = [path.parent / "dataset_info.json", path.parent / "features.json"]
+    metadata_files = [path.parent / "dataset_info.json", path.parent / "features.json"]
     labels = (_class_names_file(path.parent, feature) for feature in corpus.features.values())
-    return [path, *told, *filter(corpus.has, labels)]
+    return [path, *metadata_files, *filter(corpus.has, labels)]
 
 
 def _class_names_file(folder: Path, feature: str) -> Path:
@@ -133,9 +133,9 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     count, damage = 0, ""
     with corpus.annotation(path).open("rb") as file:
         try:
-            for found in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
+            for items in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
                 count += 1
-                yield from found
+                yield from items
         except _DAMAGE as error:
             if is_of_machine(error):
                 raise
@@ -148,29 +148,31 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
 def _tfds_folder(corpus: Corpus) -> Path:
     folders = [path.parent for path in corpus.files() if path.name == "features.json"]
     if len(folders) != 1:
-        told = ", ".join(corpus.relative(folder) for folder in folders) or "none"
+        folder_names = ", ".join(corpus.relative(folder) for folder in folders) or "none"
         raise FileNotFoundError(
-            f"{corpus.folder} must hold one folder with features.json, got {told}; give its path."
+            f"{corpus.folder} must hold one folder with features.json, got {folder_names}; give its "
+            f"path."
         )
     return folders[0]
 
 
 def _check_feature_names(corpus: Corpus, folder: Path) -> None:
     """Refuses `features` that name none of the folder's features."""
-    there = sorted(_feature_names("", corpus.load_json(folder / "features.json")))
-    _check_image_feature(corpus, folder, there)
+    features = sorted(_feature_names("", corpus.load_json(folder / "features.json")))
+    _check_image_feature(corpus, folder, features)
     for field, name in corpus.features.items():
-        if name not in there:
+        if name not in features:
             raise ValueError(
-                f"features.{field} must be one of {', '.join(there)} of {folder}, got {name!r}."
+                f"features.{field} must be one of {', '.join(features)} of {folder}, got {name!r}."
             )
 
 
-def _check_image_feature(corpus: Corpus, path: Path, there: list[str]) -> None:
+def _check_image_feature(corpus: Corpus, path: Path, feature_names: list[str]) -> None:
     if "image" not in corpus.features:
         raise ValueError(
             f"features must name the feature of the image at least, as {{image: image/encoded, "
-            f"caption: caption}}, got {dict(corpus.features)}; {path} has {', '.join(there)}."
+            f"caption: caption}}, got {dict(corpus.features)}; {path} has "
+            f"{', '.join(feature_names)}."
         )
 
 
@@ -192,16 +194,18 @@ def _plain_text(name: str, value: object) -> str:
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
     """Returns a function (feature, value) -> text, which names classes instead of their numbers."""
-    known: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
 
     def text(name: str, value: object) -> str:
         if not isinstance(value, int):
             return _plain_text(name, value)
-        if name not in known:
+        if name not in names_of:
             path = _class_names_file(folder, name)
-            there = path.is_file()
-            known[name] = corpus.annotation(path).read_text("utf-8").splitlines() if there else []
-        names = known[name]
+            has_names = path.is_file()
+            names_of[name] = (
+                corpus.annotation(path).read_text("utf-8").splitlines() if has_names else []
+            )
+        names = names_of[name]
         return names[value] if 0 <= value < len(names) else str(value)
 
     return text
@@ -296,13 +300,13 @@ def _as_web_image(
 ) -> Iterator[Item | Reject]:
     """Yields the items of a web image; several captions become suffixes of one item."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
-    metadata |= {field: json.loads(one) for field in _JSON for one in values(field)[:1]}
-    asked, answers = values("question"), values("answer")
-    if len(asked) == len(answers):
-        both = zip(asked, answers, strict=True)
-        pairs = [{"question": q, "answer": a, "lang": lang} for q, a in both]
+    metadata |= {field: json.loads(text) for field in _JSON for text in values(field)[:1]}
+    questions, answers = values("question"), values("answer")
+    if len(questions) == len(answers):
+        question_answers = zip(questions, answers, strict=True)
+        pairs = [{"question": q, "answer": a, "lang": lang} for q, a in question_answers]
     else:  # One question with several people's answers; all of them are set below.
-        pairs = [{"question": q, "answer": a, "lang": lang} for q in asked for a in answers[:1]]
+        pairs = [{"question": q, "answer": a, "lang": lang} for q in questions for a in answers[:1]]
     if pairs:
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]
     captions = [" ".join(caption.split()) for caption in values("caption") if caption.strip()]
@@ -312,7 +316,7 @@ def _as_web_image(
     for item in web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
         if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
             item = dataclasses.replace(item, suffixes=tuple(captions))
-        if isinstance(item, Item) and item.task == "vqa" and len(asked) == 1 and answers:
+        if isinstance(item, Item) and item.task == "vqa" and len(questions) == 1 and answers:
             item = dataclasses.replace(item, suffixes=answers, answers=answers)
         yield item
 

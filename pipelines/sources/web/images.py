@@ -57,7 +57,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
     # table, which img2dataset writes as their metadata.
     stems: set[str] = set()
     tars = {_archive_stem(name) for name in names if name.endswith(_TARS)}
-    found = False
+    has_units = False
     for name in names:
         stem = _archive_stem(name)
         if name.endswith(_TARS):
@@ -66,9 +66,9 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
             stems.add(stem)
         elif _suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
             continue
-        found = True
+        has_units = True
         yield name
-    if not found:
+    if not has_units:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
         )
@@ -80,10 +80,10 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
     Ids begin with the stem, so archives of one stem, whose ids may be the same, are one unit.
     """
     if files := unit_archives(corpus, unit):
-        found = (sample for one in files for sample in _read_tar(corpus, one))
+        samples = (sample for archive in files for sample in _read_tar(corpus, archive))
     else:
-        found = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
-    for sample in found:
+        samples = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
+    for sample in samples:
         if isinstance(sample, Reject):
             yield sample
         else:
@@ -94,8 +94,8 @@ def unit_archives(corpus: Corpus, unit: str) -> list[Path]:
     """Returns the archives of a unit; none for a table, which may name other files."""
     if not unit.endswith(_TARS):
         return []
-    beside = [corpus.folder / f"{_archive_stem(unit)}{suffix}" for suffix in sorted(_TARS)]
-    return [one for one in beside if corpus.has(one)]
+    candidates = [corpus.folder / f"{_archive_stem(unit)}{suffix}" for suffix in sorted(_TARS)]
+    return [archive for archive in candidates if corpus.has(archive)]
 
 
 def _archive_stem(name: str) -> str:

@@ -36,8 +36,8 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
                         yield _sample_or_reject(corpus, path, number, lambda row=row: row)
                         number += 1
         except (pa.ArrowException, OSError) as error:
-            told = " ".join(str(error).split())[:120]
-            yield _reject_row(corpus, path, None, f"damaged parquet: {told}")
+            message = " ".join(str(error).split())[:120]
+            yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
 
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
@@ -67,9 +67,9 @@ def _number_lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
     with corpus.annotation(path).open("rb") as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
-            rest = line
-            while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):
-                rest = file.readline(_MAX_LINE + 1)
+            tail = line
+            while len(tail) > _MAX_LINE and not tail.endswith(b"\n"):
+                tail = file.readline(_MAX_LINE + 1)
             if line.strip():
                 yield number, line
             number += 1

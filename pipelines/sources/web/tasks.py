@@ -99,10 +99,10 @@ def _caption_items(sample: WebImage) -> Iterator[Item]:
 
 
 def _grounded_caption_items(sample: WebImage) -> Iterator[Item]:
-    for i, thing in enumerate(_read_objects(sample)):
+    for i, annotated in enumerate(_read_objects(sample)):
         prefix = f"caption {BOX_MARKER}"
         yield _task_item(
-            sample, "grounded_caption", str(i), prefix, thing.label, boxes=(thing.box,)
+            sample, "grounded_caption", str(i), prefix, annotated.label, boxes=(annotated.box,)
         )
 
 
@@ -136,22 +136,22 @@ def _question_pairs(sample: WebImage) -> Iterator[tuple[str, str, str]]:
 
 
 def _detect_items(sample: WebImage) -> Iterator[Item]:
-    things = _read_objects(sample)
-    if things:
-        labels = sorted({thing.label for thing in things})
-        suffix = SEPARATOR.join(f"{BOX_MARKER} {thing.label}" for thing in things)
+    objects = _read_objects(sample)
+    if objects:
+        labels = sorted({annotated.label for annotated in objects})
+        suffix = SEPARATOR.join(f"{BOX_MARKER} {annotated.label}" for annotated in objects)
         prefix = f"detect {SEPARATOR.join(labels)}"
-        yield _task_item(sample, "detect", "", prefix, suffix, boxes=tuple(t.box for t in things))
+        yield _task_item(sample, "detect", "", prefix, suffix, boxes=tuple(t.box for t in objects))
 
 
 def _segment_items(sample: WebImage) -> Iterator[Item]:
-    things = _read_objects(sample)
-    for label in sorted({thing.label for thing in things}):
-        same = [thing for thing in things if thing.label == label]
-        masks = tuple(thing.mask for thing in same if thing.mask)
+    objects = _read_objects(sample)
+    for label in sorted({annotated.label for annotated in objects}):
+        same = [annotated for annotated in objects if annotated.label == label]
+        masks = tuple(annotated.mask for annotated in same if annotated.mask)
         if len(masks) == len(same):
             suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(same))
-            boxes = tuple(thing.box for thing in same)
+            boxes = tuple(annotated.box for annotated in same)
             prefix = f"segment {label}"
             yield _task_item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
 
@@ -169,7 +169,7 @@ TASKS: dict[str, Callable[[WebImage], Iterator[Item]]] = {
 
 def _read_objects(sample: WebImage) -> list[_Object]:
     """Returns the annotated objects from top to bottom, then left to right."""
-    things = [
+    objects = [
         _Object(
             label=_one_line(raw["label"]),
             box=tuple(map(float, raw["box"])),
@@ -177,7 +177,7 @@ def _read_objects(sample: WebImage) -> list[_Object]:
         )
         for raw in sample.metadata.get("objects") or ()
     ]
-    return sorted((t for t in things if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
+    return sorted((t for t in objects if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
 
 
 def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
