@@ -165,11 +165,6 @@ def _split_names(split: str) -> set[str]:
     return {one.partition("[")[0] for one in split.split("+")} - {""}
 
 
-def by_name(*benchmarks: Benchmark) -> dict[str, Benchmark]:
-    """Returns the benchmarks of a family by name."""
-    return {benchmark.name: benchmark for benchmark in benchmarks}
-
-
 def zero_shot(parent: Benchmark, **changes: object) -> Benchmark:
     """Returns a benchmark on which checkpoints of `parent` are scored, with the parent's prompt."""
     none = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}

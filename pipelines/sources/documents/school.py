@@ -95,6 +95,7 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
         answers, options = [choices[correct]], BETWEEN.join(choices)
         return question_item(AI2D, split, media, key, text, answers, meta=meta, choices=options)
 
+    # Tables have letters in their pictures already, so no annotations are looked up for them.
     if isinstance(ids, list):
         yield from read_file(corpus, ids, f"ai2d/{split}", make)
         return

@@ -70,6 +70,8 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
         def make(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
                 return None
+            # A question has one answer, and both files must agree on which: a pair that does not is
+            # published damage, not a question without an answer.
             (answer_id,) = row["answers_ids"]
             answer = answers_by_id.get(answer_id)
             if answer is None or not answer["active"] or answer["question_id"] != row["id"]:

@@ -98,6 +98,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"video_id": video, "start": start, "end": end},
         )
 
+    # {"v_a": {"timestamps": [[0, 4], [4, 9]], "sentences": [s, t]}}  ─▶  (v_a, …, 0), (v_a, …, 1)
     videos = load_dict(corpus, file)
     rows = (
         (video, segments, number)

@@ -74,6 +74,7 @@ def _read_aokvqa(benchmark: Benchmark):
                 media = pictures.store(row)
             else:
                 media = corpus.media(folder / f"{int(row['image_id']):012d}.jpg")
+            # One annotation, two benchmarks: "da" takes the free answers, "mc" the choice.
             choices = texts_under(row, "choices")
             if split == "test":
                 answers = []

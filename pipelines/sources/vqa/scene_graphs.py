@@ -81,6 +81,7 @@ def _read_gqa(benchmark: Benchmark):
                 if image != Path(image).name:
                     raise BadInput(f"imageId must be a name, got {image!r}")
                 media = corpus.media(folder / f"{image}.jpg")
+            # From here on both formats are the same: a row has its question and one answer.
             answer, text = text_under(row, "answer"), text_under(row, "question")
             meta = {"question_id": key}
             return question_item(benchmark, split, media, key, text, [answer], lang=lang, meta=meta)

@@ -150,8 +150,8 @@ def _tfds_folder(corpus: Corpus) -> Path:
     if len(folders) != 1:
         folder_names = ", ".join(corpus.relative(folder) for folder in folders) or "none"
         raise FileNotFoundError(
-            f"{corpus.folder} must hold one folder with features.json, got {folder_names}; give its "
-            f"path."
+            f"{corpus.folder} must hold one folder with features.json, got {folder_names}; give "
+            f"its path."
         )
     return folders[0]
 
@@ -271,6 +271,7 @@ def _example_items(
         Media(path=source, member=f"{number:09d}" + f".{i}" * (len(images) > 1), **place(image))
         for i, image in enumerate(images)
     )
+    # With a suffix the record is complete; otherwise its annotations make up to seven kinds.
     lang = one("lang", "en")
     if "suffix" in corpus.features:
         task = checked_task(one("task", kind))
