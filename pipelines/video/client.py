@@ -142,8 +142,8 @@ class VideoChild:
                 if child_losses == _OUTSIDE_FAILURES:
                     raise VideoChildLostError(
                         f"the process that decodes {path} was lost {child_losses} times: "
-                        f"{failure}. The clip is not to blame; look at the machine's memory and its "
-                        f"load, then run this again."
+                        f"{failure}. The clip is not to blame; look at the machine's memory and "
+                        f"its load, then run this again."
                     ) from failure
         if "error" in header:
             raise BadInput(header["error"])
