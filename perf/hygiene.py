@@ -26,8 +26,8 @@ from scipy import stats
 
 from perf.timing import table
 from pipelines.hygiene.fingerprint import fingerprint
-from pipelines.hygiene.index import MIN_LIKENESS, Found, Index
-from pipelines.images.square import ImageSpec, decode_image, encode_image, squash
+from pipelines.hygiene.index import MIN_LIKENESS, PictureIndex, SimilarPicture
+from pipelines.images.square import ImageSpec, decode_image, encode_image, squash_image
 from pipelines.records.schema import BadInput
 
 MIN_SIDE = 64
@@ -88,7 +88,7 @@ CHANGES: dict[str, Change] = {
 
 def stored(image: Image.Image) -> bytes:
     """Returns a picture as datasets keep it: a square JPEG."""
-    return encode_image(squash(image, ImageSpec()), "jpeg")
+    return encode_image(squash_image(image, ImageSpec()), "jpeg")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,9 @@ def read_folder(folder: Path, limit: int) -> list[Picture]:
     return found
 
 
-def recall(pictures: Sequence[Picture], index: Index, planted: Sequence[int]) -> dict[str, int]:
+def recall(
+    pictures: Sequence[Picture], index: PictureIndex, planted: Sequence[int]
+) -> dict[str, int]:
     """Returns, by change, how many planted pictures (rows of the index) are found after it."""
     rng = np.random.default_rng(1)
     own = search(index, [pictures[row] for row in planted])
@@ -158,14 +160,14 @@ def recall(pictures: Sequence[Picture], index: Index, planted: Sequence[int]) ->
     return hits
 
 
-def index_of(pictures: Sequence[Picture]) -> Index:
+def index_of(pictures: Sequence[Picture]) -> PictureIndex:
     """Returns an index of pictures, a row each."""
-    return Index([p.print for p in pictures], lambda row: pictures[row].data)
+    return PictureIndex([p.print for p in pictures], lambda row: pictures[row].data)
 
 
 def search(
-    index: Index, pictures: Sequence[Picture], before: list[int] | None = None
-) -> list[list[Found]]:
+    index: PictureIndex, pictures: Sequence[Picture], before: list[int] | None = None
+) -> list[list[SimilarPicture]]:
     """Returns, for each picture, the indexed pictures that it looks like."""
     prints = [p.print for p in pictures]
     return index.search(prints, lambda number: pictures[number].data, before=before)
@@ -182,7 +184,7 @@ class Alarms:
     """
 
     asked: list[int]
-    found: list[list[Found]]
+    found: list[list[SimilarPicture]]
     pictures: Sequence[Picture]
 
     def pairs(self) -> Iterator[tuple[float, int, Picture]]:
@@ -192,7 +194,7 @@ class Alarms:
                 yield found[0].likeness, row, self.pictures[found[0].row]
 
 
-def with_itself(pictures: Sequence[Picture], index: Index) -> Alarms:
+def with_itself(pictures: Sequence[Picture], index: PictureIndex) -> Alarms:
     """Searches for every picture among the earlier ones."""
     rows = list(range(len(pictures)))
     found = search(index, pictures, before=rows)

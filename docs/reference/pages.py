@@ -26,8 +26,7 @@ from infra.store.digest import NOT_IDENTITY
 from infra.store.manifest import Manifest
 from model.eval.metrics.registry import METRICS
 from parcel.cli.main import app
-from pipelines.benchmarks.registry import BENCHMARKS
-from pipelines.sources.registry import SOURCES, reader_module
+from pipelines.sources.registry import BENCHMARKS, SOURCES, reader_module
 
 FILES = {
     "corpus": {"*": "a folder for each corpus, in its published layout"},

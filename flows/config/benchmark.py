@@ -12,11 +12,10 @@ from flows.config.validation import adapter
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
-from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
-from pipelines.benchmarks.row import Recipe, Row, fields_of
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
-from pipelines.sources.registry import OWN, SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, get
 
 OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
@@ -228,7 +227,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"{name!r}."
         )
     reader_named(f"{where}.reader", transfer.reader, OWN)
-    if unknown := fields_of(transfer.prompt) - {"text", "lang"}:
+    if unknown := prompt_fields(transfer.prompt) - {"text", "lang"}:
         raise ValueError(
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
             f"{transfer.prompt!r}."

@@ -9,7 +9,7 @@ import yaml
 
 from infra.errors import ConfigError
 from infra.references import file_reference
-from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import BENCHMARKS
 
 DEMO = Path(__file__).with_name("demo.yaml")
 

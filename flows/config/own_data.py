@@ -8,12 +8,11 @@ from flows.config.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from model.eval.scorer import Scorer
-from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import BENCHMARKS, get
 
 _ROWS = 1000
 """Most rows of each split that are read; a wrong column shows in the first ones."""

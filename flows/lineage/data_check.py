@@ -9,7 +9,7 @@ from flows.lineage.runs import find_dataset
 from flows.report.data_check import holdings_text, rows_text
 from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
-from pipelines.records.holdings import holdings_of
+from pipelines.records.holdings import count_holdings
 from pipelines.sources.check import check_benchmarks, check_corpus
 from pipelines.sources.corpus import parse_features
 
@@ -49,7 +49,7 @@ def check_what(
             named = parse_features(features)
             found = check_corpus(what, reader, split, path=path, features=named)
         else:
-            found = holdings_of(Dataset(find_dataset(what, store)))
+            found = count_holdings(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
     if as_json:

@@ -5,7 +5,7 @@ from pathlib import Path
 from flows.lineage.runs import find_dataset
 from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
-from pipelines.records.export import Format, export
+from pipelines.records.export import Format, export_records
 
 
 def export_dataset(
@@ -32,6 +32,6 @@ def export_dataset(
     """
     dataset = Dataset(find_dataset(name, store))
     try:
-        return export(dataset, out, form, part=part, records_per_file=records_per_file)
+        return export_records(dataset, out, form, part=part, records_per_file=records_per_file)
     except ValueError as error:
         raise ConfigError(str(error)) from None

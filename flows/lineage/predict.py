@@ -16,7 +16,7 @@ from model.decode.draw import draw_objects
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
 from pipelines.images.square import ImageSpec, decode_image
-from pipelines.video.image_files import stored_images
+from pipelines.video.image_files import prepare_image_files
 
 
 def find_checkpoint(name: str, store: str) -> Path:
@@ -54,14 +54,14 @@ def read_pixels(
     Args:
       paths: image files, or one video.
       image_px: side of the square [pixels].
-      source: see `stored_images`.
-      frames: see `stored_images`.
-      stride: see `stored_images`.
+      source: see `prepare_image_files`.
+      frames: see `prepare_image_files`.
+      stride: see `prepare_image_files`.
 
     Raises:
       ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
-    images = stored_images(paths, image_px, source=source, frames=frames, stride=stride)
+    images = prepare_image_files(paths, image_px, source=source, frames=frames, stride=stride)
     return decode_images(images, len(images), image_px)
 
 

@@ -10,7 +10,7 @@ from infra.errors import ConfigError
 from model.analysis.spectra_files import open_checkpoint, write_spectra
 from model.data.parts import open_parts
 from model.data.pixels import decode_images
-from pipelines.sheet.cards import spread
+from pipelines.sheet.cards import spread_evenly
 
 
 def spectra(
@@ -51,8 +51,8 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
         except (OSError, ValueError) as error:
             raise ConfigError(f"--data must be a prepared dataset, got {data}: {error}") from None
         places = [(part, i) for part in parts.values() for i in range(len(part))]
-        records = (part[i] for part, i in spread(places, limit))
-        for image in spread([image for record in records for image in record.images], limit):
+        records = (part[i] for part, i in spread_evenly(places, limit))
+        for image in spread_evenly([image for record in records for image in record.images], limit):
             images.extend(decode_images([image], 1, image_px))
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")

@@ -13,7 +13,7 @@ from infra.store.digest import value_sha256
 from infra.store.environment import execution_environment
 from infra.store.store import Store
 from infra.store.stored_folder import open_backend
-from pipelines.prepare.sample import Estimate, Sample, sample
+from pipelines.prepare.estimate import DatasetEstimate, Interval, estimate_dataset
 
 _FOLDER = "samples"
 
@@ -33,7 +33,7 @@ class Kept:
 
     asked: int
     cpu: str
-    sample: Sample
+    sample: DatasetEstimate
 
 
 class Samples:
@@ -53,8 +53,10 @@ class Samples:
         if not path.is_file():
             return None
         raw = json.loads(path.read_text())
-        ends = {name: Estimate(*value) for name, value in raw["sample"].items() if _is_range(value)}
-        return Kept(asked=raw["asked"], cpu=raw["cpu"], sample=Sample(**raw["sample"] | ends))
+        ends = {name: Interval(*value) for name, value in raw["sample"].items() if _is_range(value)}
+        return Kept(
+            asked=raw["asked"], cpu=raw["cpu"], sample=DatasetEstimate(**raw["sample"] | ends)
+        )
 
     def measure(self, step: Step, explanation: Explanation, count: int) -> tuple[Kept | None, str]:
         """Measures and keeps a sample of a dataset; returns (sample, "") or (None, reason)."""
@@ -62,7 +64,7 @@ class Samples:
         raw = explanation.steps[step.inputs["raw"]].artifact
         data_root = step.location or str(raw.path if raw else "")
         try:
-            found = sample(
+            found = estimate_dataset(
                 spec.prepare,
                 source=with_code(spec.reader),
                 split=spec.split,

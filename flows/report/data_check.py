@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from flows.report.columns import listed
 from pipelines.records.holdings import Holdings, PartHoldings
-from pipelines.sources.check import Checked
+from pipelines.sources.check import RawFileCheck
 
 _HEAD = ("row", "folder", "split", "files", "examples", "published", "images")
 _PART_HEAD = ("part", "records", "images", "suffixes", "languages")
@@ -57,7 +57,7 @@ def _langs(langs: Mapping[str, int]) -> str:
     return listed([f"{lang} {num:,}" for lang, num in ordered], _MAX_LANGS)
 
 
-def rows_text(rows: Sequence[Checked], *, looked: bool) -> str:
+def rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
     """Returns a table of benchmarks' rows, what is missing or unreadable, and a summary.
 
     Args:
@@ -73,7 +73,7 @@ def rows_text(rows: Sequence[Checked], *, looked: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row_cells(row: Checked, looked: bool) -> tuple[str, ...]:
+def _row_cells(row: RawFileCheck, looked: bool) -> tuple[str, ...]:
     present = sum(bool(file.found) for file in row.files)
     files = f"{present} of {len(row.files)}" if looked else str(len(row.files))
     examples = "" if row.num is None else f"{row.num:,}"
@@ -92,7 +92,7 @@ def _row_cells(row: Checked, looked: bool) -> tuple[str, ...]:
     )
 
 
-def _notes(row: Checked, looked: bool) -> list[str]:
+def _notes(row: RawFileCheck, looked: bool) -> list[str]:
     """Returns a line per file that is needed or missing, and one if the row is unreadable."""
     missing = [file.path for file in row.files if not file.found]
     word = "missing" if looked else "needs"

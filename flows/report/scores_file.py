@@ -10,7 +10,7 @@ from typing import Any
 from flows.report.average import aggregate
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.spread import t_interval
-from pipelines.benchmarks.registry import main_suite
+from pipelines.sources.registry import main_suite
 
 COLUMNS = (
     "group",

@@ -4,7 +4,7 @@ from flows.config.benchmark import benchmark_of
 from flows.config.study import StudyConfig
 from flows.report.cells import Cost
 from model.analysis import flops
-from pipelines.benchmarks import pairs
+from pipelines.sources.pairs import marvl, nlvr
 
 
 def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
@@ -41,7 +41,7 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
 def num_images_of(config: StudyConfig, name: str) -> int:
     """Returns how many images an example of a benchmark has."""
     transfer = config.transfers[name]
-    if name in pairs.BENCHMARKS:
+    if name in (nlvr.NLVR.name, marvl.MARVL.name):
         return 2
     frames = transfer.num_frames or benchmark_of(name, transfer).num_frames
     if frames:

@@ -61,7 +61,7 @@ def try_video() -> str:
     import numpy as np
 
     from pipelines.video.decoders import decode_decord, decode_pyav
-    from pipelines.video.probe import probe
+    from pipelines.video.probe import probe_video
 
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/clip.mp4"
@@ -72,7 +72,7 @@ def try_video() -> str:
                 pixels = np.full((48, 64, 3), 10 * i, np.uint8)
                 out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
             out.mux(stream.encode(None))
-        info = probe(path)
+        info = probe_video(path)
         has_decord = importlib.util.find_spec("decord") is not None
         for decode in (decode_pyav, decode_decord) if has_decord else (decode_pyav,):
             frames = [frame for _, frame in decode(path, info, [0.0, 1.0])]

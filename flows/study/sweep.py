@@ -27,7 +27,7 @@ from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
 from infra.errors import ConfigError
 from infra.store.store import Store
-from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import BENCHMARKS
 
 MAX_SEEDS = 100
 """Most transfer seeds of a study, the same bound as in its config."""

@@ -93,9 +93,9 @@ def fetch(
 
     A broken download resumes; digests are checked; what must be got by hand is listed.
     """
-    from pipelines.fetch.tell import fetch_and_tell
+    from pipelines.fetch.tell import fetch_and_print
 
-    fetch_and_tell(
+    fetch_and_print(
         tuple(names or ()),
         to,
         list_all=list_all,

@@ -124,7 +124,7 @@ class Benchmark:
     eval_window: Literal["first", "centre"] = "first"
 
     def __post_init__(self) -> None:
-        if unknown := fields_of(self.prompt) - _FIELDS:
+        if unknown := prompt_fields(self.prompt) - _FIELDS:
             raise ValueError(
                 f"prompt may hold {', '.join(f'{{{f}}}' for f in sorted(_FIELDS))}, "
                 f"got {{{min(unknown)}}} in {self.prompt!r}."
@@ -138,36 +138,31 @@ class Benchmark:
     @property
     def train_split(self) -> str:
         """The split that a run trains on: `tune_split` if `final_split` overlaps `eval_split`."""
-        held_out = _names(self.eval_split) & _names(self.final_split)
+        held_out = _split_names(self.eval_split) & _split_names(self.final_split)
         return self.tune_split if held_out else self.final_split
 
     def prefix(self, text: str = "", **fields: str) -> str:
         """Returns the prefix of one question; braces in `text` are not taken for fields."""
-        return fill(self.prompt, text=text, **fields)
+        return fill_prompt(self.prompt, text=text, **fields)
 
     def target(self, text: str) -> str:
         """Returns a training target, lower-cased if `lower` is set."""
         return text.lower() if self.lower else text
 
 
-def fill(prompt: str, **fields: str) -> str:
+def fill_prompt(prompt: str, **fields: str) -> str:
     """Returns a prompt with its {fields} filled in; braces in their values are not fields."""
     return _FIELD.sub(lambda found: fields[found[1]], prompt)
 
 
-def fields_of(prompt: str) -> set[str]:
+def prompt_fields(prompt: str) -> set[str]:
     """Returns the names of the {fields} in a prompt."""
     return set(_FIELD.findall(prompt))
 
 
-def _names(split: str) -> set[str]:
+def _split_names(split: str) -> set[str]:
     """Returns the names of the splits in "a+b[:5%]", without bounds."""
     return {one.partition("[")[0] for one in split.split("+")} - {""}
-
-
-def by_name(*benchmarks: Benchmark) -> dict[str, Benchmark]:
-    """Returns the benchmarks of a family by name."""
-    return {benchmark.name: benchmark for benchmark in benchmarks}
 
 
 def zero_shot(parent: Benchmark, **changes: object) -> Benchmark:

@@ -83,26 +83,26 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = TypeAdapter(dict[str, DataSet]).validate_python(raw)
+        catalogue = TypeAdapter(dict[str, DataSet]).validate_python(raw)
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: {where}: {first['msg']}") from None
-    for name, data_set in found.items():
-        if unknown := sorted(set(data_set.also) - set(found)):
+    for name, data_set in catalogue.items():
+        if unknown := sorted(set(data_set.also) - set(catalogue)):
             raise ConfigError(f"{path}: {name}.also: no data set {', '.join(unknown)}")
-    return found
+    return catalogue
 
 
-def chosen(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, DataSet]:
+def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, DataSet]:
     """Returns the named data sets and those that they need.
 
     Raises:
       ConfigError: if a name is not in the catalogue; the error lists the names that are.
     """
-    found: dict[str, DataSet] = {}
+    selected: dict[str, DataSet] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop(0)
@@ -111,7 +111,7 @@ def chosen(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, D
                 f"NAME must be one of {', '.join(sorted(catalogue))}, got {name!r}; parcel data "
                 f"fetch --list describes them."
             )
-        if name not in found:
-            found[name] = catalogue[name]
+        if name not in selected:
+            selected[name] = catalogue[name]
             waiting += catalogue[name].also
-    return found
+    return selected

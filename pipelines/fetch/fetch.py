@@ -20,7 +20,7 @@ NOTES = "fetched.json"
 _NOTING = threading.Lock()
 
 
-def fetch(
+def fetch_data_sets(
     data_sets: Mapping[str, DataSet],
     root: Path,
     *,
@@ -43,8 +43,9 @@ def fetch(
     """
 
     def one(name: str, folder: Path, file: RemoteFile) -> None:
+        # The note comes last: a file without one is fetched again, whatever happened to it before.
         found = "there"
-        if not _noted(folder, file):
+        if not _is_fetched(folder, file):
             found = download(
                 file.address,
                 folder / file.name,
@@ -54,7 +55,7 @@ def fetch(
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
                 _unpack(folder / file.name, folder / file.unpack)
-            _note(folder, file, found, size)
+            _write_note(folder, file, found, size)
         if on_file is not None:
             on_file(name, file, found)
 
@@ -69,9 +70,9 @@ def fetch(
         raise DownloadError(" ".join(problems))
 
 
-def _noted(folder: Path, file: RemoteFile) -> bool:
+def _is_fetched(folder: Path, file: RemoteFile) -> bool:
     """Returns whether a file was fetched from this address before, and is still there."""
-    note = _notes(folder).get(file.name)
+    note = _read_notes(folder).get(file.name)
     if note is None or note["address"] != file.address:
         return False
     path = folder / file.name
@@ -79,14 +80,14 @@ def _noted(folder: Path, file: RemoteFile) -> bool:
     return file.unpack is not None or (path.is_file() and path.stat().st_size == note["size"])
 
 
-def _notes(folder: Path) -> dict[str, dict]:
+def _read_notes(folder: Path) -> dict[str, dict]:
     path = folder / NOTES
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def _note(folder: Path, file: RemoteFile, sha256: str, size: int) -> None:
+def _write_note(folder: Path, file: RemoteFile, sha256: str, size: int) -> None:
     with _NOTING:
-        notes = _notes(folder)
+        notes = _read_notes(folder)
         notes[file.name] = {"address": file.address, "sha256": sha256, "size": size}
         partial = folder / f"{NOTES}.partial"
         partial.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n")
@@ -112,17 +113,17 @@ def _unpack(archive: Path, target: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.
         raise DownloadError(f"{archive} cannot be unpacked: {error}.") from None
-    _move(beside, target)
+    _merge_folder(beside, target)
     archive.unlink()
 
 
-def _move(source: Path, target: Path) -> None:
+def _merge_folder(source: Path, target: Path) -> None:
     """Moves the entries of a folder into another, and merges folders that both have."""
     target.mkdir(parents=True, exist_ok=True)
     for entry in sorted(os.scandir(source), key=lambda one: one.name):
         place = target / entry.name
         if place.is_dir() and entry.is_dir(follow_symlinks=False):
-            _move(Path(entry.path), place)
+            _merge_folder(Path(entry.path), place)
         else:
             Path(entry.path).replace(place)
     source.rmdir()

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.errors import ConfigError
-from pipelines.fetch.catalogue import CATALOGUE, DataSet, RemoteFile, chosen
+from pipelines.fetch.catalogue import CATALOGUE, DataSet, RemoteFile, select_data_sets
 from pipelines.fetch.catalogue import load_catalogue as load
-from pipelines.fetch.fetch import fetch
+from pipelines.fetch.fetch import fetch_data_sets
 
 _INTERVAL = 5.0
 """Time between two progress lines about one file [s]."""
 
 
-def fetch_and_tell(
+def fetch_and_print(
     names: tuple[str, ...],
     to: Path,
     *,
@@ -46,7 +46,7 @@ def fetch_and_tell(
         return
     if not names:
         raise ConfigError("data fetch needs the name of a data set; --list shows them all.")
-    wanted = chosen(known, names)
+    wanted = select_data_sets(known, names)
     for name, data_set in wanted.items():
         tell(_line(name, data_set))
         tell(f"  described at {data_set.page}")
@@ -76,7 +76,7 @@ def _fetch(
             of = f" of {file.size:,}" if file.size else ""
             print(f"{file.name}: {size:,}{of} bytes", file=sys.stderr)
 
-    fetch(wanted, to, workers=workers, on_file=on_file, on_progress=on_progress)
+    fetch_data_sets(wanted, to, workers=workers, on_file=on_file, on_progress=on_progress)
 
 
 def _target(file: RemoteFile) -> str:

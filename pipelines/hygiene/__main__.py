@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pipelines.hygiene.screen import HygieneConfig, screen
+from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             duplicates=options.duplicates,
             min_likeness=options.min_likeness,
         )
-        counts = screen(options.dataset, config, against=against, out=options.out)
+        counts = screen_dataset(options.dataset, config, against=against, out=options.out)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

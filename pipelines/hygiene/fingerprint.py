@@ -44,15 +44,16 @@ def fingerprint(encoded: bytes) -> np.ndarray | None:
     """Returns the fingerprint of an encoded image, int8 of `SHAPE`; None if it is blank."""
     with Image.open(io.BytesIO(encoded)) as image:
         small = image.convert("RGB").resize((_PIXELS, _PIXELS), Image.Resampling.BOX)
-    fine, strength = edges(small)
+    fine, strength = edge_fields(small)
     if strength.mean() < _MIN_EDGE:
         return None
-    fields = _pool(fine, SIDE)
+    # Scaled by a high percentile, not by the maximum, which a single edge could set.
+    fields = _pool_cells(fine, SIDE)
     largest = np.percentile(np.abs(fields), 99.5)
     return np.round(np.clip(fields / max(largest, 1e-6), -1, 1) * 127).astype(np.int8)
 
 
-def edges(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
+def edge_fields(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
     """Returns an RGB image's edges (2, H, W), as in a fingerprint, and their gradients (H, W)."""
     # With the structure tensor (xx, yy, xy) of a gradient g: (xx - yy, 2 xy) = |g|^2 (cos 2a,
     # sin 2a). Dividing by |g|^1.5 leaves the square root of the contrast.
@@ -66,13 +67,15 @@ def edges(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
 
 def coarse_vectors(prints: np.ndarray) -> np.ndarray:
     """Returns unit vectors (W, N, 192) float32 of every window of N maps, the whole map first."""
+    # Three channels of 8 x 8 cells make the 192 numbers: the two fields and their strength, whose
+    # mean is removed, since two busy pictures would otherwise agree for being busy.
     maps = prints.astype(np.float32)
     strength = np.hypot(maps[:, 0], maps[:, 1])[:, None]
     fields = np.concatenate([maps, strength], axis=1)
     vectors = []
     for down, across in WINDOWS:
         rows, columns = window_matrix(*down), window_matrix(*across)
-        pooled = _pool(rows @ fields @ columns.T, _COARSE)
+        pooled = _pool_cells(rows @ fields @ columns.T, _COARSE)
         pooled[:, 2] -= pooled[:, 2].mean(axis=(1, 2), keepdims=True)
         flat = pooled.reshape(len(prints), -1)
         vectors.append(flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6))
@@ -82,10 +85,10 @@ def coarse_vectors(prints: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=16)
 def window_matrix(scale: float, start: float) -> np.ndarray:
     """Returns `interpolation(scale, start)`, cached."""
-    return interpolation(scale, start)
+    return interpolation_matrix(scale, start)
 
 
-def interpolation(scale: float, start: float) -> np.ndarray:
+def interpolation_matrix(scale: float, start: float) -> np.ndarray:
     """Returns the matrix (64, 64) that stretches a crop of one axis to all cells.
 
     Cells outside of the map count as 0, so rows that reach there sum to less than 1.
@@ -100,7 +103,7 @@ def interpolation(scale: float, start: float) -> np.ndarray:
     return matrix
 
 
-def _pool(fields: np.ndarray, side: int) -> np.ndarray:
+def _pool_cells(fields: np.ndarray, side: int) -> np.ndarray:
     """Averages over squares: (..., S, S) -> (..., side, side)."""
     block = fields.shape[-1] // side
     return fields.reshape(*fields.shape[:-2], side, block, side, block).mean(axis=(-3, -1))

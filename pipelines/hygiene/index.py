@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipelines.hygiene.alignment import align
-from pipelines.hygiene.detail import Detail
+from pipelines.hygiene.alignment import align_fingerprints
+from pipelines.hygiene.detail import FineEdges
 from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
 
 MIN_LIKENESS = 0.3
@@ -26,14 +26,14 @@ _BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SimilarPicture:
     """A picture that looks like the query: its row, and the likeness, up to 1."""
 
     row: int
     likeness: float
 
 
-class Index:
+class PictureIndex:
     """Index of fingerprints; about 16 kB of memory each.
 
     Args:
@@ -60,7 +60,7 @@ class Index:
         *,
         min_likeness: float = MIN_LIKENESS,
         before: list[int] | None = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[SimilarPicture]]:
         """Returns, for each query, the pictures that look like it, the most alike first.
 
         Args:
@@ -69,29 +69,31 @@ class Index:
           min_likeness: least likeness of the returned pictures.
           before: for each query, the row before which the search ends; None searches all rows.
         """
-        found: list[list[Found]] = []
+        results: list[list[SimilarPicture]] = []
         for start in range(0, len(prints), _BATCH):
             batch = np.stack(prints[start : start + _BATCH])
             limits = None if before is None else before[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
-                alike = self._alike(query, rows, functools.partial(image, len(found)))
-                kept = [one for one in alike if one.likeness >= min_likeness]
-                found.append(sorted(kept, key=lambda one: (-one.likeness, one.row)))
-        return found
+                alike = self._alike(query, rows, functools.partial(image, len(results)))
+                similar = [picture for picture in alike if picture.likeness >= min_likeness]
+                results.append(
+                    sorted(similar, key=lambda picture: (-picture.likeness, picture.row))
+                )
+        return results
 
     def _alike(
         self,
         query: np.ndarray,
         rows: list[tuple[int, tuple[Axis, Axis]]],
         image: Callable[[], bytes],
-    ) -> Iterator[Found]:
-        detail: Detail | None = None
+    ) -> Iterator[SimilarPicture]:
+        detail: FineEdges | None = None
         for row, crop in rows:
-            aligned, fitted = align(query, self._prints[row], crop)
+            aligned, fitted = align_fingerprints(query, self._prints[row], crop)
             if aligned < _MIN_ALIGNED:
                 continue
-            detail = detail or Detail(image())
-            yield Found(row, detail.likeness(Detail(self._image(row)), fitted))
+            detail = detail or FineEdges(image())
+            yield SimilarPicture(row, detail.likeness(FineEdges(self._image(row)), fitted))
 
     def _shortlist(
         self, batch: np.ndarray, limits: list[int] | None
@@ -99,6 +101,8 @@ class Index:
         """Returns, for each query, the rows to align, each with the crop that fits best."""
         if self._vectors is None:
             return [[] for _ in batch]
+        # Agreement of each query (row of `best`) with each picture (column) at the best window:
+        # window 0 compares whole pictures, each other one a crop of 90 % of both sides.
         queries = coarse_vectors(batch)
         best = queries[0] @ self._vectors[0].T
         crop = np.zeros(best.shape, dtype=np.int8)
@@ -111,23 +115,29 @@ class Index:
                 better = scores > best
                 best[better], crop[better] = scores[better], sign * window
         if limits is not None:
+            # Pictures at or after a query's limit are no candidates: -1 is below every threshold.
             best[np.arange(best.shape[1]) >= np.asarray(limits)[:, None]] = -1
+        # Only the best few are aligned, which takes far longer than the dot product.
         keep = min(self._candidates, best.shape[1])
         order = np.argpartition(-best, keep - 1, axis=1)[:, :keep]
         return [
-            [(int(r), _window(int(crop[q, r]))) for r in sorted(rows) if best[q, r] >= _MIN_COARSE]
+            [
+                (int(r), _window_crop(int(crop[q, r])))
+                for r in sorted(rows)
+                if best[q, r] >= _MIN_COARSE
+            ]
             for q, rows in enumerate(order)
         ]
 
 
-def _window(number: int) -> tuple[Axis, Axis]:
+def _window_crop(number: int) -> tuple[Axis, Axis]:
     """Returns the crop of a window; for a negative number, the inverse of the crop."""
     down, across = WINDOWS[abs(number)]
     if number >= 0:
         return down, across
-    return _undone(down), _undone(across)
+    return _invert_axis(down), _invert_axis(across)
 
 
-def _undone(axis: Axis) -> Axis:
+def _invert_axis(axis: Axis) -> Axis:
     scale, start = axis
     return (1 / scale, -start / scale) if axis != WHOLE else WHOLE

@@ -4,9 +4,9 @@ import collections
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from pipelines.hygiene.index import Found, Index
+from pipelines.hygiene.index import PictureIndex, SimilarPicture
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, Match
-from pipelines.hygiene.pictures import Pictures, Shown
+from pipelines.hygiene.pictures import Pictures, RecordPictures
 
 
 def find_matches(
@@ -20,13 +20,13 @@ def find_matches(
     """Returns at most one match of each kind per record, contamination first."""
     matches: list[Match] = []
     if CONTAMINATION in kinds:
-        matches += _contamination(pictures, evaluation, min_likeness, candidates)
+        matches += _find_contamination(pictures, evaluation, min_likeness, candidates)
     if DUPLICATE in kinds:
-        matches += _duplicates(pictures, min_likeness, candidates)
+        matches += _find_duplicates(pictures, min_likeness, candidates)
     return matches
 
 
-def _contamination(
+def _find_contamination(
     pictures: Pictures,
     evaluation: Mapping[str, Pictures],
     min_likeness: float,
@@ -35,74 +35,85 @@ def _contamination(
     """Returns matches with evaluation sets; one shared image, such as a clip's frame, is enough."""
     best: dict[str, Match] = {}
     for dataset, held_out in evaluation.items():
+        # Same file first: no picture has to be compared, and the verdict is certain. `reversed`
+        # lets the first of several records of a file win.
         files = {shown.sha256: shown.id for shown in reversed(held_out.records)}
-        index = Index(held_out.prints, held_out.image, candidates=candidates)
-        found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness)
+        index = PictureIndex(held_out.prints, held_out.image, candidates=candidates)
+        similar = index.search(pictures.prints, pictures.image, min_likeness=min_likeness)
         for shown in pictures.records:
             match = None
             if other := files.get(shown.sha256):
-                match = _match(shown, CONTAMINATION, other, dataset, 1.0, exact=True)
-            elif alike := [found[row][0] for row in shown.rows if row >= 0 and found[row]]:
-                top = max(alike, key=lambda one: one.likeness)
+                match = _make_match(shown, CONTAMINATION, other, dataset, 1.0, exact=True)
+            elif alike := [similar[row][0] for row in shown.rows if row >= 0 and similar[row]]:
+                top = max(alike, key=lambda picture: picture.likeness)
                 other = held_out.records[held_out.owners[top.row]].id
-                match = _match(shown, CONTAMINATION, other, dataset, top.likeness, exact=False)
-            if match and (shown.id not in best or _rank(match) > _rank(best[shown.id])):
+                match = _make_match(shown, CONTAMINATION, other, dataset, top.likeness, exact=False)
+            if match and (shown.id not in best or _rank_match(match) > _rank_match(best[shown.id])):
                 best[shown.id] = match
     return [best[shown.id] for shown in pictures.records if shown.id in best]
 
 
-def _rank(match: Match) -> tuple[bool, float]:
+def _rank_match(match: Match) -> tuple[bool, float]:
     return match.exact, match.likeness
 
 
-def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
+def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
     """Returns matches of records with earlier ones; the first of several equal records has none.
 
     A clip is a duplicate if more than half of its frames are.
     """
-    index = Index(pictures.prints, pictures.image, candidates=candidates)
+    index = PictureIndex(pictures.prints, pictures.image, candidates=candidates)
     rows = list(range(len(pictures.prints)))
-    found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
-    files: dict[str, Shown] = {}
-    known: dict[str, Match | None] = {}
+    similar = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
+    # Verdicts are per file, in the order of the dataset:
+    #
+    #   a.jpg  first of its kind      stays
+    #   b.jpg  same bytes as a.jpg    exact duplicate of a.jpg
+    #   c.jpg  looks like a.jpg       near duplicate of a.jpg
+    #   c.jpg  another record of it   the same verdict, since the pixels are the same
+    files: dict[str, RecordPictures] = {}
+    verdicts: dict[str, Match | None] = {}
     for shown in pictures.records:
         first = files.setdefault(shown.sha256, shown)
-        if shown.source in known:  # All records of a file share one verdict.
+        if shown.source in verdicts:  # All records of a file share one verdict.
             continue
         if first.source != shown.source:
-            known[shown.source] = _match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
+            verdicts[shown.source] = _make_match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
         else:
-            known[shown.source] = _near_duplicate(pictures, shown, found)
+            verdicts[shown.source] = _match_near_duplicate(pictures, shown, similar)
     return [
         dataclasses.replace(match, id=shown.id)
         for shown in pictures.records
-        if (match := known[shown.source])
+        if (match := verdicts[shown.source])
     ]
 
 
-def _near_duplicate(pictures: Pictures, shown: Shown, found: list[list[Found]]) -> Match | None:
+def _match_near_duplicate(
+    pictures: Pictures, shown: RecordPictures, similar: list[list[SimilarPicture]]
+) -> Match | None:
     # Per earlier file, the likeness of each of this record's images that the file shows, too.
-    seen: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
+    likeness_by_source: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
     ids: dict[str, str] = {}
     for row in (row for row in shown.rows if row >= 0):
         best: dict[str, float] = {}
         # A row stores an image once, so the row itself may belong to an earlier record.
-        for one in (Found(row, 1.0), *found[row]):
-            owner = pictures.records[pictures.owners[one.row]]
+        for picture in (SimilarPicture(row, 1.0), *similar[row]):
+            owner = pictures.records[pictures.owners[picture.row]]
             if owner.source != shown.source:
                 ids.setdefault(owner.source, owner.id)
-                best[owner.source] = max(best.get(owner.source, 0.0), one.likeness)
+                best[owner.source] = max(best.get(owner.source, 0.0), picture.likeness)
         for source, value in best.items():
-            seen[source].append(value)
-    enough = {s: v for s, v in seen.items() if 2 * len(v) > len(shown.rows)}
-    if not enough:
+            likeness_by_source[source].append(value)
+    # Blank frames count in the whole but never match, so a mostly blank clip is no duplicate.
+    majority = {s: v for s, v in likeness_by_source.items() if 2 * len(v) > len(shown.rows)}
+    if not majority:
         return None
-    source = max(enough, key=lambda s: (len(enough[s]), max(enough[s])))
-    return _match(shown, DUPLICATE, ids[source], "", max(enough[source]), exact=False)
+    source = max(majority, key=lambda s: (len(majority[s]), max(majority[s])))
+    return _make_match(shown, DUPLICATE, ids[source], "", max(majority[source]), exact=False)
 
 
-def _match(
-    shown: Shown, kind: str, other: str, dataset: str, likeness: float, *, exact: bool
+def _make_match(
+    shown: RecordPictures, kind: str, other: str, dataset: str, likeness: float, *, exact: bool
 ) -> Match:
     return Match(
         id=shown.id,

@@ -11,7 +11,7 @@ from pipelines.records.dataset import Dataset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown:
+class RecordPictures:
     """The pictures that one record shows.
 
     Attributes:
@@ -41,7 +41,7 @@ class Pictures:
     """
 
     dataset: Dataset
-    records: list[Shown] = dataclasses.field(default_factory=list)
+    records: list[RecordPictures] = dataclasses.field(default_factory=list)
     prints: list[np.ndarray] = dataclasses.field(default_factory=list)
     owners: list[int] = dataclasses.field(default_factory=list)
     places: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
@@ -53,41 +53,41 @@ class Pictures:
         return self.dataset.parts[part][position].images[number]
 
 
-def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> Pictures:
-    """Reads the pictures of a dataset; calls `tell` after each record."""
-    found = Pictures(dataset=dataset)
-    known: dict[bytes, int] = {}
-    for part, position in _places(dataset):
+def read_pictures(dataset: Dataset, on_record: Callable[[], None] = lambda: None) -> Pictures:
+    """Reads the pictures of a dataset; calls `on_record` after each record."""
+    pictures = Pictures(dataset=dataset)
+    row_of_digest: dict[bytes, int] = {}
+    for part, position in _record_places(dataset):
         record = dataset.parts[part][position]
         rows = []
         for number, image in enumerate(record.images):
             digest = hashlib.blake2b(image, digest_size=16).digest()
-            if digest not in known:
-                known[digest] = _add(found, image, (part, position, number))
-            rows.append(known[digest])
-        found.records.append(
-            Shown(
+            if digest not in row_of_digest:
+                row_of_digest[digest] = _add_picture(pictures, image, (part, position, number))
+            rows.append(row_of_digest[digest])
+        pictures.records.append(
+            RecordPictures(
                 id=record.id,
                 source=record.source,
                 sha256=record.source_sha256,
                 rows=tuple(rows),
             )
         )
-        tell()
-    return found
+        on_record()
+    return pictures
 
 
-def _places(dataset: Dataset) -> Iterator[tuple[str, int]]:
+def _record_places(dataset: Dataset) -> Iterator[tuple[str, int]]:
     for name, part in sorted(dataset.parts.items()):
         yield from ((name, position) for position in range(len(part)))
 
 
-def _add(found: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
-    made = fingerprint(image)
-    if made is None:
-        found.num_blank += 1
+def _add_picture(pictures: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
+    print = fingerprint(image)
+    if print is None:
+        pictures.num_blank += 1
         return -1
-    found.prints.append(made)
-    found.owners.append(len(found.records))
-    found.places.append(place)
-    return len(found.prints) - 1
+    pictures.prints.append(print)
+    pictures.owners.append(len(pictures.records))
+    pictures.places.append(place)
+    return len(pictures.prints) - 1

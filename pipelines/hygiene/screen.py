@@ -57,7 +57,7 @@ class HygieneConfig:
             raise ValueError(f"candidates must be at least 1, got {self.candidates}.")
 
 
-def screen(
+def screen_dataset(
     dataset: str,
     config: HygieneConfig,
     *,
@@ -84,7 +84,8 @@ def screen(
     opened = Dataset(dataset)
     held_out = {name: Dataset(folder) for name, folder in against.items()}
     total = opened.info.num_records + sum(d.info.num_records for d in held_out.values())
-    tell = _teller(total, on_progress)
+    # Reading is the slow part: each picture is decoded once for its fingerprint.
+    tell = _record_counter(total, on_progress)
     pictures = read_pictures(opened, tell)
     evaluation = {name: read_pictures(d, tell) for name, d in sorted(held_out.items())}
     actions = {CONTAMINATION: config.contamination, DUPLICATE: config.duplicates}
@@ -95,27 +96,29 @@ def screen(
         min_likeness=config.min_likeness,
         candidates=config.candidates,
     )
+    # Contamination comes first among the matches; reversed, it is written last and so gives the
+    # reason of a record that has matches of both kinds.
     removed = {m.id: m for m in reversed(matches) if actions[m.kind] == "remove"}
-    counts = _count(matches)
+    counts = _count_matches(matches)
     counts |= {"removed": len(removed), "records": opened.info.num_records}
     counts["blank_pictures"] = pictures.num_blank
-    write_lines(target / MATCHES, (dataclasses.asdict(match) for match in matches))
+    write_json_lines(target / MATCHES, (dataclasses.asdict(match) for match in matches))
     (target / COUNTS).write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
-    _copy(opened, removed, target)
+    _copy_without(opened, removed, target)
     return counts
 
 
-def _count(matches: list[Match]) -> dict[str, int]:
+def _count_matches(matches: list[Match]) -> dict[str, int]:
     """Returns the numbers of matches and of exact matches of each kind."""
-    found: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for kind in (CONTAMINATION, DUPLICATE):
         of_kind = [match for match in matches if match.kind == kind]
-        found[kind] = len(of_kind)
-        found[f"{kind}_exact"] = sum(match.exact for match in of_kind)
-    return dict(found)
+        counts[kind] = len(of_kind)
+        counts[f"{kind}_exact"] = sum(match.exact for match in of_kind)
+    return dict(counts)
 
 
-def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
+def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
     """Writes the dataset without the removed records, which are added to the rejects."""
     rejects = list(dataset.rejects())
     folder = dataset.place.local_folder("")
@@ -123,6 +126,7 @@ def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
     for name, part in dataset.info.parts.items():
         counts = []
         for shard in part.shards:
+            # Nothing to remove: the shards are the same bytes.
             if not removed:
                 for path in (Path(shard), Path(shard).with_suffix(".idx")):
                     shutil.copyfile(folder / path, target / path)
@@ -147,22 +151,25 @@ def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
                 )
             counts.append(writer.commit())
         parts[name] = PartInfo(shards=part.shards, num_records=tuple(counts))
+    # A removed record becomes a reject, so that inputs = records + rejects still holds.
     rejects.sort(key=lambda r: (r.id, r.stage, r.reason))
-    write_lines(target / REJECTS, (dataclasses.asdict(reject) for reject in rejects))
+    write_json_lines(target / REJECTS, (dataclasses.asdict(reject) for reject in rejects))
     info: DatasetInfo = dataclasses.replace(
         dataset.info, parts=parts, num_rejected=dataset.info.num_rejected + len(removed)
     )
     info.write(target)
 
 
-def write_lines(path: Path, rows: Iterator[dict]) -> None:
+def write_json_lines(path: Path, rows: Iterator[dict]) -> None:
     """Writes one JSON object per line."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             print(json.dumps(row, sort_keys=True, ensure_ascii=False), file=file)
 
 
-def _teller(total: int, on_progress: Callable[[int, int], None] | None) -> Callable[[], None]:
+def _record_counter(
+    total: int, on_progress: Callable[[int, int], None] | None
+) -> Callable[[], None]:
     done = 0
 
     def tell() -> None:

@@ -57,7 +57,7 @@ def prepare_image(data: bytes, spec: ImageSpec) -> tuple[bytes, tuple[int, int]]
       BadInput: if it cannot be decoded or its size is refused.
     """
     image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
-    return encode_image(squash(image, spec), spec.encoding), image.size
+    return encode_image(squash_image(image, spec), spec.encoding), image.size
 
 
 def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:
@@ -70,10 +70,11 @@ def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:
         raise BadInput("empty file")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            # Before pixels are decoded: a small file may declare a gigantic picture.
             check_size(*opened.size, min_side=min_side, max_pixels=max_pixels)
             opened.load()  # A truncated file only fails here.
             ImageOps.exif_transpose(opened, in_place=True)
-            return _rgb(opened)
+            return _to_rgb(opened)
     except BadInput:
         raise
     except _UNDECODABLE as error:
@@ -95,7 +96,7 @@ def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> No
         raise BadInput(f"too large: {width}x{height}, max_pixels={max_pixels}")
 
 
-def squash(image: Image.Image, spec: ImageSpec) -> Image.Image:
+def squash_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
     """Returns the image resized to a square; its aspect ratio is not kept (big_vision `resize`).
 
     With antialiasing values are rounded, as Pillow does; big_vision truncates them, which makes a
@@ -115,8 +116,8 @@ def resize_bilinear(pixels: np.ndarray, side: int) -> np.ndarray:
     Source: TensorFlow `resize_bilinear_op.cc` with half_pixel_centers; the result is truncated to
     uint8 as in big_vision `pp/ops_image.py`.
     """
-    y0, y1, y = _neighbours(pixels.shape[0], side)
-    x0, x1, x = _neighbours(pixels.shape[1], side)
+    y0, y1, y = _nearest_pixels(pixels.shape[0], side)
+    x0, x1, x = _nearest_pixels(pixels.shape[1], side)
     x, y = x[None, :, None], y[:, None, None]
     top, bottom = pixels[y0].astype(np.float32), pixels[y1].astype(np.float32)
     upper = top[:, x0] + (top[:, x1] - top[:, x0]) * x
@@ -126,7 +127,7 @@ def resize_bilinear(pixels: np.ndarray, side: int) -> np.ndarray:
 
 def encode_image(image: Image.Image, encoding: str) -> bytes:
     """Returns the encoded bytes: equal pixels give equal bytes."""
-    with _buffer() as buffer:
+    with _memory_file() as buffer:
         if encoding == "png":
             image.save(buffer, "PNG", compress_level=6)
         else:
@@ -135,14 +136,16 @@ def encode_image(image: Image.Image, encoding: str) -> bytes:
         return buffer.read()
 
 
-def _buffer() -> BinaryIO:
+def _memory_file() -> BinaryIO:
     """Returns a file in memory; with an OS-level file, Pillow encodes without holding the GIL."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("image"), "w+b", buffering=0)
     return io.BytesIO()
 
 
-def _neighbours(size: int, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _nearest_pixels(size: int, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    # Half-pixel centres: with 4 pixels made 2, output 0 lies at 0.5, halfway between pixels 0 and
+    # 1.
     scale = np.float32(size) / np.float32(side)
     position = (np.arange(side, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     floor = np.floor(position)
@@ -151,7 +154,7 @@ def _neighbours(size: int, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return low, high, position - floor
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise BadInput("mode F: floating-point pixels have no stated range")
     if image.mode.startswith("I"):  # 16 bits a pixel; Pillow would clip them to white.

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Sequence
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.sources.corpus import WEB_TASKS, parse_features
 from pipelines.sources.registry import SOURCES
 
@@ -20,15 +20,15 @@ _LISTS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
-    given = vars(_parser().parse_args(arguments))
-    where = {name: given.pop(name) for name in ("source", "split", "data_root", "out", "path")}
-    given["runner_options"] = tuple(f"--{option}" for option in given["runner_options"])
-    given["tasks"] = tuple(given["tasks"])
-    features = given.pop("features")
+    options = vars(_parser().parse_args(arguments))
+    where = {name: options.pop(name) for name in ("source", "split", "data_root", "out", "path")}
+    options["runner_options"] = tuple(f"--{option}" for option in options["runner_options"])
+    options["tasks"] = tuple(options["tasks"])
+    features = options.pop("features")
     try:
         where["features"] = parse_features(features)
-        config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
-        info = prepare(config, **where, on_progress=_show)
+        config = PrepareConfig(**{k: v for k, v in options.items() if v is not None})
+        info = prepare_dataset(config, **where, on_progress=_print_progress)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _show(done: int, total: int) -> None:
+def _print_progress(done: int, total: int) -> None:
     print(f"{done} of {total} items", file=sys.stderr)
 
 
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         help="of tfrecord and tfds, which feature holds what: image=image/encoded caption=caption",
     )
+    # An option per field of the config, so that a new field needs no line here.
     types = typing.get_type_hints(PrepareConfig)
     for field in dataclasses.fields(PrepareConfig):
         option = f"--{field.name.replace('_', '-')}"

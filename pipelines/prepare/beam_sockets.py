@@ -57,7 +57,7 @@ _OPTIONS = [
 """Options of `GrpcServer` in Beam 2.77."""
 
 
-def install() -> None:
+def use_private_sockets() -> None:
     """Puts the server and the workers below in place of Beam's own, in this process."""
     beam.GrpcServer = PrivateServer
     beam.WorkerHandler.register_environment(_THREADS, bytes)(ThreadWorker)
@@ -68,7 +68,7 @@ class DeclaredFiles(ArtifactRetrievalService):
     """Hands out the files that a pipeline's environments declare, and no others."""
 
     def __init__(self, environments: Any) -> None:
-        super().__init__(_open)
+        super().__init__(_open_uncompressed)
         self._declared = {
             artifact.SerializeToString(deterministic=True)
             for environment in environments
@@ -129,6 +129,7 @@ class PrivateServer(beam.GrpcServer):
 
     def _server(self, name: str) -> tuple[grpc.Server, Any]:
         """Returns a server and where it listens: a socket's address or a port's number."""
+        # A socket's address needs no port, and its folder's mode (0700) is the password.
         threads: Any = thread_pool_executor.shared_unbounded_instance()
         server = grpc.server(threads, options=_OPTIONS)
         if self._folder is None:
@@ -166,11 +167,17 @@ class ProcessWorker(_AtSocket, _PROCESS_WORKER):
         self.worker_thread.start()
 
     def _run(self) -> None:
+        # The environment that Beam's own handler sets, except that log lines go to the server's
+        # service instead of a port that is opened for this process alone.
         options = self.provision_info.provision_info.pipeline_options
         environment = {
             **os.environ,
-            "CONTROL_API_SERVICE_DESCRIPTOR": _text(self.control_api_service_descriptor()),
-            "LOGGING_API_SERVICE_DESCRIPTOR": _text(self.logging_api_service_descriptor()),
+            "CONTROL_API_SERVICE_DESCRIPTOR": _descriptor_text(
+                self.control_api_service_descriptor()
+            ),
+            "LOGGING_API_SERVICE_DESCRIPTOR": _descriptor_text(
+                self.logging_api_service_descriptor()
+            ),
             "PIPELINE_OPTIONS": json_format.MessageToJson(options),
             "WORKER_ID": self.worker_id,
         }
@@ -191,9 +198,9 @@ def _socket_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="parcel-beam-", dir=parent if is_short else "/tmp")
 
 
-def _open(path: str) -> Any:
+def _open_uncompressed(path: str) -> Any:
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-def _text(descriptor: endpoints_pb2.ApiServiceDescriptor) -> str:
+def _descriptor_text(descriptor: endpoints_pb2.ApiServiceDescriptor) -> str:
     return text_format.MessageToString(descriptor)

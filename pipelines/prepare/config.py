@@ -105,6 +105,8 @@ class PrepareConfig:
             raise ValueError(f"shard_by must be id or archive, got {self.shard_by!r}.")
         if not self.runner:
             raise ValueError("runner is empty; FnApiRunner runs on this machine.")
+        # Values that end up in other configs are checked there; making these once raises their
+        # errors here, before a run is planned.
         self.image_spec(antialias=True)
         self.video_limits()
         self.augmentation()

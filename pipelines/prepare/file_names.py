@@ -5,48 +5,49 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from pipelines.prepare.job import Desk, load
+from pipelines.prepare.job import WorkFolder, parse_receipt
 from pipelines.records.lines import sorted_lines
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
 
 
-def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
+def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) -> int:
     """Notes the names of the files that some units are read from; returns their number."""
-    done = load(desk.receipt(receipt_of(number)))
-    if done is not None:
-        return done
-    corpus, job, count = desk.corpus(Spool()), desk.job, 0
+    num_names = parse_receipt(work_folder.receipt(names_receipt(number)))
+    if num_names is not None:
+        return num_names
+    corpus, job, count = work_folder.corpus(Spool()), work_folder.job, 0
 
     def names() -> Iterator[str]:
         for unit in units:
-            whole = job.spec.files_of_unit(corpus, unit)
-            if whole:
-                yield from map(corpus.relative, whole)
+            archives = job.spec.files_of_unit(corpus, unit)
+            if archives:
+                yield from map(corpus.relative, archives)
                 continue
-            for one in job.spec.read_unit(corpus, job.split, unit):
-                if isinstance(one, Item):
-                    yield from (media.path for media in one.media)
+            for item in job.spec.read_unit(corpus, job.split, unit):
+                if isinstance(item, Item):
+                    yield from (media.path for media in item.media)
         yield from corpus.annotations
 
+    # Several items show one file, so the names are sorted and runs of equal lines become one.
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.atomic_write(names_of(number)) as path,
+        work_folder.files.atomic_write(names_file(number)) as path,
         path.open("w", encoding="utf-8", newline="\n") as out,
     ):
         lines = (f"{json.dumps(name)}\n" for name in names())
         for line, _ in itertools.groupby(sorted_lines(lines, str, folder)):
             out.write(line)
             count += 1
-    desk.files.put(receipt_of(number), json.dumps(count).encode())
+    work_folder.files.put(names_receipt(number), json.dumps(count).encode())
     return count
 
 
-def names_of(number: int) -> str:
+def names_file(number: int) -> str:
     """Returns the file with the names that a group of units is read from, in the work folder."""
     return f"names/{number:05d}"
 
 
-def receipt_of(number: int) -> str:
+def names_receipt(number: int) -> str:
     """Returns the receipt of that file, which holds the number of names."""
     return f"names/{number:05d}.json"

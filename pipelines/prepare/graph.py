@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from infra.store.stored_folder import BUCKET_SCHEME
-from pipelines.prepare.file_names import name_files
-from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
-from pipelines.prepare.lean_imports import without
-from pipelines.prepare.listing import Listed, cut_shard, list_units, narrow
-from pipelines.prepare.reuse import take_shard
+from pipelines.prepare.file_names import note_file_names
+from pipelines.prepare.job import ERROR, Job, WorkFolder, count_receipts, parse_receipt
+from pipelines.prepare.lean_imports import imports_without
+from pipelines.prepare.listing import ListTotals, cut_shard, list_units, narrow_list
+from pipelines.prepare.reuse import reuse_shard
 from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild
 
 # These take a quarter of Beam's import time, and our graphs do not use them.
-with without("pandas", "pymongo"):
+with imports_without("pandas", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
     from apache_beam.pvalue import AsSingleton
@@ -39,7 +39,7 @@ with without("pandas", "pymongo"):
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
 
 # Beam's own servers listen on every network interface.
-beam_sockets.install()
+beam_sockets.use_private_sockets()
 
 Units = tuple[int, list[str]]
 """(number of a list, units that it lists)"""
@@ -61,81 +61,81 @@ class WorkerLostError(RuntimeError):
     """The runner failed or stalled, and no worker reported a reason."""
 
 
-class _AtDesk(beam.DoFn):
-    """Base of the steps: holds a `Desk` and a video decoder for as long as its worker lives."""
+class _PrepareStep(beam.DoFn):
+    """Base of the steps: holds a `WorkFolder` and a video decoder while its worker lives."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def setup(self) -> None:
-        self.desk = Desk(self.job)
+        self.work_folder = WorkFolder(self.job)
         self.video = VideoChild(self.job.config.video_limits())
 
     def teardown(self) -> None:
         self.video.close()
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def note_errors(self) -> Iterator[None]:
         """Notes an error in the work folder before the runner buries it in tracebacks."""
         try:
             yield
         except Exception as error:
-            self.desk.note_error(error)
+            self.work_folder.note_error(error)
             raise
 
 
-class _List(_AtDesk):
-    def process(self, element: Units) -> Iterator[Listed]:
-        with self.told():
-            yield list_units(self.desk, *element)
+class _ListUnits(_PrepareStep):
+    def process(self, element: Units) -> Iterator[ListTotals]:
+        with self.note_errors():
+            yield list_units(self.work_folder, *element)
 
 
-class _Narrow(_AtDesk):
-    def process(self, number: int, num_lists: int, found: Listed) -> Iterator[Listed]:
-        del found  # Only waited for: it exists once all candidate lists do.
-        with self.told():
-            yield narrow(self.desk, number, num_lists)
+class _NarrowList(_PrepareStep):
+    def process(self, number: int, num_lists: int, totals: ListTotals) -> Iterator[ListTotals]:
+        del totals  # Only waited for: it exists once all candidate lists do.
+        with self.note_errors():
+            yield narrow_list(self.work_folder, number, num_lists)
 
 
-class _NameFiles(_AtDesk):
+class _NameFiles(_PrepareStep):
     def process(self, element: Units) -> Iterator[int]:
-        with self.told():
-            yield name_files(self.desk, *element)
+        with self.note_errors():
+            yield note_file_names(self.work_folder, *element)
 
 
-class _Cut(_AtDesk):
-    def process(self, shard: int, num_lists: int, listed: Listed) -> Iterator[tuple[int, int]]:
-        del listed  # Only waited for: it exists once all lists do.
-        with self.told():
-            num_pieces = cut_shard(self.desk, shard, num_lists)
-            if take_shard(self.desk, shard, num_pieces):
+class _CutShard(_PrepareStep):
+    def process(self, shard: int, num_lists: int, totals: ListTotals) -> Iterator[tuple[int, int]]:
+        del totals  # Only waited for: it exists once all lists do.
+        with self.note_errors():
+            num_pieces = cut_shard(self.work_folder, shard, num_lists)
+            if reuse_shard(self.work_folder, shard, num_pieces):
                 num_pieces = 1
             for piece in range(num_pieces):
                 yield shard, piece
 
 
-class _Write(_AtDesk):
+class _WritePiece(_PrepareStep):
     def process(self, element: tuple[int, int] | Archives) -> Iterator[tuple[int, list[str]]]:
-        with self.told():
+        with self.note_errors():
             shard, piece, *units = element
             if units:
-                report = write_archives(self.desk, shard, piece, units[0], self.video)
+                report = write_archives(self.work_folder, shard, piece, units[0], self.video)
             else:
-                report = write_piece(self.desk, shard, piece, self.video)
+                report = write_piece(self.work_folder, shard, piece, self.video)
             yield shard, sorted(report.parts)
 
 
-class _Join(_AtDesk):
+class _JoinShard(_PrepareStep):
     def process(
         self, element: tuple[int, Iterable[list[str]]], parts: frozenset[str]
     ) -> Iterator[int]:
         shard, pieces = element
-        with self.told():
-            join_shard(self.desk, shard, sum(1 for _ in pieces), parts)
+        with self.note_errors():
+            join_shard(self.work_folder, shard, sum(1 for _ in pieces), parts)
             yield shard
 
 
-def build(
+def add_prepare_steps(
     pipeline: beam.Pipeline, job: Job, units: Sequence[Units], archives: Sequence[Archives]
 ) -> None:
     """Adds the steps of a run to a pipeline.
@@ -146,6 +146,10 @@ def build(
       units: units to list, if the dataset is sharded by id.
       archives: archives to read, if it is sharded by archive.
     """
+    # Nothing but names and numbers flows along the arrows:
+    #
+    #   by archive:  (shard, piece, [archive])
+    #   by id:       (list, [units]) ─▶ totals of all lists ─▶ (shard, piece)
     if job.by_archive:
         pieces = (
             pipeline
@@ -153,58 +157,65 @@ def build(
             | "SpreadArchives" >> beam.Reshuffle()
         )
     else:
-        listed = (
+        # Every worker that cuts a shard needs all lists, so their totals are a barrier: the side
+        # input `AsSingleton` below exists only once each list has been written.
+        totals = (
             pipeline
             | "NameUnits" >> beam.Create(units, reshuffle=False)
             | "SpreadUnits" >> beam.Reshuffle()
-            | "ListUnits" >> beam.ParDo(_List(job))
-            | "SumUp" >> beam.CombineGlobally(_sum_of)
+            | "ListUnits" >> beam.ParDo(_ListUnits(job))
+            | "SumUp" >> beam.CombineGlobally(_add_totals)
         )
+        # Which candidates belong to the part shows only once all of them are known: a second round
+        # of list numbers passes the same kind of barrier.
         if job.part:
-            listed = (
+            totals = (
                 pipeline
                 | "NameLists" >> beam.Create(range(len(units)), reshuffle=False)
                 | "SpreadLists" >> beam.Reshuffle()
-                | "NarrowLists" >> beam.ParDo(_Narrow(job), len(units), AsSingleton(listed))
-                | "SumUpPart" >> beam.CombineGlobally(_sum_of)
+                | "NarrowLists" >> beam.ParDo(_NarrowList(job), len(units), AsSingleton(totals))
+                | "SumUpPart" >> beam.CombineGlobally(_add_totals)
             )
         pieces = (
             pipeline
             | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)
             | "SpreadShards" >> beam.Reshuffle()
-            | "CutShards" >> beam.ParDo(_Cut(job), len(units), AsSingleton(listed))
+            | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(totals))
             | "SpreadPieces" >> beam.Reshuffle()
         )
-    written = pieces | "WritePieces" >> beam.ParDo(_Write(job))
+    written = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
+    # A shard must have a file for every part, even for one that it has no record of, so the names
+    # of all parts are gathered before any shard is joined.
     parts = (
         written
-        | "NameParts" >> beam.FlatMap(_parts_of)
-        | "AllParts" >> beam.CombineGlobally(_union_of)
+        | "NameParts" >> beam.FlatMap(_part_names)
+        | "AllParts" >> beam.CombineGlobally(_union_of_parts)
     )
     _ = (
         written
         | "GroupPieces" >> beam.GroupByKey()
-        | "JoinShards" >> beam.ParDo(_Join(job), AsSingleton(parts))
+        | "JoinShards" >> beam.ParDo(_JoinShard(job), AsSingleton(parts))
     )
 
 
-def _sum_of(found: Iterable[Listed]) -> Listed:
-    whole = Listed()
-    for one in found:
-        whole = whole + Listed(*one)
-    return whole
+def _add_totals(totals: Iterable[ListTotals]) -> ListTotals:
+    total = ListTotals()
+    for other in totals:
+        total = total + ListTotals(*other)
+    return total
 
 
-def _parts_of(element: tuple[int, list[str]]) -> list[frozenset[str]]:
+def _part_names(element: tuple[int, list[str]]) -> list[frozenset[str]]:
     return [frozenset(element[1])]
 
 
-def _union_of(found: Iterable[frozenset[str]]) -> frozenset[str]:
-    return frozenset().union(*found)
+def _union_of_parts(part_sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*part_sets)
 
 
-def options_of(job: Job) -> PipelineOptions:
+def runner_options(job: Job) -> PipelineOptions:
     """Returns the runner's options, the user's last: the last value of an option wins."""
+    # The local runner needs to be told how many workers to start; any other runner knows.
     options = []
     if job.config.runner == _DATAFLOW:
         _check_dataflow(job)
@@ -216,13 +227,13 @@ def options_of(job: Job) -> PipelineOptions:
     return PipelineOptions([*options, *job.config.runner_options])
 
 
-def pipeline_of(job: Job) -> beam.Pipeline:
+def make_pipeline(job: Job) -> beam.Pipeline:
     """Returns an empty pipeline on the configured runner.
 
     Raises:
       ValueError: if there is no such runner, or it refuses its options.
     """
-    options, runner = options_of(job), job.config.runner
+    options, runner = runner_options(job), job.config.runner
     external: Any = ExternalEnvironment  # Beam's decorators hide its type.
     try:
         if runner == _DATAFLOW:
@@ -239,10 +250,10 @@ def pipeline_of(job: Job) -> beam.Pipeline:
             return beam.Pipeline(FnApiRunner(default_environment=pools), options)
         return beam.Pipeline(runner, options)
     except Exception as error:  # Runners raise any kind of exception for a bad option.
-        told = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ValueError(
             f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
-            f"and {list(job.config.runner_options)}: {told}"
+            f"and {list(job.config.runner_options)}: {message}"
         ) from error
 
 
@@ -252,23 +263,23 @@ def _check_dataflow(job: Job) -> None:
     Raises:
       ValueError: if it could not run, naming the field, its value and the fix.
     """
-    for field, place in (("data_root", job.data_root), ("the store", job.work)):
-        if not place.startswith(BUCKET_SCHEME):
+    for field, uri in (("data_root", job.data_root), ("the store", job.work)):
+        if not uri.startswith(BUCKET_SCHEME):
             raise ValueError(
                 f"{field} must be gs://bucket/prefix for DataflowRunner, whose workers see no "
-                f"folder of this machine, got {place}."
+                f"folder of this machine, got {uri}."
             )
-    given = {option.lstrip("-").partition("=")[0] for option in job.config.runner_options}
-    for names, what in (_CODE, "the code"), (("project",), "who pays"), (("region",), "where"):
-        if not given & set(names):
+    option_names = {option.lstrip("-").partition("=")[0] for option in job.config.runner_options}
+    for names, purpose in (_CODE, "the code"), (("project",), "who pays"), (("region",), "where"):
+        if not option_names & set(names):
             options = " or ".join(f"--{name}=…" for name in names)
             raise ValueError(
-                f"prepare.runner_options must have {options} for DataflowRunner ({what}), got "
+                f"prepare.runner_options must have {options} for DataflowRunner ({purpose}), got "
                 f"{list(job.config.runner_options)}."
             )
 
 
-def run(
+def run_pipeline(
     job: Job,
     units: Sequence[Units],
     archives: Sequence[Archives],
@@ -280,8 +291,8 @@ def run(
 
     Args:
       job: the run.
-      units: see `build`.
-      archives: see `build`.
+      units: see `add_prepare_steps`.
+      archives: see `add_prepare_steps`.
       timeout_s: longest time [s].
       on_poll: called repeatedly while it runs.
 
@@ -292,14 +303,16 @@ def run(
         anything for `stall_s`.
       TimeoutError: if the runner has not returned in time.
     """
-    _supervise(job, lambda pipeline: build(pipeline, job, units, archives), timeout_s, on_poll)
+    _supervise_runner(
+        job, lambda pipeline: add_prepare_steps(pipeline, job, units, archives), timeout_s, on_poll
+    )
 
 
-def run_naming(job: Job, units: Sequence[Units]) -> None:
+def run_naming_pipeline(job: Job, units: Sequence[Units]) -> None:
     """Lets workers note the names of the files that some units are read from.
 
     Raises:
-      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as in `run`.
+      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as in `run_pipeline`.
     """
 
     def build_naming(pipeline: beam.Pipeline) -> None:
@@ -310,10 +323,10 @@ def run_naming(job: Job, units: Sequence[Units]) -> None:
             | "NameFiles" >> beam.ParDo(_NameFiles(job))
         )
 
-    _supervise(job, build_naming, job.config.timeout_s, lambda: None)
+    _supervise_runner(job, build_naming, job.config.timeout_s, lambda: None)
 
 
-def _supervise(
+def _supervise_runner(
     job: Job,
     add_steps: Callable[[beam.Pipeline], None],
     timeout_s: float,
@@ -321,53 +334,59 @@ def _supervise(
 ) -> None:
     """Runs a pipeline in a daemon thread, which is abandoned if it stalls."""
     failure: list[BaseException] = []
-    files = Desk(job).files
+    files = WorkFolder(job).files
+    # An error that an earlier attempt left would be taken for this one's.
     files.remove(ERROR)
-    pipeline = pipeline_of(job)
+    pipeline = make_pipeline(job)
     add_steps(pipeline)
 
-    def run_pipeline() -> None:
+    def run_to_end() -> None:
         try:
             pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=run_pipeline, name="beam", daemon=True)
+    # Runners offer no time limit and cannot be cancelled, so the pipeline runs in a daemon thread
+    # and this one watches the work folder: receipts that appear are the only sign of life that all
+    # runners have in common.
+    thread = threading.Thread(target=run_to_end, name="beam", daemon=True)
     thread.start()
-    began = advanced = time.monotonic()
-    seen, poll_s = work_counts(files), _POLL_S
+    start_time = progress_time = time.monotonic()
+    counts_before, poll_s = count_receipts(files), _POLL_S
     while thread.is_alive():
         thread.join(poll_s)
-        looked = time.monotonic()
+        poll_time = time.monotonic()
         on_poll()
-        now = work_counts(files)
-        if now != seen:
-            seen, advanced = now, looked
+        counts = count_receipts(files)
+        if counts != counts_before:
+            counts_before, progress_time = counts, poll_time
         # Listing a bucket is slow: at most about a tenth of the time goes into it.
-        poll_s = max(_POLL_S, 10 * (time.monotonic() - looked))
-        if thread.is_alive() and looked - began > timeout_s:
+        poll_s = max(_POLL_S, 10 * (time.monotonic() - poll_time))
+        if thread.is_alive() and poll_time - start_time > timeout_s:
             raise TimeoutError(
                 f"{job.config.runner} did not finish within timeout_s={job.config.timeout_s:g}; "
                 f"what is done so far is in {job.work}. Run it again, with a longer timeout_s if "
                 f"it needs one."
             )
-        if thread.is_alive() and looked - advanced > job.config.stall_s:
+        if thread.is_alive() and poll_time - progress_time > job.config.stall_s:
             raise WorkerLostError(
                 f"no worker of {job.config.runner} finished anything for stall_s="
                 f"{job.config.stall_s:g} s; a worker may be lost or may never have started"
             )
     if failure:
-        _raise(job, failure[0], load(Desk(job).receipt(ERROR)))
+        _raise_worker_error(job, failure[0], parse_receipt(WorkFolder(job).receipt(ERROR)))
 
 
-def _raise(job: Job, error: BaseException, told: Any) -> None:
-    """Raises the error that a worker noted (`told`) or, without one, the runner's error."""
-    if told is None:
+def _raise_worker_error(job: Job, error: BaseException, note: Any) -> None:
+    """Raises the error that a worker noted (`note`) or, without one, the runner's error."""
+    # The runner's own error is a page of tracebacks from several processes; the worker's note, if
+    # there is one, says in a line what went wrong and whose fault it was.
+    if note is None:
         if not isinstance(error, Exception):
             raise error
         line = str(error).strip().rpartition("\n")[2] or type(error).__name__
         raise WorkerLostError(f"{job.config.runner} failed: {line}") from error
     for kind in (FileNotFoundError, ValueError):
-        if kind.__name__ in told["kinds"]:
-            raise kind(told["text"]) from error
-    raise RuntimeError(f"{job.config.runner} failed: {told['text']}") from error
+        if kind.__name__ in note["kinds"]:
+            raise kind(note["text"]) from error
+    raise RuntimeError(f"{job.config.runner} failed: {note['text']}") from error

@@ -131,7 +131,7 @@ class PartShard:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
+class ShardReport:
     """Receipt of a shard or of a piece of one.
 
     Attributes:
@@ -156,13 +156,13 @@ class Report:
     def from_json(cls, text: bytes) -> Self:
         """Reads a receipt."""
         raw = json.loads(text)
-        for part, found in raw["parts"].items():
-            files = {name: File(**found[name]) for name in ("data", "index")}
-            raw["parts"][part] = PartShard(num_records=found["num_records"], **files)
+        for part, fields in raw["parts"].items():
+            files = {name: File(**fields[name]) for name in ("data", "index")}
+            raw["parts"][part] = PartShard(num_records=fields["num_records"], **files)
         return cls(**raw)
 
 
-def begun(
+def plan_job(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -195,26 +195,32 @@ def begun(
         config=config,
         source=source,
         split=split,
-        data_root=place_of("data_root", data_root),
+        data_root=resolve_folder("data_root", data_root),
         path=path or spec.folder,
         features=features or {},
         work=work,
         earlier=earlier,
     )
-    whole, part = spec.part_of(split, config.limit)
+    # Three ways to list, from the most parallel to the least:
+    #
+    #   units apart              each worker lists some of them
+    #   part of a split          the same, and then a second step narrows the lists
+    #   [""], the whole split    one worker lists it all, as an order over all of it decides
+    listed_split, part = spec.part_of(split, config.limit)
     # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
         return job, [""]
-    units = spec.units_of(Desk(job).corpus(Spool()), whole)
+    units = spec.units_of(WorkFolder(job).corpus(Spool()), listed_split)
     if units == [""]:
         return job, units
     if part is not None:
         return dataclasses.replace(job, part=part), units
+    # Shards by archive need ids that cannot collide between archives: nothing compares them later.
     by_archive = config.shard_by == "archive" and spec.has_own_ids
     return dataclasses.replace(job, by_archive=by_archive), units
 
 
-class Desk:
+class WorkFolder:
     """A worker's access to the work folder and the raw data of one run. Not thread-safe.
 
     Attributes:
@@ -261,7 +267,7 @@ class Desk:
 
     def lines(self, name: str) -> Iterator[str]:
         """Yields the lines of a work file; it is read whole and, from a bucket, verified."""
-        return lines_of(self.files.read(name))
+        return split_json_lines(self.files.read(name))
 
     def section(self, name: str, start: int, end: int, crc: int) -> Iterator[str]:
         """Yields the lines in bytes start..end-1 of a work file, checked against their crc32c.
@@ -271,15 +277,17 @@ class Desk:
         Raises:
           OSError: if the checksum does not match in any of `_TRIES` reads.
         """
+        # A bucket checks whole objects only, so the receipt holds a checksum per range. The lines
+        # are yielded after the check, from a copy: no consumer may see bytes that turn out wrong.
         with tempfile.SpooledTemporaryFile(_CHUNK) as copy:
             for _ in range(_TRIES):
                 copy.seek(0)
-                found = 0
+                checksum = 0
                 for begin in range(start, end, _CHUNK):
                     data = self.files.read_range(name, begin, min(_CHUNK, end - begin))
-                    found = google_crc32c.extend(found, data)
+                    checksum = google_crc32c.extend(checksum, data)
                     copy.write(data)
-                if found == crc:
+                if checksum == crc:
                     copy.seek(0)
                     yield from io.TextIOWrapper(copy, "utf-8", newline="\n")  # type: ignore[arg-type]
                     return
@@ -293,7 +301,7 @@ class Desk:
             self.files.put(ERROR, json.dumps({"kinds": kinds, "text": text}).encode())
 
 
-def lines_of(data: bytes) -> Iterator[str]:
+def split_json_lines(data: bytes) -> Iterator[str]:
     """Yields lines of JSON, each with its newline."""
     # Not `splitlines`: it also splits at characters (such as U+2028) that JSON leaves unescaped.
     return (f"{line}\n" for line in data.decode().split("\n") if line)
@@ -310,25 +318,26 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def work_counts(files: StoreBackend) -> dict[str, int]:
+def count_receipts(files: StoreBackend) -> dict[str, int]:
     """Returns the number of receipts in each folder."""
     folders = ("names", "found", "lists", "todo", "pieces", "shards")
     return {f: sum(n.endswith(".json") for n in files.listing(f)) for f in folders}
 
 
-def load(text: bytes | None) -> Any:
+def parse_receipt(text: bytes | None) -> Any:
     """Returns the value of a receipt."""
     return None if text is None else json.loads(text)
 
 
-def grouped(units: Sequence[str]) -> Iterator[list[str]]:
+def group_units(units: Sequence[str]) -> Iterator[list[str]]:
     """Yields the units in groups of neighbours; one worker lists a group."""
+    # 1,000 units ─▶ 67 lists of 15; 10 units ─▶ 10 lists of 1; 10,000 units ─▶ 625 lists of 16.
     size = max(1, min(_UNITS, len(units) // _LISTS))
     for start in range(0, len(units), size):
         yield list(units[start : start + size])
 
 
-def place_of(field: str, uri: str) -> str:
+def resolve_folder(field: str, uri: str) -> str:
     """Returns a folder's absolute path, or its URI.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def without(*names: str) -> Iterator[None]:
+def imports_without(*names: str) -> Iterator[None]:
     """Makes imports of these modules fail inside the block; modules already loaded stay.
 
     For libraries that import a large module only to support its users.

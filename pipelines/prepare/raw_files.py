@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.file_names import name_files, names_of, receipt_of
-from pipelines.prepare.job import Desk, Job, grouped, load, place_of
+from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
+from pipelines.prepare.job import Job, WorkFolder, group_units, parse_receipt, resolve_folder
 from pipelines.sources.corpus import Spool
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
@@ -34,7 +34,7 @@ class RawFile(NamedTuple):
     size: int
 
 
-def raw_files(
+def list_raw_files(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -73,33 +73,36 @@ def raw_files(
         config=config,
         source=source,
         split=split,
-        data_root=place_of("data_root", data_root),
+        data_root=resolve_folder("data_root", data_root),
         path=path or spec.folder,
         features=features or {},
         work=work,
     )
-    desk = Desk(job)
-    corpus = desk.corpus(Spool())
-    units = list(enumerate(grouped(spec.units_of(corpus, split))))
-    missing = [one for one in units if desk.receipt(receipt_of(one[0])) is None]
+    work_folder = WorkFolder(job)
+    corpus = work_folder.corpus(Spool())
+    # Workers note names in sorted files; merging these and reading digests a thousand names at a
+    # time keeps memory flat however many files there are.
+    units = list(enumerate(group_units(spec.units_of(corpus, split))))
+    missing = [entry for entry in units if work_folder.receipt(names_receipt(entry[0])) is None]
+    # Archives name themselves; a list of annotations has to be read to know its pictures.
     if all(spec.files_of_unit(corpus, unit) for _, group in missing for unit in group):
         for number, group in missing:  # The names are known without reading, so no worker starts.
-            name_files(desk, number, group)
+            note_file_names(work_folder, number, group)
     else:
-        from pipelines.prepare.graph import run_naming  # Beam takes two seconds to import.
+        from pipelines.prepare.graph import run_naming_pipeline  # Beam takes two seconds to import.
 
-        run_naming(job, missing)
-    counts = [load(desk.files.read(receipt_of(number))) for number, _ in units]
-    names = heapq.merge(*(desk.lines(names_of(number)) for number, _ in units))
+        run_naming_pipeline(job, missing)
+    counts = [parse_receipt(work_folder.files.read(names_receipt(number))) for number, _ in units]
+    names = heapq.merge(*(work_folder.lines(names_file(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
     known, done, total = known or RawDigestCache(), 0, sum(counts)
     while chunk := list(itertools.islice(unique, _CHUNK)):
-        yield from _digests(desk.data_root, chunk, known)
+        yield from _digest_files(work_folder.data_root, chunk, known)
         done += len(chunk)
         on_progress(done, max(done, total))
 
 
-def _digests(root: Path, names: Sequence[str], known: RawDigestCache) -> Iterator[RawFile]:
+def _digest_files(root: Path, names: Sequence[str], known: RawDigestCache) -> Iterator[RawFile]:
     if not isinstance(root, Path):
         path: Any
         for name, path in ((name, root / name) for name in names):

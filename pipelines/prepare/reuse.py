@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from infra.store.backend import StoreBackend
 from infra.store.stored_folder import open_backend
-from pipelines.prepare.job import Desk, PartShard, Report
-from pipelines.prepare.listing import work_file
-from pipelines.prepare.shards import joined, piece_name
+from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
+from pipelines.prepare.listing import piece_list_name
+from pipelines.prepare.shards import join_digests, piece_name
 from pipelines.records import example
 from pipelines.records.dataset import REJECTS, shard_of
 from pipelines.records.shapes import plain, shaped
@@ -18,71 +18,79 @@ from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.inputs import InputDigest
 
 REPORTS = "shards.json"
-"""File beside a dataset's description: the `Report` of every shard."""
+"""File beside a dataset's description: the `ShardReport` of every shard."""
 
 
-def reports_text(reports: Sequence[Report]) -> bytes:
+def format_reports(reports: Sequence[ShardReport]) -> bytes:
     """Returns the text of `shards.json`, which does not depend on which shards were re-used."""
-    plain = [dataclasses.asdict(dataclasses.replace(one, is_taken=False)) for one in reports]
-    return json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n"
+    fields = [dataclasses.asdict(dataclasses.replace(report, is_taken=False)) for report in reports]
+    return json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def lay_out_rejects(desk: Desk) -> None:
-    """Writes the earlier dataset's rejects to one file per shard, for `take_shard`.
+def split_earlier_rejects(work_folder: WorkFolder) -> None:
+    """Writes the earlier dataset's rejects to one file per shard, for `reuse_shard`.
 
     They include inputs that could not be listed.
     """
-    earlier = desk.job.earlier
+    earlier = work_folder.job.earlier
     assert earlier is not None
     text = open_backend(earlier.store).read(f"{earlier.folder}/{REJECTS}").decode()
     by_shard: dict[int, list[str]] = {}
     for line in text.split("\n")[:-1]:
-        shard = shard_of(json.loads(line)["id"], desk.job.config.num_shards)
+        shard = shard_of(json.loads(line)["id"], work_folder.job.config.num_shards)
         by_shard.setdefault(shard, []).append(f"{line}\n")
-    for shard in range(desk.job.config.num_shards):
-        desk.files.put(f"earlier/{shard:05d}", "".join(by_shard.get(shard, ())).encode())
+    for shard in range(work_folder.job.config.num_shards):
+        work_folder.files.put(f"earlier/{shard:05d}", "".join(by_shard.get(shard, ())).encode())
 
 
-def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
+def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
     """Links an earlier dataset's shard as the only piece of this shard, if the inputs are equal.
 
     To compare the inputs, the media of the items are read but not decoded.
 
     Args:
-      desk: the worker's access to the run.
+      work_folder: the worker's access to the run.
       shard: number of the shard.
       num_pieces: number of pieces that its items are listed in.
 
     Returns:
       Whether the shard was re-used; its only piece is then written.
     """
-    earlier, name = desk.job.earlier, piece_name(shard, 0)
+    earlier, name = work_folder.job.earlier, piece_name(shard, 0)
     if earlier is None:
         return False
-    if done := desk.receipt(f"{name}.json"):
-        return Report.from_json(done).is_taken
+    if receipt := work_folder.receipt(f"{name}.json"):
+        return ShardReport.from_json(receipt).is_taken
+    # The shard's inputs then and now, as two digests of its items and of the bytes of their media.
+    # Equal inputs, code and config give equal records, so the old files can stand for new ones.
     store = open_backend(earlier.store)
-    known = _known(store.read(f"{earlier.folder}/{REPORTS}"), shard)
+    old_report = _earlier_report(store.read(f"{earlier.folder}/{REPORTS}"), shard)
     ids: set[str] = set()
-    if not known.inputs or known.inputs != _inputs(desk, shard, num_pieces, ids):
+    if not old_report.inputs or old_report.inputs != _digest_inputs(
+        work_folder, shard, num_pieces, ids
+    ):
         return False
-    rejects = [line for line in desk.lines(f"earlier/{shard:05d}") if _id_of(line) in ids]
-    if len(rejects) != known.num_rejects:  # An input that could not be listed had the same id.
+    rejects = [
+        line for line in work_folder.lines(f"earlier/{shard:05d}") if _reject_id(line) in ids
+    ]
+    if len(rejects) != old_report.num_rejects:  # An input that could not be listed had the same id.
         return False
-    work = desk.job.work.removeprefix(f"{earlier.store}/")
+    work = work_folder.job.work.removeprefix(f"{earlier.store}/")
     parts: dict[str, PartShard] = {}
-    for called, one in known.parts.items():
-        if not one.num_records:
+    # In the old dataset a part may be called "caption" that is "caption@1" here, where the names
+    # of parts are settled only when all shards are known (see `records.shapes`).
+    for dataset_part, part_shard in old_report.parts.items():
+        if not part_shard.num_records:
             continue
-        shard_name = desk.job.shard_name(called, shard)
+        shard_name = work_folder.job.shard_name(dataset_part, shard)
         try:
-            part = _shaped(store, f"{earlier.folder}/{shard_name}", called)
+            part = _shape_of_part(store, f"{earlier.folder}/{shard_name}", dataset_part)
         except FileNotFoundError:  # `parcel gc` has deleted it meanwhile.
             return False
-        parts[part] = one
+        parts[part] = part_shard
         links = {
-            f"{name}.{part}": (shard_name, one.data),
-            f"{name}.{part}.idx": (index_path(shard_name).name, one.index),
+            f"{name}.{part}": (shard_name, part_shard.data),
+            f"{name}.{part}.idx": (index_path(shard_name).name, part_shard.index),
         }
         for piece, (source, file) in links.items():
             try:
@@ -90,35 +98,35 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
             except FileNotFoundError:  # As above.
                 return False
     if rejects:
-        desk.files.put(f"{name}.rejects", "".join(rejects).encode())
-    report = dataclasses.replace(known, parts=parts, is_taken=True)
-    desk.files.put(f"{name}.json", report.to_json())
+        work_folder.files.put(f"{name}.rejects", "".join(rejects).encode())
+    report = dataclasses.replace(old_report, parts=parts, is_taken=True)
+    work_folder.files.put(f"{name}.json", report.to_json())
     return True
 
 
-def _shaped(store: StoreBackend, shard: str, called: str) -> str:
+def _shape_of_part(store: StoreBackend, shard: str, dataset_part: str) -> str:
     """Returns a part's `shaped` name; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))
-    return shaped(plain(called), len(example.decode(data).window()))
+    return shaped(plain(dataset_part), len(example.decode(data).window()))
 
 
-def _known(text: bytes, shard: int) -> Report:
-    return Report.from_json(json.dumps(json.loads(text)[shard]).encode())
+def _earlier_report(text: bytes, shard: int) -> ShardReport:
+    return ShardReport.from_json(json.dumps(json.loads(text)[shard]).encode())
 
 
-def _inputs(desk: Desk, shard: int, num_pieces: int, ids: set[str]) -> str:
+def _digest_inputs(work_folder: WorkFolder, shard: int, num_pieces: int, ids: set[str]) -> str:
     """Returns the digest of a shard's inputs as they are now; adds its items' ids to `ids`."""
-    read, digests = MediaReader(desk.data_root, desk.files), []
+    read, digests = MediaReader(work_folder.data_root, work_folder.files), []
     for piece in range(num_pieces):
         inputs = InputDigest(read)
-        items = map(Item.from_json, desk.lines(work_file(shard, piece)))
+        items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
         for item in read.expected(items):
             inputs.add(item)
             ids.add(item.id)
         digests.append(inputs.hexdigest())
-    return joined(digests)
+    return join_digests(digests)
 
 
-def _id_of(line: str) -> str:
+def _reject_id(line: str) -> str:
     return json.loads(line)["id"]

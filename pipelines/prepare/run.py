@@ -14,16 +14,25 @@ from infra.store.digest import value_sha256
 from infra.store.manifest import File
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Desk, Earlier, Job, Report, begun, grouped, place_of, work_counts
-from pipelines.prepare.listing import listed
-from pipelines.prepare.reuse import REPORTS, lay_out_rejects, reports_text
+from pipelines.prepare.job import (
+    Earlier,
+    Job,
+    ShardReport,
+    WorkFolder,
+    count_receipts,
+    group_units,
+    plan_job,
+    resolve_folder,
+)
+from pipelines.prepare.listing import list_totals
+from pipelines.prepare.reuse import REPORTS, format_reports, split_earlier_rejects
 from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
-__all__ = ["Made", "PrepareConfig", "RejectRateError", "make", "prepare"]
+__all__ = ["PrepareConfig", "PreparedDataset", "RejectRateError", "make_dataset", "prepare_dataset"]
 
 _ATTEMPTS = 3
 """Most runs of the pipeline; it runs again if it lost workers after making some progress."""
@@ -40,7 +49,7 @@ class RejectRateError(RuntimeError):
     """More inputs were rejected than the config allows; `rejects.jsonl` says which and why."""
 
 
-class Made(NamedTuple):
+class PreparedDataset(NamedTuple):
     """A finished dataset: its description and its files.
 
     Attributes:
@@ -54,7 +63,7 @@ class Made(NamedTuple):
     num_taken: int
 
 
-def prepare(
+def prepare_dataset(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -87,26 +96,30 @@ def prepare(
       RejectRateError: if more than `config.max_reject_rate` of the inputs is rejected.
       RuntimeError: if inputs or workers were lost.
     """
+    # A wrong source or split is refused before the output folder is touched.
     where: dict[str, Any] = {"source": source, "split": split}
     where |= {"data_root": data_root, "path": path, "features": features or {}}
     get(source).parse(split)
-    out = place_of("out", out)
+    out = resolve_folder("out", out)
     files, work = open_backend(out), f"{out}/{_WORK}"
-    _claim(files, work, value_sha256([config, where]))
+    _claim_out_folder(files, work, value_sha256([config, where]))
     try:
-        made = make(config, **where, work=work, on_progress=on_progress)
+        dataset = make_dataset(config, **where, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
         # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
-        if not any(work_counts(open_backend(work)).values()):
+        if not any(count_receipts(open_backend(work)).values()):
             files.remove(_WORK)
         raise
-    for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
+    # The description comes last: its presence is what makes the folder a dataset.
+    for name, (stored, file) in sorted(
+        dataset.files.items(), key=lambda entry: entry[0] == DESCRIPTION
+    ):
         files.link(f"{_WORK}/{stored}", name, file)
     files.remove(_WORK)
-    return made.info
+    return dataset.info
 
 
-def make(
+def make_dataset(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -117,24 +130,24 @@ def make(
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     earlier: Earlier | None = None,
-) -> Made:
+) -> PreparedDataset:
     """Makes a dataset in a work folder, or continues one; its files stay there.
 
     Args:
       config: settings of the run.
-      source: as in `prepare`.
-      split: as in `prepare`.
-      data_root: as in `prepare`.
+      source: as in `prepare_dataset`.
+      split: as in `prepare_dataset`.
+      data_root: as in `prepare_dataset`.
       work: a folder or gs://bucket/prefix that only this request uses and all workers reach.
-      path: as in `prepare`.
-      features: as in `prepare`.
-      on_progress: as in `prepare`.
+      path: as in `prepare_dataset`.
+      features: as in `prepare_dataset`.
+      on_progress: as in `prepare_dataset`.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
 
     Raises:
-      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare`.
+      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare_dataset`.
     """
-    job, units = begun(
+    job, units = plan_job(
         config,
         source=source,
         split=split,
@@ -144,87 +157,95 @@ def make(
         features=features,
         earlier=earlier,
     )
-    desk = Desk(job)
-    _forget_other_code(desk)
+    work_folder = WorkFolder(job)
+    _remove_work_of_other_code(work_folder)
     if earlier and not job.by_archive:
-        lay_out_rejects(desk)
-    lists = [] if job.by_archive else list(enumerate(grouped(units)))
-    _run(job, desk, lists, list(_archives(job, units)), on_progress)
-    return _finish(desk, f"{job.spec.name}/{split}", len(lists))
+        split_earlier_rejects(work_folder)
+    lists = [] if job.by_archive else list(enumerate(group_units(units)))
+    _run_until_done(job, work_folder, lists, list(_assign_archives(job, units)), on_progress)
+    return _finish_dataset(work_folder, f"{job.spec.name}/{split}", len(lists))
 
 
-def _forget_other_code(desk: Desk) -> None:
+def _remove_work_of_other_code(work_folder: WorkFolder) -> None:
     """Removes work that other code of the pipelines has left: one code makes all of a dataset."""
-    own = desk.job.code.encode()
-    if desk.receipt(_CODE) == own:
+    own = work_folder.job.code.encode()
+    if work_folder.receipt(_CODE) == own:
         return
-    if any(work_counts(desk.files).values()):
-        for folder in desk.files.folders(""):
-            desk.files.remove(folder)
-    desk.files.put(_CODE, own)
+    if any(count_receipts(work_folder.files).values()):
+        for folder in work_folder.files.folders(""):
+            work_folder.files.remove(folder)
+    work_folder.files.put(_CODE, own)
 
 
-def _claim(files: StoreBackend, work: str, request: str) -> None:
-    there = {*files.listing(""), *files.folders("")}
-    if not there or _is_ours(files, request):
+def _claim_out_folder(files: StoreBackend, work: str, request: str) -> None:
+    names = {*files.listing(""), *files.folders("")}
+    if not names or _holds_request(files, request):
         open_backend(work).put(_REQUEST, request.encode())
         return
-    left = ", which another request left unfinished" if _WORK in there else ""
+    leftover = ", which another request left unfinished" if _WORK in names else ""
     raise ValueError(
-        f"out must be an empty or a new folder, got {files.uri}{left}; remove it, or choose "
+        f"out must be an empty or a new folder, got {files.uri}{leftover}; remove it, or choose "
         f"another."
     )
 
 
-def _is_ours(files: StoreBackend, request: str) -> bool:
+def _holds_request(files: StoreBackend, request: str) -> bool:
     try:
         return files.read(f"{_WORK}/{_REQUEST}") == request.encode()
     except FileNotFoundError:
         return False
 
 
-def _archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
     """Yields (shard, piece, archives): a shard is a group of neighbours, a piece one archive."""
     num_shards = job.config.num_shards
     for shard in range(num_shards if job.by_archive else 0):
-        own = units[shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards]
-        for piece, archive in enumerate(own or [None]):
+        # 10 archives and 3 shards: [0, 3), [3, 6), [6, 10). A group may be empty; one piece without
+        # archives then lets the shard be joined all the same.
+        neighbours = units[
+            shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards
+        ]
+        for piece, archive in enumerate(neighbours or [None]):
             yield shard, piece, [archive] if archive else []
 
 
-def _run(
+def _run_until_done(
     job: Job,
-    desk: Desk,
+    work_folder: WorkFolder,
     lists: list[tuple[int, list[str]]],
     archives: list[tuple[int, int, list[str]]],
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
     """Runs the pipeline until every shard is done, and again if workers were lost."""
-    if all(desk.receipt(_report(shard)) for shard in range(job.config.num_shards)):
+    if all(work_folder.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.
 
+    # All attempts share one deadline. Another attempt is worth it only if the last one left new
+    # receipts: without any, it would fail again in the same way.
     deadline = time.monotonic() + job.config.timeout_s
-    progress = _Progress(desk, len(lists), len(archives), on_progress)
+    progress = _Progress(work_folder, len(lists), len(archives), on_progress)
     missing = [0]
     for attempt in range(1, _ATTEMPTS + 1):
-        before = work_counts(desk.files)
+        before = count_receipts(work_folder.files)
         try:
-            left = deadline - time.monotonic()
-            graph.run(job, lists, archives, timeout_s=left, on_poll=progress.tell)
+            seconds_left = deadline - time.monotonic()
+            graph.run_pipeline(job, lists, archives, timeout_s=seconds_left, on_poll=progress.tell)
         except RuntimeError:  # A worker that is cut off may have noted that as an error.
-            if attempt == _ATTEMPTS or work_counts(desk.files) == before:
+            if attempt == _ATTEMPTS or count_receipts(work_folder.files) == before:
                 raise
-        missing = [s for s in range(job.config.num_shards) if not desk.receipt(_report(s))]
+        missing = [
+            s for s in range(job.config.num_shards) if not work_folder.receipt(_shard_receipt(s))
+        ]
         if not missing:
             progress.tell()
             return
-        if work_counts(desk.files) == before:
+        if count_receipts(work_folder.files) == before:
             break
     raise RuntimeError(f"{job.config.runner} ended without finishing shards {missing}.")
 
 
-def _report(shard: int) -> str:
+def _shard_receipt(shard: int) -> str:
     return f"shards/{shard:05d}.json"
 
 
@@ -233,12 +254,12 @@ class _Progress:
 
     def __init__(
         self,
-        desk: Desk,
+        work_folder: WorkFolder,
         num_lists: int,
         num_pieces: int,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
-        self._desk, self._on_progress = desk, on_progress
+        self._work_folder, self._on_progress = work_folder, on_progress
         self._num_lists, self._num_pieces = num_lists, num_pieces
         self._total: int | None = None
         self._done, self._seen = 0, set[str]()
@@ -251,11 +272,12 @@ class _Progress:
             self._total = self._find_total()
         if self._total is None:
             return
-        names = self._desk.files.listing("pieces")
+        # Each receipt is read once: a bucket may hold 10,000 of them, and this runs at every poll.
+        names = self._work_folder.files.listing("pieces")
         for name in [n for n in names if n.endswith(".json") and n not in self._seen]:
             self._seen.add(name)
             if self._num_lists:
-                report = Report.from_json(self._desk.files.read(f"pieces/{name}"))
+                report = ShardReport.from_json(self._work_folder.files.read(f"pieces/{name}"))
                 self._done += report.num_items
             else:
                 self._done += 1
@@ -264,39 +286,48 @@ class _Progress:
     def _find_total(self) -> int | None:
         if not self._num_lists:
             return self._num_pieces
-        names = self._desk.files.listing("lists")
+        names = self._work_folder.files.listing("lists")
         if sum(name.endswith(".json") for name in names) < self._num_lists:
             return None
-        every = (listed(self._desk, number) for number in range(self._num_lists))
-        return sum(one.num_items for one in every if one is not None)
+        totals = (list_totals(self._work_folder, number) for number in range(self._num_lists))
+        return sum(total.num_items for total in totals if total is not None)
 
 
-def _finish(desk: Desk, name: str, num_lists: int) -> Made:
+def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> PreparedDataset:
     """Checks that no input was lost, then writes the rejects and, last, the description."""
-    job, shards = desk.job, range(desk.job.config.num_shards)
-    reports = [Report.from_json(desk.files.read(_report(shard))) for shard in shards]
-    lists = [one for n in range(num_lists) if (one := listed(desk, n)) is not None]
+    job, shards = work_folder.job, range(work_folder.job.config.num_shards)
+    reports = [
+        ShardReport.from_json(work_folder.files.read(_shard_receipt(shard))) for shard in shards
+    ]
+    lists = [one for n in range(num_lists) if (one := list_totals(work_folder, n)) is not None]
+    # The balance: every listed item must be a record or a reject of some shard. Beam has lost
+    # elements without an error before, and this is where it would show.
     accounted = sum(report.num_items for report in reports)
     num_inputs, num_rejected = accounted, sum(report.num_rejects for report in reports)
     if num_lists:
-        wanted = sum(one.num_items for one in lists)
-        if len(lists) != num_lists or accounted != wanted:
-            raise RuntimeError(f"{name} lost inputs: {wanted} listed, {accounted} accounted for.")
+        num_listed = sum(one.num_items for one in lists)
+        if len(lists) != num_lists or accounted != num_listed:
+            raise RuntimeError(
+                f"{name} lost inputs: {num_listed} listed, {accounted} accounted for."
+            )
         of_lists = sum(one.num_rejects for one in lists)
         num_inputs, num_rejected = num_inputs + of_lists, num_rejected + of_lists
+    # Rejects come from two places: rows that no item could be made of (lists), and items whose
+    # pixels or texts failed (shards).
     files = [f"lists/{n:05d}.rejects" for n, one in enumerate(lists) if one.num_rejects]
     files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
-    made = {REJECTS: (REJECTS, _write_rejects(desk, files))}
-    _check_rejects(name, num_rejected, num_inputs, desk)
+    files_of_dataset = {REJECTS: (REJECTS, _write_rejects(work_folder, files))}
+    _check_rejects(name, num_rejected, num_inputs, work_folder)
     parts: dict[str, PartInfo] = {}
     for part in sorted({part for report in reports for part in report.parts}):
         names = tuple(job.shard_name(part, shard) for shard in shards)
-        found = [reports[shard].parts[part] for shard in shards]
-        parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in found))
-        for shard, one in zip(names, found, strict=True):
-            made[shard] = f"shards/{shard}", one.data
+        part_shards = [reports[shard].parts[part] for shard in shards]
+        parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in part_shards))
+        for shard, one in zip(names, part_shards, strict=True):
+            files_of_dataset[shard] = f"shards/{shard}", one.data
             index = index_path(shard).name
-            made[index] = f"shards/{index}", one.index
+            files_of_dataset[index] = f"shards/{index}", one.index
+    # Its constructor checks inputs = records + rejects once more, for whoever reads the dataset.
     info = DatasetInfo(
         name=name,
         parts=parts,
@@ -304,20 +335,20 @@ def _finish(desk: Desk, name: str, num_lists: int) -> Made:
         num_rejected=num_rejected,
         image_px=job.config.image_px,
     )
-    for file, text in ((REPORTS, reports_text(reports)), (DESCRIPTION, info.to_json().encode())):
-        desk.files.put(file, text)
+    for file, text in ((REPORTS, format_reports(reports)), (DESCRIPTION, info.to_json().encode())):
+        work_folder.files.put(file, text)
         sha256 = hashlib.sha256(text).hexdigest()
-        made[file] = file, File(sha256=sha256, size=len(text))
-    return Made(info, made, sum(report.is_taken for report in reports))
+        files_of_dataset[file] = file, File(sha256=sha256, size=len(text))
+    return PreparedDataset(info, files_of_dataset, sum(report.is_taken for report in reports))
 
 
-def _write_rejects(desk: Desk, files: list[str]) -> File:
+def _write_rejects(work_folder: WorkFolder, files: list[str]) -> File:
     """Writes all rejects, sorted by id."""
-    lines = itertools.chain.from_iterable(map(desk.lines, files))
+    lines = itertools.chain.from_iterable(map(work_folder.lines, files))
     digest, size = hashlib.sha256(), 0
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.atomic_write(REJECTS) as path,
+        work_folder.files.atomic_write(REJECTS) as path,
         path.open("wb") as out,
     ):
         for line in sorted_lines(lines, _order_of_rejects, folder):
@@ -332,16 +363,17 @@ def _order_of_rejects(line: str) -> tuple[str, str, str]:
     return row["id"], row["stage"], row["reason"]
 
 
-def _check_rejects(name: str, num_rejected: int, num_inputs: int, desk: Desk) -> None:
+def _check_rejects(name: str, num_rejected: int, num_inputs: int, work_folder: WorkFolder) -> None:
     if not num_inputs:
         raise RejectRateError(f"{name} has no inputs.")
-    rate, most = num_rejected / num_inputs, desk.job.config.max_reject_rate
+    rate, most = num_rejected / num_inputs, work_folder.job.config.max_reject_rate
     if rate > most:
-        rows = map(json.loads, desk.lines(REJECTS))
+        # The most frequent reason is nearly always the only one that matters.
+        rows = map(json.loads, work_folder.lines(REJECTS))
         counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
         (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
             f"{name}: {num_rejected} of {num_inputs} inputs were rejected ({rate:.1%}), "
             f"max_reject_rate is {most:.1%}; most often ({times} times) at {stage}: {reason}. All "
-            f"are in {desk.job.work}/{REJECTS}."
+            f"are in {work_folder.job.work}/{REJECTS}."
         )

@@ -11,8 +11,8 @@ from typing import BinaryIO, TextIO
 from infra.store.backend import StoreBackend
 from infra.store.disk import Disk
 from infra.store.manifest import File
-from pipelines.prepare.job import Desk, PartShard, Report
-from pipelines.prepare.listing import found_in, line_of, work_file
+from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
+from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, shaped
@@ -26,78 +26,91 @@ from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import VideoChild
 
 
-def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report:
+def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChild) -> ShardReport:
     """Writes the records of a piece's list; returns its report, or that of an earlier try."""
     name = piece_name(shard, piece)
-    if done := desk.receipt(f"{name}.json"):
-        return Report.from_json(done)
-    read = MediaReader(desk.data_root, desk.files)
-    items = map(Item.from_json, desk.lines(work_file(shard, piece)))
+    if receipt := work_folder.receipt(f"{name}.json"):
+        return ShardReport.from_json(receipt)
+    # item ─▶ its encoded pictures, fetched ahead ─▶ pixels ─▶ record. The digest sees each item on
+    # its way, so that a later run can tell whether this shard would come out the same.
+    read = MediaReader(work_folder.data_root, work_folder.files)
+    items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
     inputs = InputDigest(read)
-    make = MakeRecords(DecodeMedia(read, desk.job.decode, video), inputs)
-    return _write(desk, name, make(read.expected(items)), inputs)
+    make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video), inputs)
+    return _write_records(work_folder, name, make(read.expected(items)), inputs)
 
 
 def write_archives(
-    desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
-) -> Report:
+    work_folder: WorkFolder, shard: int, piece: int, units: Sequence[str], video: VideoChild
+) -> ShardReport:
     """Does as `write_piece` for the records of some archives, read once and in order."""
     name = piece_name(shard, piece)
-    if done := desk.receipt(f"{name}.json"):
-        return Report.from_json(done)
+    if receipt := work_folder.receipt(f"{name}.json"):
+        return ShardReport.from_json(receipt)
+    # What has to be unpacked goes into a folder of this worker and is read back at once; no other
+    # worker needs it, so it never reaches the work folder.
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
     ):
-        read = MediaReader(desk.data_root, Disk(Path(folder), durable=False))
-        make = MakeRecords(DecodeMedia(read, desk.job.decode, video))
-        found = found_in(desk, units, Spool(unpacked, "unpacked"))
-        return _write(desk, name, _made(make, (line_of(one)[0] for one in found)))
+        read = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
+        make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video))
+        items = items_of_units(work_folder, units, Spool(unpacked, "unpacked"))
+        return _write_records(
+            work_folder, name, _make_records(make, (line_of_item(entry)[0] for entry in items))
+        )
 
 
-def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> Report:
+def join_shard(
+    work_folder: WorkFolder, shard: int, num_pieces: int, parts: Iterable[str]
+) -> ShardReport:
     """Joins the pieces of a shard to one file per part; the file of an absent part is empty.
 
     Args:
-      desk: the worker's access to the run.
+      work_folder: the worker's access to the run.
       shard: number of the shard.
       num_pieces: number of its pieces.
       parts: `shaped` names of the parts in all shards.
     """
     receipt = f"shards/{shard:05d}.json"
-    if done := desk.receipt(receipt):
-        return Report.from_json(done)
+    if earlier_report := work_folder.receipt(receipt):
+        return ShardReport.from_json(earlier_report)
+    # pieces/00003-00000.caption@1 ┐
+    # pieces/00003-00001.caption@1 ┴▶ shards/caption-00003-of-00008.tfrecord
+    # pieces/00003-00001.vqa@1     ─▶ shards/vqa-00003-of-00008.tfrecord
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
-    reports = [Report.from_json(desk.files.read(f"{name}.json")) for name in pieces]
+    reports = [ShardReport.from_json(work_folder.files.read(f"{name}.json")) for name in pieces]
     is_taken = reports[0].is_taken  # A re-used shard has one piece.
-    whole = Report(
+    shard_report = ShardReport(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
         parts={
-            called: _join(
-                desk.files,
-                f"shards/{desk.job.shard_name(called, shard)}",
+            dataset_part: _join_pieces(
+                work_folder.files,
+                f"shards/{work_folder.job.shard_name(dataset_part, shard)}",
                 {
                     f"{name}.{part}": report.parts[part]
                     for name, report in zip(pieces, reports, strict=True)
                     if part in report.parts
                 },
             )
-            for part, called in part_names(parts).items()
+            for part, dataset_part in part_names(parts).items()
         },
-        inputs=reports[0].inputs if is_taken else joined([report.inputs for report in reports]),
+        inputs=reports[0].inputs
+        if is_taken
+        else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
     )
-    if whole.num_rejects:
-        with _text(desk.files, f"shards/{shard:05d}.rejects") as out:
+    if shard_report.num_rejects:
+        with _open_text(work_folder.files, f"shards/{shard:05d}.rejects") as out:
             for name, report in zip(pieces, reports, strict=True):
                 if report.num_rejects:
-                    out.writelines(desk.lines(f"{name}.rejects"))
-    desk.files.put(receipt, whole.to_json())
-    return whole
+                    out.writelines(work_folder.lines(f"{name}.rejects"))
+    work_folder.files.put(receipt, shard_report.to_json())
+    return shard_report
 
 
-def joined(digests: Sequence[str]) -> str:
+def join_digests(digests: Sequence[str]) -> str:
     """Returns the digest of a shard's inputs from its pieces' digests; "" if one is unknown."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest() if all(digests) else ""
 
@@ -107,74 +120,77 @@ def piece_name(shard: int, piece: int) -> str:
     return f"pieces/{shard:05d}-{piece:05d}"
 
 
-def _made(
-    make: MakeRecords, found: Iterable[Item | Reject]
+def _make_records(
+    make: MakeRecords, items: Iterable[Item | Reject]
 ) -> Iterator[tuple[Item | None, Record | Reject]]:
     """Yields each item with its record or reject, in the order found."""
-    for one in found:
-        if isinstance(one, Reject):
-            yield None, one
+    for item in items:
+        if isinstance(item, Reject):
+            yield None, item
         else:
-            yield one, make.once(one)
+            yield item, make.once(item)
 
 
-def _write(
-    desk: Desk,
+def _write_records(
+    work_folder: WorkFolder,
     name: str,
-    made: Iterable[tuple[Item | None, Record | Reject]],
+    results: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
-) -> Report:
+) -> ShardReport:
     """Writes the records, the rejects and, last, the report of a piece."""
     num_items = num_rejects = 0
+    # Files are opened at the first record that needs them: which parts a piece has shows only
+    # while its items are decoded.
     frames: dict[str, Frames] = {}
     with contextlib.ExitStack() as stack:
         rejects: TextIO | None = None
-        for item, result in made:
+        for item, result in results:
             num_items += 1
             if isinstance(result, Reject):
                 if rejects is None:
-                    rejects = stack.enter_context(_text(desk.files, f"{name}.rejects"))
+                    rejects = stack.enter_context(_open_text(work_folder.files, f"{name}.rejects"))
                 print(result.to_json(), file=rejects)
                 num_rejects += 1
             else:
                 assert item is not None
                 part = shaped(item.part, len(result.window()))
                 if part not in frames:
-                    out = stack.enter_context(_bytes(desk.files, f"{name}.{part}"))
+                    out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
                 frames[part].write(example.encode(result))
-    report = Report(
+    report = ShardReport(
         num_items=num_items,
         num_rejects=num_rejects,
         parts={
-            part: _indexed(desk.files, f"{name}.{part}.idx", found)
-            for part, found in frames.items()
+            part: _write_index(work_folder.files, f"{name}.{part}.idx", part_frames)
+            for part, part_frames in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
     )
-    desk.files.put(f"{name}.json", report.to_json())
+    work_folder.files.put(f"{name}.json", report.to_json())
     return report
 
 
-def _join(files: StoreBackend, name: str, pieces: dict[str, PartShard]) -> PartShard:
+def _join_pieces(files: StoreBackend, name: str, pieces: dict[str, PartShard]) -> PartShard:
     """Stores the records of several pieces as one shard."""
     index = str(index_path(name))
+    # Most shards of small datasets have one piece: the same bytes under another name, a link.
     if len(pieces) == 1:
-        ((source, found),) = pieces.items()
-        files.link(source, name, found.data)
-        files.link(f"{source}.idx", index, found.index)
-        return found
-    with _bytes(files, name) as out:
+        ((source, part_shard),) = pieces.items()
+        files.link(source, name, part_shard.data)
+        files.link(f"{source}.idx", index, part_shard.index)
+        return part_shard
+    with _open_bytes(files, name) as out:
         frames = Frames(out)
         for source in pieces:
             # Read whole, since only then a bucket's checksum is verified; pieces are small enough.
             frames.extend(io.BytesIO(files.read(source)), files.read(f"{source}.idx"))
-    return _indexed(files, index, frames)
+    return _write_index(files, index, frames)
 
 
-def _indexed(files: StoreBackend, name: str, frames: Frames) -> PartShard:
+def _write_index(files: StoreBackend, name: str, frames: Frames) -> PartShard:
     """Stores the index of records that are already stored."""
-    with _bytes(files, name) as out:
+    with _open_bytes(files, name) as out:
         out.write(frames.index)
     return PartShard(
         num_records=len(frames),
@@ -184,12 +200,12 @@ def _indexed(files: StoreBackend, name: str, frames: Frames) -> PartShard:
 
 
 @contextlib.contextmanager
-def _bytes(files: StoreBackend, name: str) -> Iterator[BinaryIO]:
+def _open_bytes(files: StoreBackend, name: str) -> Iterator[BinaryIO]:
     with files.atomic_write(name) as path, path.open("wb") as file:
         yield file
 
 
 @contextlib.contextmanager
-def _text(files: StoreBackend, name: str) -> Iterator[TextIO]:
+def _open_text(files: StoreBackend, name: str) -> Iterator[TextIO]:
     with files.atomic_write(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
         yield file

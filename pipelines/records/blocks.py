@@ -27,7 +27,7 @@ _LIMIT_GB = 4.0
 Records = list[bytes]
 
 
-class Blocks:
+class BlockCache:
     """Cache of the blocks that this process has read or is reading; drops the least recently used.
 
     Args:
@@ -59,6 +59,7 @@ class Blocks:
                 self._drop(key)
             while self._known and self._held + size > self._limit:
                 self._drop(next(iter(self._known)))
+            # Counted when the fetch starts: this is the memory that it will take.
             future = self._pool.submit(read)
             self._known[key] = future, size
             self._held += size
@@ -68,12 +69,12 @@ class Blocks:
         self._held -= self._known.pop(key)[1]
 
 
-def blocks() -> Blocks:
+def block_cache() -> BlockCache:
     """Returns this process's cache; a fork gets a new one, since threads do not survive a fork."""
-    return _blocks_of(os.getpid())
+    return _cache_of_process(os.getpid())
 
 
 @functools.cache
-def _blocks_of(process: int) -> Blocks:
+def _cache_of_process(process: int) -> BlockCache:
     del process
-    return Blocks(1e9 * float(os.environ.get("PARCEL_READ_GB", _LIMIT_GB)))
+    return BlockCache(1e9 * float(os.environ.get("PARCEL_READ_GB", _LIMIT_GB)))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from infra.store.stored_folder import StoredFolder, open_stored_folder
 from pipelines.records import example
-from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, blocks
+from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import Shard
@@ -101,6 +101,7 @@ class Part(Sequence[Record]):
         for shard, expected in zip(self._shards, info.num_records, strict=True):
             if len(shard) != expected:
                 raise ValueError(f"{shard.path} holds {len(shard)} records, expected {expected}.")
+        # Shards of 3, 0 and 2 records have the ends [3, 3, 5]: position 3 is record 0 of shard 2.
         self._ends = list(itertools.accumulate(info.num_records))
         self.num_bytes = sum(shard.num_bytes(0, len(shard)) for shard in self._shards)
         self.read_by(block_len(self.num_bytes, len(self)), 0)
@@ -151,6 +152,8 @@ class Part(Sequence[Record]):
 
     def _block_of(self, position: int) -> tuple[int, int]:
         """Returns the first record of a record's block, and the last one + 1."""
+        # Blocks are cut from the sequence that is read, in which this part begins at `_start`. With
+        # blocks of 4 and a start of 6, the part's positions fall into blocks as 0 1 | 2 3 4 5 | 6 …
         start = position - (self._start + position) % self._block
         return max(start, 0), min(start + self._block, len(self))
 
@@ -161,10 +164,11 @@ class Part(Sequence[Record]):
             return [data for shard, *records in pieces for data in shard.read(*records)]
 
         size = sum(shard.num_bytes(first, last) for shard, first, last in pieces)
-        return blocks().get((self._place.uri, self._name, start, stop), size, read)
+        return block_cache().get((self._place.uri, self._name, start, stop), size, read)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
         """Yields (shard, first record, last record + 1) of neighbours, which may span shards."""
+        # `bisect_right` skips empty shards, whose end is that of the shard before.
         number = bisect.bisect_right(self._ends, start)
         while start < stop:
             end = self._ends[number]

@@ -28,6 +28,7 @@ def encode(record: Record) -> bytes:
     """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
     example = _Example()
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
+    # Access creates a key, so each is there even if its list is empty; `decode` relies on that.
     for key, field in BYTES.items():
         value = getattr(record, field)
         values = [value] if key in SINGLE else value
@@ -96,6 +97,9 @@ def _example_class():
     It is in a separate pool, since TensorFlow registers the same names in the default pool.
     """
     field = descriptor_pb2.FieldDescriptorProto
+    # message Example  { Features features = 1; }
+    # message Features { map<string, Feature> feature = 1; }
+    # message Feature  { oneof kind { BytesList, FloatList or Int64List; numbers 1 to 3 } }
     file = descriptor_pb2.FileDescriptorProto(
         name="parcel/example.proto", package="tensorflow", syntax="proto3"
     )
@@ -104,9 +108,9 @@ def _example_class():
         return file.message_type.add(name=name)
 
     def repeated(owner, kind: int, *, packed: bool = False) -> None:
-        added = owner.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=kind)
+        value_field = owner.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=kind)
         if packed:
-            added.options.packed = True
+            value_field.options.packed = True
 
     repeated(message("BytesList"), field.TYPE_BYTES)
     repeated(message("FloatList"), field.TYPE_FLOAT, packed=True)

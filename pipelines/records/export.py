@@ -52,7 +52,7 @@ _HOLDS = {
 }
 
 
-def export(
+def export_records(
     dataset: Dataset,
     out: Path,
     form: Format,
@@ -80,11 +80,13 @@ def export(
     write, ending = _WRITERS[form]
     counts = {}
     for name in sorted(dataset.parts) if part is None else [part]:
+        # One iterator for all files of a part: each file takes the next records from it.
         records, counts[name] = iter(dataset.parts[name]), len(dataset.parts[name])
         num_files = max(1, -(-counts[name] // records_per_file))
         for number in range(num_files):
             path = out / f"{name}-{number:05d}-of-{num_files:05d}{ending}"
             write(path, number * records_per_file, itertools.islice(records, records_per_file))
+    # Written last, so that a folder with a description is a complete export.
     about: dict[str, object] = {"name": dataset.info.name, "format": form, "parts": counts}
     about["image_px"] = dataset.info.image_px
     if form == "tfrecord":
@@ -106,14 +108,14 @@ def _write_webdataset(path: Path, first: int, records: Iterator[Record]) -> None
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, record in enumerate(records, first):
-            for ending, data in _members(record):
+            for ending, data in _archive_members(record):
                 info = tarfile.TarInfo(f"{number:09d}.{ending}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     partial.replace(path)
 
 
-def _members(record: Record) -> Iterator[tuple[str, bytes]]:
+def _archive_members(record: Record) -> Iterator[tuple[str, bytes]]:
     for number, image in enumerate(record.images):
         kind = "png" if image.startswith(b"\x89PNG") else "jpg"
         yield (kind if len(record.images) == 1 else f"{number}.{kind}"), image

@@ -73,7 +73,7 @@ class Holdings:
         return sum(kind.num for kind in self.rejects)
 
 
-def holdings_of(dataset: Dataset) -> Holdings:
+def count_holdings(dataset: Dataset) -> Holdings:
     """Returns the counts of a prepared dataset's records; every record is read."""
     parts = {name: PartHoldings() for name in sorted(dataset.parts)}
     for name, part in dataset.parts.items():
@@ -84,16 +84,17 @@ def holdings_of(dataset: Dataset) -> Holdings:
                 suffixes=len(record.suffixes),
                 lang=record.lang,
             )
-    return Holdings(name=dataset.info.name, parts=parts, rejects=kinds_of(dataset.rejects()))
+    return Holdings(name=dataset.info.name, parts=parts, rejects=group_rejects(dataset.rejects()))
 
 
-def kinds_of(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
+def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
     """Groups rejects by stage and reason, ignoring numbers and quoted values in the reason."""
+    # "too small: 3x5" and "too small: 4x4" are one kind, "too small: …".
     kinds: dict[tuple[str, str], list[Reject]] = {}
     for reject in rejects:
         kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)
-    found = [
+    groups = [
         RejectHoldings(stage=stage, reason=reason, num=len(same), example=same[0].id)
         for (stage, reason), same in kinds.items()
     ]
-    return tuple(sorted(found, key=lambda kind: (-kind.num, kind.stage, kind.reason)))
+    return tuple(sorted(groups, key=lambda kind: (-kind.num, kind.stage, kind.reason)))

@@ -28,6 +28,8 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
         def spill(run: Iterable[str], level: int = 0) -> None:
             if level == len(levels):
                 levels.append([])
+            # 64 runs of 2 MB are merged into one of level 1, 64 of these into one of level 2, and
+            # so on, like carries to the base 64: no more than 64 files of a level are open.
             if len(levels[level]) == _MERGED:
                 files, levels[level] = levels[level], []
                 spill(heapq.merge(*files, key=key), level + 1)
@@ -40,7 +42,7 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
             file.seek(0)
             levels[level].append(file)
 
-        for run, is_last in _runs(lines):
+        for run, is_last in _split_into_runs(lines):
             run.sort(key=key)
             if is_last and not levels[0]:  # All lines fit in memory, as for most lists.
                 yield from run
@@ -51,7 +53,7 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
         yield from heapq.merge(*earlier_first, key=key)
 
 
-def _runs(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
+def _split_into_runs(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
     """Yields runs of lines small enough to sort in memory, and whether a run is the last."""
     run, size = [], 0
     for line in lines:

@@ -16,6 +16,10 @@ _MAX_SHIFT = 40
 
 def encode_mask(mask: np.ndarray) -> str:
     """Returns {"size": [h, w], "counts": ...} as JSON, for a bool mask of shape (H, W)."""
+    # A mask of 2 rows and 3 columns, read down its columns:
+    #
+    #   0 1 1
+    #   0 1 0  ─▶  0 0 1 1 1 0  ─▶  counts 2 (zeros), 3 (ones), 1 (zero)
     flat = np.asarray(mask, dtype=bool).T.reshape(-1)
     changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     counts = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
@@ -26,6 +30,8 @@ def encode_mask(mask: np.ndarray) -> str:
         x = int(count) - (int(counts[i - 2]) if i > 2 else 0)
         more = True
         while more:
+            # Five bits at a time. The last chunk's highest bit is the sign, so a number is complete
+            # only once all bits that are left are equal to it.
             chunk = x & 0x1F
             x >>= 5
             more = x != -1 if chunk & 0x10 else x != 0
@@ -42,14 +48,14 @@ def decode_mask(text: str) -> np.ndarray:
     """
     rle = json.loads(text)
     height, width = rle["size"]
-    counts = rle["counts"] if isinstance(rle["counts"], list) else _counts(rle["counts"])
+    counts = rle["counts"] if isinstance(rle["counts"], list) else _parse_counts(rle["counts"])
     if sum(counts) != height * width or min(counts, default=0) < 0:
         raise ValueError(f"runs sum to {sum(counts)}, not to size {height}x{width}.")
     values = np.arange(len(counts)) % 2 == 1
     return np.repeat(values, counts).reshape(width, height).T
 
 
-def _counts(text: str) -> list[int]:
+def _parse_counts(text: str) -> list[int]:
     counts: list[int] = []
     position = 0
     while position < len(text):

@@ -66,6 +66,8 @@ class Frames:
 
     def write(self, data: bytes) -> None:
         """Appends one record."""
+        # bytes 0 .. 8    8 .. 12        12 .. 12 + n   12 + n .. 16 + n
+        #       length n  crc of length  data           crc of data
         length = struct.pack("<Q", len(data))
         frame = b"".join(
             (length, _FOOTER.pack(_masked_crc(length)), data, _FOOTER.pack(_masked_crc(data)))
@@ -79,6 +81,8 @@ class Frames:
         while piece := shard.read(_PIECE):
             self._file.write(piece)
             self._digest.update(piece)
+        # Frames do not depend on their place in a file, so a shard is copied as it is, and only its
+        # offsets move:  index [0, 40, 90] after 200 bytes ─▶ [.., 240, 290].
         start = self._offsets[-1]
         self._offsets.extend(start + int(end) for end in np.frombuffer(index, dtype="<u8")[1:])
 
@@ -99,6 +103,7 @@ class ShardWriter:
     def commit(self) -> int:
         """Gives the shard and its index their names, and returns the number of records."""
         self._file.close()
+        # The index first: whoever sees the shard finds its index beside it.
         index = index_path(self.path)
         partial_index = self._partial.with_suffix(".idx-partial")
         partial_index.write_bytes(self._frames.index)
@@ -151,6 +156,9 @@ class Shard:
             place, name = open_stored_folder(Path(name).parent), Path(name).name
         self._place, self._name = place, str(name)
         self.path = f"{self._place.uri}/{self._name}"
+        # Index of three records, in a file of 130 bytes:  [0, 40, 90, 130]
+        #
+        #   record 1  =  bytes 40 .. 90     length = 130 at the end, or the two files do not fit
         index = self._place.local_folder(INDEX_ENDING) / index_path(self._name)
         self._offsets = np.frombuffer(index.read_bytes(), dtype="<u8")
         size = self._place.size(self._name)

@@ -74,39 +74,43 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         raise KeyError(f"part must be one of {', '.join(dataset.parts)}, got {part!r}.")
     parts = {n: p for n, p in sorted(dataset.parts.items()) if len(p) and part in (None, n)}
     cards: list[Card] = []
+    # What is left is divided anew at each part, so that a small part's share goes to the later
+    # ones.
     for number, (name, records) in enumerate(parts.items()):
         share = (limit - len(cards)) // (len(parts) - number)
-        cards += [_card(name, record) for record in spread(records, share)]
-    lost = list(dataset.rejects())
+        cards += [_make_card(name, record) for record in spread_evenly(records, share)]
+    all_rejects = list(dataset.rejects())
     counts = ", ".join(f"{name} {len(records)}" for name, records in dataset.parts.items())
     info = dataset.info
     summary = (
         f"{info.num_inputs} inputs = {info.num_records} records + {info.num_rejected} rejects · "
         f"{info.image_px} px · {counts}"
     )
-    found = folder / HYGIENE
-    if found.is_file():
-        noted = json.loads(found.read_text())
-        summary += " · " + ", ".join(f"{name} {value}" for name, value in sorted(noted.items()))
+    hygiene_file = folder / HYGIENE
+    if hygiene_file.is_file():
+        counts_of_hygiene = json.loads(hygiene_file.read_text())
+        summary += " · " + ", ".join(
+            f"{name} {value}" for name, value in sorted(counts_of_hygiene.items())
+        )
     return Sheet(
         title=info.name,
         summary=summary,
         cards=tuple(cards),
-        rejects=tuple(spread(lost, rejects)),
-        num_rejects=len(lost),
+        rejects=tuple(spread_evenly(all_rejects, rejects)),
+        num_rejects=len(all_rejects),
     )
 
 
 T = TypeVar("T")
 
 
-def spread(items: Sequence[T], limit: int) -> Iterator[T]:
+def spread_evenly(items: Sequence[T], limit: int) -> Iterator[T]:
     """Yields at most `limit` items, at even distances."""
     count = min(limit, len(items))
     return (items[i * len(items) // count] for i in range(count))
 
 
-def _card(part: str, record: Record) -> Card:
+def _make_card(part: str, record: Record) -> Card:
     frames = bool(record.frame_requested)
     side = FRAME_PX if frames else STILL_PX
     pictures = []
@@ -114,18 +118,19 @@ def _card(part: str, record: Record) -> Card:
         with Image.open(io.BytesIO(data)) as image:
             pictures.append(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
     suffixes = record.suffixes[:_MAX_TEXTS]
-    read = [" | ".join(one) for one in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
+    prefixes = [" | ".join(match) for match in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
     texts = []
-    for prefix, suffix in itertools.zip_longest(read, suffixes):
+    for prefix, suffix in itertools.zip_longest(prefixes, suffixes):
         texts += [("prefix", prefix)] if prefix is not None else []
         texts += [("suffix", suffix)] if suffix is not None else []
     if record.answers and record.answers[:1] != record.suffixes[:1]:
         texts.append(("answers", ", ".join(record.answers)))
-    boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
+    # Only now: which texts are shown decides which boxes and masks are painted.
+    boxes = [match for _, text in texts for match in OBJECT.finditer(text)]
     # Suffixes past `_MAX_TEXTS` are not shown, so neither are their masks, which come in order.
     masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
     for picture in pictures:
-        _draw(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
+        _draw_objects(picture, masks, [pixel_box(match[1], picture.size) for match in boxes])
     times = zip(record.frame_requested, record.frame_decoded, strict=True)
     size = len(record.window())
     window = [f"{i // size + 1}: " if record.num_windows > 1 else "" for i in range(len(pictures))]
@@ -136,16 +141,16 @@ def _card(part: str, record: Record) -> Card:
         source=record.source,
         pictures=tuple(pictures),
         captions=tuple(
-            f"{of}{asked:.2f} → {found:.2f} s"
-            for of, (asked, found) in zip(window, times, strict=True)
+            f"{of}{requested:.2f} → {decoded:.2f} s"
+            for of, (requested, decoded) in zip(window, times, strict=True)
         )
         if record.frame_requested
         else ("",) * len(pictures),
-        lines=_readable(texts),
+        lines=_number_boxes(texts),
     )
 
 
-def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
+def _draw_objects(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
     """Draws boxes and masks. Masks belong to the last boxes, those of the suffixes."""
     first = max(len(boxes) - len(masks), 0)
     for number, text in enumerate(masks, start=first):
@@ -155,16 +160,19 @@ def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
         paint_box(picture, box, number)
 
 
-def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _number_boxes(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Replaces each box in the texts by its number; `html` and `png` color them alike."""
     lines, number = [], 0
     for label, text in texts:
+        # "<loc…>x4<mask> circle" ─▶ "[1 mask] circle"; numbers run over all texts of a card.
         parts, end = [], 0
-        for one in OBJECT.finditer(text):
+        for match in OBJECT.finditer(text):
             number += 1
-            masked = text.startswith(MASK_MARKER, one.end()) or bool(one[2])
-            parts += [text[end : one.start()], f"[{number} mask]" if masked else f"[{number}]"]
-            end = one.end() + (len(MASK_MARKER) if text.startswith(MASK_MARKER, one.end()) else 0)
-        whole = "".join([*parts, text[end:]])
-        lines.append((label, whole if len(whole) <= _MAX_SIGNS else whole[:_MAX_SIGNS] + "…"))
+            masked = text.startswith(MASK_MARKER, match.end()) or bool(match[2])
+            parts += [text[end : match.start()], f"[{number} mask]" if masked else f"[{number}]"]
+            end = match.end() + (
+                len(MASK_MARKER) if text.startswith(MASK_MARKER, match.end()) else 0
+            )
+        line = "".join([*parts, text[end:]])
+        lines.append((label, line if len(line) <= _MAX_SIGNS else line[:_MAX_SIGNS] + "…"))
     return tuple(lines)

@@ -33,7 +33,7 @@ _OBJECT = re.compile(r"\[(\d+)( mask)?\]")
 
 def to_html(sheet: Sheet) -> str:
     """Returns the page; everything from the dataset is escaped."""
-    cards = "\n".join(_card(card) for card in sheet.cards) or "<p>No records.</p>"
+    cards = "\n".join(_card_html(card) for card in sheet.cards) or "<p>No records.</p>"
     title = html.escape(sheet.title)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>
@@ -41,12 +41,12 @@ def to_html(sheet: Sheet) -> str:
 <div class="cards">
 {cards}
 </div>
-{_rejects(sheet)}
+{_rejects_html(sheet)}
 </body></html>
 """
 
 
-def _card(card: Card) -> str:
+def _card_html(card: Card) -> str:
     figures = "".join(
         f'<figure><img src="{_data_uri(picture)}" width="{picture.width}" '
         f'height="{picture.height}" alt="">'
@@ -54,7 +54,7 @@ def _card(card: Card) -> str:
         + "</figure>"
         for picture, caption in zip(card.pictures, card.captions, strict=True)
     )
-    lines = "".join(f"<dt>{label}</dt><dd>{_text(text)}</dd>" for label, text in card.lines)
+    lines = "".join(f"<dt>{label}</dt><dd>{_text_html(text)}</dd>" for label, text in card.lines)
     kind = ("still" if len(card.pictures) == 1 else "pair") if not card.captions[0] else "frames"
     return (
         f'<div class="card {kind}"><div class="pictures">{figures}</div><dl>{lines}</dl>'
@@ -64,7 +64,7 @@ def _card(card: Card) -> str:
     )
 
 
-def _text(text: str) -> str:
+def _text_html(text: str) -> str:
     """Returns the text with each box's number in the color of the box."""
 
     def colored(one: re.Match[str]) -> str:
@@ -74,7 +74,7 @@ def _text(text: str) -> str:
     return _OBJECT.sub(colored, html.escape(text)) or "<i>empty</i>"
 
 
-def _rejects(sheet: Sheet) -> str:
+def _rejects_html(sheet: Sheet) -> str:
     if not sheet.rejects:
         return ""
     rows = "\n".join(

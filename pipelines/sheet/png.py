@@ -21,11 +21,12 @@ _OBJECT = re.compile(r"(\[\d+(?: mask)?\])")
 
 def to_png(sheet: Sheet) -> Image.Image:
     """Returns the sheet; cards stand in rows, each row as high as its highest card."""
-    drawn = [_card(card) for card in sheet.cards]
+    drawn = [_draw_card(card) for card in sheet.cards]
+    # Cards are drawn first, since a card's height is known only then; rows are filled greedily.
     rows: list[list[Image.Image]] = [[]]
     for card in drawn:
-        taken = sum(c.width + _GAP for c in rows[-1])
-        if rows[-1] and taken + card.width > _WIDTH - 2 * _MARGIN:
+        used_width = sum(c.width + _GAP for c in rows[-1])
+        if rows[-1] and used_width + card.width > _WIDTH - 2 * _MARGIN:
             rows.append([])
         rows[-1].append(card)
     head = [(sheet.title, _TITLE, _INK), (sheet.summary, _TEXT, _PALE)]
@@ -33,31 +34,33 @@ def to_png(sheet: Sheet) -> Image.Image:
     if sheet.rejects:
         tail.append((f"Rejects: {len(sheet.rejects)} of {sheet.num_rejects}", 18, _INK))
         tail += [(f"{r.stage}: {r.reason} · {r.id}", _TEXT, _INK) for r in sheet.rejects]
-    above = _block(head)
-    below = _block(tail) if tail else None
+    head_block = _draw_text(head)
+    tail_block = _draw_text(tail) if tail else None
     heights = [max((card.height for card in row), default=0) + _GAP for row in rows]
-    height = 2 * _MARGIN + above.height + sum(heights) + (below.height if below else 0)
+    height = (
+        2 * _MARGIN + head_block.height + sum(heights) + (tail_block.height if tail_block else 0)
+    )
     page = Image.new("RGB", (_WIDTH, height), _PAPER)
-    page.paste(above, (_MARGIN, _MARGIN))
-    y = _MARGIN + above.height
+    page.paste(head_block, (_MARGIN, _MARGIN))
+    y = _MARGIN + head_block.height
     for row, step in zip(rows, heights, strict=True):
         x = _MARGIN
         for card in row:
             page.paste(card, (x, y))
             x += card.width + _GAP
         y += step
-    if below:
-        page.paste(below, (_MARGIN, y))
+    if tail_block:
+        page.paste(tail_block, (_MARGIN, y))
     return page
 
 
-def _card(card: Card) -> Image.Image:
+def _draw_card(card: Card) -> Image.Image:
     single = len(card.pictures) == 1 and not card.captions[0]
     width = card.pictures[0].width if single else _WIDE
-    strip = _strip(card, width)
+    strip = _draw_strip(card, width)
     texts = [(f"{label}: {text or '(empty)'}", _TEXT, _INK) for label, text in card.lines]
     texts += [(f"{card.part} · {card.lang}", _SMALL, _PALE), (card.id, _SMALL, _PALE)]
-    below = _block(texts, width=width, paper=(255, 255, 255))
+    below = _draw_text(texts, width=width, paper=(255, 255, 255))
     page = Image.new(
         "RGB", (width + 2 * _PAD, strip.height + below.height + 2 * _PAD), (255, 255, 255)
     )
@@ -68,7 +71,7 @@ def _card(card: Card) -> Image.Image:
     return page
 
 
-def _strip(card: Card, width: int) -> Image.Image:
+def _draw_strip(card: Card, width: int) -> Image.Image:
     """Returns the pictures with their captions, side by side, in as many rows as needed."""
     side = card.pictures[0].width
     across = max((width + 8) // (side + 8), 1)
@@ -83,14 +86,16 @@ def _strip(card: Card, width: int) -> Image.Image:
     return strip
 
 
-def _block(
+def _draw_text(
     texts: list[tuple[str, int, tuple[int, int, int]]],
     *,
     width: int = _WIDTH - 2 * _MARGIN,
     paper: tuple[int, int, int] = _PAPER,
 ) -> Image.Image:
     """Returns wrapped lines of text, one paragraph each, with the boxes' numbers colored."""
-    lines = [(line, size, ink) for text, size, ink in texts for line in _wrapped(text, size, width)]
+    lines = [
+        (line, size, ink) for text, size, ink in texts for line in _wrap_text(text, size, width)
+    ]
     block = Image.new("RGB", (width, sum(size + 5 for _, size, _ in lines) + 8), paper)
     pen, y = ImageDraw.Draw(block), 0
     for line, size, ink in lines:
@@ -108,10 +113,12 @@ def _block(
     return block
 
 
-def _wrapped(text: str, size: int, width: int) -> list[str]:
+def _wrap_text(text: str, size: int, width: int) -> list[str]:
     """Returns lines that fit the width; a word that is wider than a line is cut anywhere."""
     lines, line = [], ""
     for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):
+        # A word goes on the line if it fits, on the next line if it fits there, and is cut
+        # otherwise.
         while word:
             if _font(size).getlength(line + word.rstrip()) <= width:
                 line, word = line + word, ""

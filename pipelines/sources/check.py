@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.store.raw_path import raw_path
-from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
-from pipelines.records.holdings import Holdings, PartHoldings, kinds_of
+from pipelines.benchmarks.row import Benchmark
+from pipelines.records.holdings import Holdings, PartHoldings, group_rejects
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
-from pipelines.sources.layout import look_up
+from pipelines.sources.layout import find_file
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, SOURCES, get
 from pipelines.sources.spec import SourceSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Expected:
+class AnnotationFile:
     """One annotation file: its published path below the data root, and the found path or ""."""
 
     path: str
@@ -26,7 +26,7 @@ class Expected:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Checked:
+class RawFileCheck:
     """The raw files found for one row of the paper's tables, and their counts.
 
     Attributes:
@@ -48,7 +48,7 @@ class Checked:
     benchmark: str
     suite: str
     split: str
-    files: tuple[Expected, ...]
+    files: tuple[AnnotationFile, ...]
     publisher: str
     published: int | None
     num: int | None = None
@@ -72,7 +72,7 @@ class Checked:
 
 def check_benchmarks(
     data_root: str | os.PathLike[str] | None, *, training: bool = False
-) -> Iterator[Checked]:
+) -> Iterator[RawFileCheck]:
     """Yields a result per row of the benchmarks, the main suite first, then per training split.
 
     Args:
@@ -89,11 +89,11 @@ def check_benchmarks(
     suites = ("main", "appendix", "other")
     rows = [(b, row) for b in BENCHMARKS.values() for row in b.rows]
     for benchmark, row in sorted(rows, key=lambda pair: suites.index(pair[1].suite)):
-        yield _check(root, benchmark, row.titles[0], row.suite, row.splits, row.size)
+        yield _check_row(root, benchmark, row.titles[0], row.suite, row.splits, row.size)
     for benchmark in BENCHMARKS.values() if training else ():
         if benchmark.final_split:
             size = benchmark.num_train
-            yield _check(root, benchmark, "training", "", benchmark.final_split, size)
+            yield _check_row(root, benchmark, "training", "", benchmark.final_split, size)
 
 
 def check_corpus(
@@ -122,63 +122,70 @@ def check_corpus(
     parts: dict[str, PartHoldings] = {}
     rejects = []
     corpus = Corpus(root, path or spec.folder, Spool(), features=features)
-    for one in spec.read_splits(corpus, split):
-        if isinstance(one, Reject):
-            rejects.append(one)
-        elif absent := [m for m in one.media if not read.has(m)]:
-            where = absent[0].source
-            rejects.append(Reject(id=one.id, stage="decode", reason="missing file", source=where))
+    for item in spec.read_splits(corpus, split):
+        if isinstance(item, Reject):
+            rejects.append(item)
+        elif absent := [m for m in item.media if not read.has(m)]:
+            source_file = absent[0].source
+            rejects.append(
+                Reject(id=item.id, stage="decode", reason="missing file", source=source_file)
+            )
         else:
-            part = parts.setdefault(one.part, PartHoldings())
-            part.add(images=len(one.media), suffixes=len(one.suffixes), lang=one.lang)
-    return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=kinds_of(rejects))
+            part = parts.setdefault(item.part, PartHoldings())
+            part.add(images=len(item.media), suffixes=len(item.suffixes), lang=item.lang)
+    return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=group_rejects(rejects))
 
 
-def _check(
+def _check_row(
     root: Path | None,
     benchmark: Benchmark,
     title: str,
     suite: str,
     split: str,
     published: int | None,
-) -> Checked:
+) -> RawFileCheck:
+    # Counting reads every annotation, so it is done only where all files are present.
     spec = SOURCES.get(benchmark.name)
-    checked = Checked(
+    checked = RawFileCheck(
         title=title,
         benchmark=benchmark.name,
         suite=suite,
         split=split,
-        files=_files(root, spec, split) if spec else (),
+        files=_annotation_files(root, spec, split) if spec else (),
         publisher=spec.publisher if spec else "",
         published=published,
     )
     if root is None or spec is None or not checked.found:
         return checked
-    return _count(root, spec, checked)
+    return _count_examples(root, spec, checked)
 
 
-def _files(root: Path | None, spec: SourceSpec, split: str) -> tuple[Expected, ...]:
-    wanted = dict.fromkeys(names for one in spec.parse(split) for names in spec.files(one))
+def _annotation_files(
+    root: Path | None, spec: SourceSpec, split: str
+) -> tuple[AnnotationFile, ...]:
+    alternatives = dict.fromkeys(
+        names for split_name in spec.parse(split) for names in spec.files(split_name)
+    )
     expected = []
-    for names in wanted:
-        path = look_up(root / spec.folder, *names) if root is not None else None
-        shown = os.path.normpath(os.path.join(spec.folder, names[0]))
-        found = os.path.relpath(path, root) if path and root is not None else ""
-        expected.append(Expected(path=shown, found=found))
+    for names in alternatives:
+        path = find_file(root / spec.folder, *names) if root is not None else None
+        published_path = os.path.normpath(os.path.join(spec.folder, names[0]))
+        present_path = os.path.relpath(path, root) if path and root is not None else ""
+        expected.append(AnnotationFile(path=published_path, found=present_path))
     return tuple(expected)
 
 
-def _count(root: Path, spec: SourceSpec, checked: Checked) -> Checked:
+def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawFileCheck:
     num = num_rejected = 0
     media = set()
     try:
         corpus = Corpus(root, spec.folder, Spool())
-        for one in spec.read_splits(corpus, checked.split):
-            if isinstance(one, Reject):
+        for item in spec.read_splits(corpus, checked.split):
+            if isinstance(item, Reject):
                 num_rejected += 1
                 continue
             num += 1
-            media.update((m.path, m.member) for m in one.media)
+            media.update((m.path, m.member) for m in item.media)
     except (OSError, ValueError) as error:
         return dataclasses.replace(checked, problem=" ".join(str(error).split()))
     return dataclasses.replace(

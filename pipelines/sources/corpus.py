@@ -104,6 +104,7 @@ class Corpus:
         """
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
             raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
+        # By its text: a/../../b leaves the root, whatever links there are.
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):
             # Only the file name: rejects must not depend on where the data root is.
@@ -140,7 +141,7 @@ class Corpus:
 
     def files(self) -> Iterator[Path]:
         """Yields every file below the folder, sorted; memory holds one folder's names per level."""
-        return _files(self.folder)
+        return _walk_files(self.folder)
 
     def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
         """Returns the content of a JSON file, after `compact` has replaced each of its objects.
@@ -190,12 +191,12 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _walk_files(folder: Path) -> Iterator[Path]:
     # `os.path.isdir` is False for a path in a bucket.
     names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
     for name in sorted(names):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
+            yield from _walk_files(path)
         elif path.is_file():
             yield path

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 
-from pipelines.records.schema import BadInput
+from pipelines.records.schema import BadInput, Reject
 
 _TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -125,6 +126,10 @@ class Item:
         for name in ("suffixes", "masks", "answers"):
             raw[name] = tuple(raw[name])
         return cls(**raw)
+
+
+Listing = Iterator[Item | Reject]
+"""What a reader yields: items, and rejects in place of malformed rows."""
 
 
 def checked_task(task: str) -> str:

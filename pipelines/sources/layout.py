@@ -1,38 +1,30 @@
-"""Helpers of the readers of published layouts: finding files, reading rows, building items."""
+"""Helpers of the readers of published layouts: finding files and folders, building items."""
 
-import bz2
-import csv
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pipelines.benchmarks.row import Benchmark
-from pipelines.records.schema import BadInput, Reject
+from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
 
-Found = Iterator[Item | Reject]
 
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
-
-
-def find(corpus: Corpus, *names: str) -> Path:
+def find_annotation(corpus: Corpus, *names: str) -> Path:
     """Returns the first of `names` that exists below the corpus, and notes it as an input.
 
     Raises:
       FileNotFoundError: if none exists, naming them all.
     """
-    if path := look_up(corpus.folder, *names):
+    if path := find_file(corpus.folder, *names):
         return corpus.annotation(path)
     others = f", and there is no {' or '.join(names[1:])} either" if names[1:] else ""
     raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
 
 
-def look_up(folder: Path, *names: str) -> Path | None:
+def find_file(folder: Path, *names: str) -> Path | None:
     """Returns the first of `names` that exists below a folder; "*" stands for any text."""
     for name in names:
-        path = below(folder, name)
+        path = resolve_parents(folder, name)
         if "*" in name:
             path = min(path.parent.glob(path.name), default=path)
         if path.is_file():
@@ -40,7 +32,7 @@ def look_up(folder: Path, *names: str) -> Path | None:
     return None
 
 
-def below(folder: Path, name: str) -> Path:
+def resolve_parents(folder: Path, name: str) -> Path:
     """Returns `folder / name` with each leading "../" resolved, since a bucket does not do that."""
     while name.startswith("../"):
         folder, name = folder.parent, name.removeprefix("../")
@@ -85,123 +77,7 @@ def scene_text_folder(corpus: Corpus, split: str) -> Path:
     return image_folder(corpus, name, "textvqa", "textcaps")
 
 
-def load_list(
-    corpus: Corpus, path: Path, key: str = "", *, compact: Callable[[dict], object] | None = None
-) -> list:
-    """Returns the list in a JSON file, or under `key` in it.
-
-    Args:
-      corpus: the corpus, which notes the file.
-      path: the file.
-      key: key of the list in the file; "" if the file is the list.
-      compact: function that replaces every object as it is parsed, innermost first.
-
-    Raises:
-      ValueError: if there is no list, naming the file.
-    """
-    return _typed(corpus, path, key, list, "a list", compact)
-
-
-def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
-    """Returns the object in a JSON file, or under `key` in it.
-
-    Raises:
-      ValueError: if there is no object, naming the file.
-    """
-    return _typed(corpus, path, key, dict, "an object")
-
-
-def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=None) -> Any:
-    content: Any = corpus.load_json(path, compact)
-    if key:
-        if not isinstance(content, dict) or key not in content:
-            raise ValueError(f"{path} must hold {what} under {key!r}.")
-        content = content[key]
-    if not isinstance(content, kind):
-        under = f" under {key!r}" if key else " of rows"
-        raise ValueError(f"{path} must hold {what}{under}, got a {type(content).__name__}.")
-    return content
-
-
-def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
-    """Returns the rows of a file as a dict, indexed by their values under `key`.
-
-    Raises:
-      ValueError: if a row lacks `key`, naming the file.
-    """
-    found = {}
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping) or key not in row:
-            raise ValueError(f"{path}: row {number} lacks {key!r}.")
-        found[row[key]] = row
-    return found
-
-
-def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
-    """Groups rows by their value under `key`, in order of appearance; rows without it are alone."""
-    groups: dict[object, list[Any]] = {}
-    for number, row in enumerate(rows):
-        shared = row.get(key) if isinstance(row, Mapping) else None
-        groups.setdefault(("alone", number) if shared is None else str(shared), []).append(row)
-    return list(groups.values())
-
-
-def json_lines(path: Path) -> Iterator[Callable[[], Mapping]]:
-    """Yields, for each line, a function that parses it; the file may be packed with bzip2."""
-    with path.open("rb") as file, bz2.open(file) if path.suffix == ".bz2" else file as lines:
-        for line in lines:
-            if line.strip():
-                yield lambda line=line: json.loads(line)
-
-
-def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
-    """Yields the rows of a table.
-
-    Raises:
-      ValueError: if a column is missing, naming the file.
-    """
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if missing := set(columns) - set(reader.fieldnames or ()):
-            raise ValueError(f"{path} lacks the column {min(missing)!r}.")
-        yield from reader
-
-
-def read_rows(
-    corpus: Corpus,
-    path: Path,
-    name: str,
-    rows: Iterable[Any],
-    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
-) -> Found:
-    """Yields the items that `make` returns for each row, or a reject if it fails.
-
-    Args:
-      corpus: the rows' corpus.
-      path: the file that holds the rows.
-      name: prefix of the ids of rejects, for example "docvqa/val".
-      rows: the rows.
-      make: one row -> its items, or None if the row is not an input; it need not catch the errors
-        that a malformed row causes.
-    """
-    for number, row in enumerate(rows):
-        try:
-            made = make(row)
-            items = [made] if isinstance(made, Item) else list(made or ())
-        except BadInput as error:
-            yield _reject(corpus, path, f"{name}/row-{number}", str(error))
-        except _MALFORMED as error:
-            reason = f"malformed row: {type(error).__name__}: {error}"
-            yield _reject(corpus, path, f"{name}/row-{number}", reason)
-        else:
-            yield from items
-
-
-def _reject(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
-    return Reject(id=identity, stage="read", reason=reason, source=corpus.relative(path))
-
-
-def question(
+def question_item(
     benchmark: Benchmark,
     split: str,
     media: Media | tuple[Media, ...],
@@ -247,7 +123,7 @@ def question(
     )
 
 
-def text_of(row: Mapping, key: str) -> str:
+def text_under(row: Mapping, key: str) -> str:
     """Returns the text under `key`.
 
     Raises:
@@ -259,7 +135,7 @@ def text_of(row: Mapping, key: str) -> str:
     return value
 
 
-def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
+def choice_under(row: Mapping, key: str, choices: Sequence[str]) -> int:
     """Returns the index of a choice, which is under `key`.
 
     Raises:
@@ -271,7 +147,7 @@ def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
     return value
 
 
-def texts_of(row: Mapping, key: str) -> list[str]:
+def texts_under(row: Mapping, key: str) -> list[str]:
     """Returns the texts under `key`; numbers among them become texts.
 
     Raises:

@@ -81,6 +81,11 @@ class MediaReader:
         if self._is_local:
             yield from items
             return
+        # Items wait while their images are on the way; neighbours in a file form a run, one
+        # request:
+        #
+        #   items    a b c d e f …        runs   [a b c]   [d]   [e f …
+        #   yielded  ▲ oldest                    fetched         still open
         waiting: collections.deque[Item] = collections.deque()
         run: list[Media] = []
         for item in items:
@@ -109,9 +114,9 @@ class MediaReader:
         Raises:
           BadInput: if the file is missing, unreadable or shorter than listed.
         """
-        coming = self._coming.get(media)
-        found = coming.result().get(media) if coming is not None else None
-        return self._read(media) if found is None else found
+        request = self._coming.get(media)
+        data = request.result().get(media) if request is not None else None
+        return self._read(media) if data is None else data
 
     @contextlib.contextmanager
     def local(self, media: Media) -> Iterator[tuple[str, str]]:
@@ -155,7 +160,7 @@ class MediaReader:
                 continue
             self._wanted[media] += 1
             if self._wanted[media] == 1:
-                self._bytes += _weight(media)
+                self._bytes += _media_size(media)
                 yield media
 
     def _let_go(self, item: Item) -> None:
@@ -165,7 +170,7 @@ class MediaReader:
             self._wanted[media] -= 1
             if not self._wanted[media]:
                 del self._wanted[media], self._coming[media]
-                self._bytes -= _weight(media)
+                self._bytes -= _media_size(media)
 
     def _fetch(self, run: list[Media]) -> None:
         if run:
@@ -176,6 +181,8 @@ class MediaReader:
         first, last = run[0], run[-1]
         if len(run) == 1:
             return {first: self._read(first)}
+        # One range over all of the run, gaps included, is cut into its images afterwards. Whatever
+        # does not match its checksum is left out; `read` asks for it again by itself.
         start, end = first.offset, last.offset + last.size
         try:
             if first.store:
@@ -187,7 +194,7 @@ class MediaReader:
         except FileNotFoundError:
             return {}
         parts = {m: data[m.offset - start : m.offset - start + m.size] for m in run} if data else {}
-        return {m: part for m, part in parts.items() if _is_whole(m, part)}
+        return {m: part for m, part in parts.items() if _matches_checksum(m, part)}
 
     def _read(self, media: Media) -> bytes:
         with self._told(media):
@@ -197,7 +204,7 @@ class MediaReader:
                 return self._from_bucket(media)
             with (self._root / media.path).open("rb") as file:
                 size = media.size if media.size >= 0 else os.fstat(file.fileno()).st_size
-                _check_size(size)
+                _check_encoded_size(size)
                 file.seek(media.offset)
                 data = file.read(media.size)
         if media.size >= 0 and len(data) != media.size:
@@ -207,19 +214,21 @@ class MediaReader:
     def _from_unpacked(self, media: Media) -> bytes:
         unpacked = self._unpacked
         assert unpacked is not None
-        return _compared(media, lambda: unpacked.read_range(media.store, media.offset, media.size))
+        return _read_until_matching(
+            media, lambda: unpacked.read_range(media.store, media.offset, media.size)
+        )
 
     def _from_bucket(self, media: Media) -> bytes:
         path: Any = self._root / media.path
         if media.size < 0:
             data = path.read_bytes()
-            _check_size(len(data))
+            _check_encoded_size(len(data))
             return data
-        _check_size(media.size)
-        there = path.state().size - media.offset
-        if there < media.size:
-            raise BadInput(f"truncated: {max(there, 0)} of {media.size} bytes")
-        return _compared(media, lambda: path.read_range(media.offset, media.size))
+        _check_encoded_size(media.size)
+        num_left = path.state().size - media.offset
+        if num_left < media.size:
+            raise BadInput(f"truncated: {max(num_left, 0)} of {media.size} bytes")
+        return _read_until_matching(media, lambda: path.read_range(media.offset, media.size))
 
     @contextlib.contextmanager
     def _told(self, media: Media) -> Iterator[None]:
@@ -234,7 +243,7 @@ class MediaReader:
             raise BadInput(f"{error.strerror}: {media.source}") from error
 
 
-def _weight(media: Media) -> int:
+def _media_size(media: Media) -> int:
     return media.size if media.size >= 0 else _UNKNOWN
 
 
@@ -247,11 +256,11 @@ def _are_neighbours(run: list[Media], media: Media) -> bool:
     return is_near and media.offset + media.size - first.offset <= _RUN
 
 
-def _is_whole(media: Media, data: bytes) -> bool:
+def _matches_checksum(media: Media, data: bytes) -> bool:
     return media.crc32c in (-1, google_crc32c.value(data))
 
 
-def _compared(media: Media, read: Callable[[], bytes]) -> bytes:
+def _read_until_matching(media: Media, read: Callable[[], bytes]) -> bytes:
     """Returns a range of bytes whose checksum matches, if that is known.
 
     Raises:
@@ -259,11 +268,11 @@ def _compared(media: Media, read: Callable[[], bytes]) -> bytes:
     """
     for _ in range(_TRIES):
         data = read()
-        if _is_whole(media, data):
+        if _matches_checksum(media, data):
             return data
     raise RuntimeError(f"{media.source} came with other bytes than when it was listed")
 
 
-def _check_size(size: int) -> None:
+def _check_encoded_size(size: int) -> None:
     if size > MAX_ENCODED:
         raise BadInput(f"too large: {size} bytes, {MAX_ENCODED} are accepted")

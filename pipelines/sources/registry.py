@@ -1,4 +1,4 @@
-"""The table of sources, by name.
+"""The tables of sources and of the benchmarks that they read, by name.
 
 Only this module of the pipelines imports every reader. The code of a dataset is the modules that
 `pipelines.prepare.run` imports, without this one, and the one reader that `reader_module` names. So
@@ -6,6 +6,7 @@ an edit of another reader does not change it.
 """
 
 from infra.references import module_reference
+from pipelines.benchmarks.row import Benchmark, Row
 from pipelines.sources.captions import coco, multilingual, scicap, screens, textcaps
 from pipelines.sources.documents import book_covers, chartqa, pages, scene_text, school
 from pipelines.sources.own import functions, media_files, rows
@@ -15,11 +16,12 @@ from pipelines.sources.remote_sensing import rsvqa
 from pipelines.sources.segmentation import refcoco
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.video import captions, questions
-from pipelines.sources.vqa import counting, photos, scene_graphs
+from pipelines.sources.vqa import aokvqa, counting, photos, scene_graphs
 from pipelines.sources.web import annotated, examples, images
 
 _READERS = (
     annotated,
+    aokvqa,
     book_covers,
     captions,
     chartqa,
@@ -45,10 +47,19 @@ _READERS = (
     textcaps,
 )
 
-_FOUND = {spec.name: (spec, reader) for reader in _READERS for spec in reader.SOURCES}
+_READER_OF = {spec.name: reader for reader in _READERS for spec in reader.SOURCES}
 
-SOURCES: dict[str, SourceSpec] = {name: spec for name, (spec, _) in sorted(_FOUND.items())}
+SOURCES: dict[str, SourceSpec] = {
+    spec.name: spec
+    for spec in sorted(
+        (spec for reader in _READERS for spec in reader.SOURCES), key=lambda spec: spec.name
+    )
+}
 
+BENCHMARKS: dict[str, Benchmark] = {
+    name: spec.benchmark for name, spec in SOURCES.items() if spec.benchmark is not None
+}
+"""Prompts, splits, frames, metrics and recipes; each is declared beside its reader."""
 
 OWN = tuple(spec.name for spec in rows.SOURCES)
 """Formats of the user's own examples."""
@@ -64,7 +75,7 @@ def get(source: str | OwnSource) -> SourceSpec:
       ValueError: if there is no source of that name, with the list of all names.
     """
     if isinstance(source, OwnSource):
-        return (rows if source.reader in OWN else functions).source(source)
+        return (rows.row_source if source.reader in OWN else functions.function_source)(source)
     if source not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}.")
     return SOURCES[source]
@@ -79,4 +90,33 @@ def reader_module(name: str) -> str:
     Raises:
       ValueError: as in `get`.
     """
-    return (functions if module_reference(name) else _FOUND[get(name).name][1]).__name__
+    return (functions if module_reference(name) else _READER_OF[get(name).name]).__name__
+
+
+def get_benchmark(name: str) -> Benchmark:
+    """Returns a benchmark.
+
+    Raises:
+      ValueError: if there is no benchmark of that name, with the list of all names.
+    """
+    if name not in BENCHMARKS:
+        raise ValueError(f"benchmark must be one of {', '.join(BENCHMARKS)}, got {name!r}.")
+    return BENCHMARKS[name]
+
+
+def main_suite() -> tuple[tuple[Benchmark, Row], ...]:
+    """Returns the 27 rows whose mean retention the paper reports, each with its benchmark."""
+    return tuple((b, row) for b in BENCHMARKS.values() for row in b.rows if row.suite == "main")
+
+
+def row_of_title(title: str) -> tuple[Benchmark, Row]:
+    """Returns the benchmark and row that the paper's tables call `title`.
+
+    Raises:
+      ValueError: if no row has that title.
+    """
+    for benchmark in BENCHMARKS.values():
+        for row in benchmark.rows:
+            if title in row.titles:
+                return benchmark, row
+    raise ValueError(f"no benchmark has a row {title!r}.")

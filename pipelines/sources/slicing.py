@@ -30,19 +30,19 @@ def parse_slice(text: str) -> Slice:
     Raises:
       ValueError: if `text` is not a split or a slice of one.
     """
-    found = _SLICE.fullmatch(text)
-    if found is None:
+    match = _SLICE.fullmatch(text)
+    if match is None:
         raise ValueError(f'split must look like "val", "val[:5%]" or "val[-100:]", got {text!r}.')
-    return Slice(found["split"], found["start"] or "", found["stop"] or "")
+    return Slice(match["split"], match["start"] or "", match["stop"] or "")
 
 
-def disjoint(one: Slice, other: Slice) -> bool:
+def are_disjoint(part: Slice, other: Slice) -> bool:
     """Returns whether two parts of a split share no record, whatever its size.
 
     "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]". Parts whose bounds cannot be
     compared without the size, such as "[:98%]" and "[-50:]", are assumed to share records.
     """
-    return _ends_before(one.stop, other.start) or _ends_before(other.stop, one.start)
+    return _ends_before(part.stop, other.start) or _ends_before(other.stop, part.start)
 
 
 def _ends_before(stop: str, start: str) -> bool:
@@ -53,26 +53,28 @@ def _ends_before(stop: str, start: str) -> bool:
     return (last < 0) == (first < 0) and last <= first
 
 
-def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
+def read_slice(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
     """Yields the part's items in reading order; it reads twice, and keeps only ids in memory."""
     if not part.start and not part.stop:
         yield from read()
         return
-    order = sorted(_rank(one) for one in read())
-    chosen = order[within(part, len(order))]
+    # Two passes: the first learns where the bounds of the part lie, the second yields what is
+    # between them. Memory holds the ids, never the items.
+    order = sorted(_rank(item) for item in read())
+    chosen = order[slice_bounds(part, len(order))]
     if not chosen:
         return
     first, last = chosen[0], chosen[-1]
-    yield from (one for one in read() if first <= _rank(one) <= last)
+    yield from (item for item in read() if first <= _rank(item) <= last)
 
 
-def within(part: Slice, total: int) -> slice:
+def slice_bounds(part: Slice, total: int) -> slice:
     """Returns the slice of `total` records, sorted by the hashes of their ids, that is the part."""
     return slice(_bound(part.start, total), _bound(part.stop, total))
 
 
-def _rank(one: Item | Reject) -> tuple[int, str]:
-    return stable_hash(one.id), one.id
+def _rank(item: Item | Reject) -> tuple[int, str]:
+    return stable_hash(item.id), item.id
 
 
 def _bound(text: str, total: int) -> int | None:

@@ -7,14 +7,13 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import SHARED, Found, find
-from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import SHARED
+from pipelines.sources.slicing import Slice, are_disjoint, parse_slice, read_slice
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -49,6 +48,7 @@ class SourceSpec:
       anywhere: whether its rows may name files anywhere below the data root.
       publisher: place where its authors publish it; "" for layouts that many programs write.
       whole: split -> the split that contains it, as "test" contains "test_human"; mostly itself.
+      benchmark: the benchmark that it reads; None if there is none.
     """
 
     name: str
@@ -61,12 +61,13 @@ class SourceSpec:
     frame_stride: int = 30
     files: Files = lambda split: ()
     units: Units | None = None
-    read_one: Callable[[Corpus, str], Found] | None = None
+    read_one: Callable[[Corpus, str], Listing] | None = None
     has_own_ids: bool = False
     own_files: Callable[[Corpus, str], list[Path]] | None = None
     anywhere: bool = False
     publisher: str = ""
     whole: Callable[[str], str] = lambda split: split
+    benchmark: Benchmark | None = None
 
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
         """Returns the units that can be listed separately, in order; "" is the whole split."""
@@ -91,7 +92,7 @@ class SourceSpec:
             return slices[0].split, slices[0]
         return split, None
 
-    def read_unit(self, corpus: Corpus, split: str, unit: str) -> Found:
+    def read_unit(self, corpus: Corpus, split: str, unit: str) -> Listing:
         """Yields the would-be records of one of `units_of`."""
         if not unit:
             return self.read_splits(corpus, split)
@@ -114,7 +115,7 @@ class SourceSpec:
         """
         try:
             for one in self._slices(split):
-                yield from sliced(one, lambda one=one: self.read(corpus, one.split))
+                yield from read_slice(one, lambda one=one: self.read(corpus, one.split))
         except FileNotFoundError as error:
             if not self.publisher:
                 raise
@@ -137,7 +138,7 @@ class SourceSpec:
           ValueError: if this source lacks one of them.
         """
         return any(
-            not disjoint(a, b)
+            not are_disjoint(a, b)
             if a.split == b.split
             else a.split == self.whole(b.split) or b.split == self.whole(a.split)
             for a in self._slices(split)
@@ -149,6 +150,8 @@ class SourceSpec:
         return self.antialias if split.startswith("train") else self.antialias_eval
 
     def _slices(self, split: str) -> list[Slice]:
+        # "train+val[:5%]" ─▶ (train, "", ""), (val, "", "5%"). A split that is named twice would
+        # give records with equal ids.
         slices = [parse_slice(one) for one in split.split("+")]
         names = [one.split for one in slices]
         for one in names:
@@ -163,81 +166,12 @@ class SourceSpec:
 
 
 def read_units(
-    units: Units, read_one: Callable[[Corpus, str], Found]
-) -> Callable[[Corpus, str], Found]:
+    units: Units, read_one: Callable[[Corpus, str], Listing]
+) -> Callable[[Corpus, str], Listing]:
     """Returns the function that lists a split, unit after unit."""
 
-    def read(corpus: Corpus, split: str) -> Found:
+    def read(corpus: Corpus, split: str) -> Listing:
         for unit in units(corpus, split):
             yield from read_one(corpus, unit)
 
     return read
-
-
-def of_benchmark(
-    benchmark: Benchmark,
-    *,
-    splits: tuple[str, ...],
-    files: Files,
-    read: Callable[[Corpus, str], Found],
-    publisher: str,
-    folder: str = "",
-    whole: Callable[[str], str] = lambda split: split,
-) -> SourceSpec:
-    """Returns the source of a benchmark, which states how its pixels are prepared.
-
-    Args:
-      benchmark: the benchmark.
-      splits: its splits.
-      files: split -> its annotation files; some may be missing, as `read` looks for them itself.
-      read: (corpus, split) -> would-be records, lazily.
-      publisher: place where its authors publish it.
-      folder: its default folder below the data root; "" is its name.
-      whole: split -> the split that contains it.
-    """
-    frames: dict[str, Any] = {
-        "num_frames": benchmark.num_frames,
-        "frame_stride": benchmark.frame_stride,
-    }
-    return SourceSpec(
-        name=benchmark.name,
-        folder=folder or benchmark.name,
-        splits=splits,
-        read=read,
-        antialias=benchmark.antialias != "never",
-        antialias_eval=benchmark.antialias == "always",
-        files=files,
-        publisher=publisher,
-        whole=whole,
-        **(frames if benchmark.num_frames else {}),
-    )
-
-
-def published(
-    benchmark: Benchmark,
-    *,
-    splits: tuple[str, ...],
-    files: Files,
-    read: Callable[..., Found],
-    publisher: str,
-    folder: str = "",
-    whole: Callable[[str], str] = lambda split: split,
-) -> SourceSpec:
-    """Returns the source of a benchmark that is read from fixed annotation files.
-
-    As `of_benchmark`, but `read` gets (corpus, split, path of each file). A missing file is an
-    error before anything is read.
-    """
-
-    def read_files(corpus: Corpus, split: str) -> Found:
-        yield from read(corpus, split, *[find(corpus, *names) for names in files(split)])
-
-    return of_benchmark(
-        benchmark,
-        splits=splits,
-        files=files,
-        read=read_files,
-        publisher=publisher,
-        folder=folder,
-        whole=whole,
-    )

@@ -17,22 +17,23 @@ def write_charts(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
 
     The questions without a picture are the last ones of the training split.
     """
+    # Indices past `num_charts` are defects: a question whose picture is never written.
     for split, indices in split_items(config.num_charts, SPLITS).items():
         (root / split / "png").mkdir(parents=True)
         rows: dict[str, list[dict[str, str]]] = {"human": [], "augmented": []}
-        lost = config.count_defects(2) if split == "train" else 0
-        for index in [*indices, *range(config.num_charts, config.num_charts + lost)]:
+        num_defects = config.count_defects(2) if split == "train" else 0
+        for index in [*indices, *range(config.num_charts, config.num_charts + num_defects)]:
             rng = rng_for(config.seed, "chart", index)
             chart = make_chart(rng)
             name = f"{index:06d}.png"
-            asked = {"human": human_questions(chart, rng)}
+            questions_of = {"human": human_questions(chart, rng)}
             if index < config.num_charts:
-                asked["augmented"] = augmented_questions(chart, rng)
+                questions_of["augmented"] = augmented_questions(chart, rng)
                 (root / split / "png" / name).write_bytes(png_bytes(draw_chart(chart)))
                 on_item()
             else:
-                asked["human"] = asked["human"][:1]
-            for kind, questions in asked.items():
+                questions_of["human"] = questions_of["human"][:1]
+            for kind, questions in questions_of.items():
                 rows[kind] += [
                     {"imgname": name, "query": query, "label": label} for query, label in questions
                 ]

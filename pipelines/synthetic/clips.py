@@ -78,6 +78,8 @@ def _moving(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
     """Returns a shape that crosses the picture and, half of the time, a smaller one in a corner."""
+    # start ─▶ centre ─▶ stop: the shape is in the middle halfway, so any frame pair shows the
+    # motion.
     width, height = config.video_width, config.video_height
     size = round(0.42 * min(width, height))
     colors, shapes = rng.permutation(list(COLORS)), rng.permutation(list(SHAPES))
@@ -108,6 +110,7 @@ def _counting(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
     """Returns one to three resting shapes of one colour, side by side."""
+    # Three columns of equal width, of which one to three hold a shape: none can overlap.
     width, height = config.video_width, config.video_height
     count = int(rng.integers(1, 4))
     size = round(0.3 * min(width, height))
@@ -132,6 +135,8 @@ def _ordering(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
     """Returns two shapes, left and right; the second appears halfway through the clip."""
+    # Left and right are drawn apart from first and last, so that the place does not give the order
+    # away.
     width, height = config.video_width, config.video_height
     size = round(0.42 * min(width, height))
     colors, shapes = rng.permutation(list(COLORS)), rng.permutation(list(SHAPES))

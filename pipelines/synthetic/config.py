@@ -108,6 +108,7 @@ def split_items(num_items: int, fractions: dict[str, float]) -> dict[str, range]
       fractions: share of each split; the first split gets the rest, whatever its share.
     """
     names = list(fractions)
+    # 80 items, shares 0.65, 0.1, 0.25: val 8, test 20, and train the remaining 52.
     sizes = {name: max(1, round(num_items * fractions[name])) for name in names[1:]}
     sizes = {names[0]: num_items - sum(sizes.values()), **sizes}
     ranges, start = {}, 0

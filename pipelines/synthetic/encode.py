@@ -73,6 +73,8 @@ def _to_yuv420(frame: np.ndarray) -> np.ndarray:
     """Returns the planes one below the other, (H * 3 / 2, W), as PyAV expects them."""
     height, width = frame.shape[:2]
     yuv = frame.astype(np.int32) @ _RGB_TO_YUV.T
+    # Y of each pixel; U and V of each block of 2 x 2 pixels, hence the sum of four and a shift by
+    # 10 in place of 8.
     luma = (yuv[..., 0] + 128 >> 8) + _YUV_OFFSET[0]
     quads = yuv[..., 1:].reshape(height // 2, 2, width // 2, 2, 2).sum(axis=(1, 3))
     chroma = (quads + 512 >> 10) + _YUV_OFFSET[1:]

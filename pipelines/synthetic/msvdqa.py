@@ -20,6 +20,7 @@ def write_videos(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
     Videos are numbered from 1. The empty clips have the highest numbers; their questions are in
     the training split.
     """
+    # Indices past `num_videos` are defects: questions about a clip of 0 bytes.
     folder = root / "YouTubeClips"
     folder.mkdir(parents=True)
     mapping: list[str] = []

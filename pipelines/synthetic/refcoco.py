@@ -17,6 +17,7 @@ _PICKLE_PROTOCOL = 2  # the published files were written by Python 2
 
 def write_scenes(config: CorpusConfig, root: Path, on_item: Callable[[], None]) -> None:
     """Writes `refcoco/refs(unc).p`, `refcoco/instances.json` and `images/` under `root`."""
+    # One pass writes pictures and collects both tables, which refer to each other by running ids.
     (root / "refcoco").mkdir(parents=True)
     (root / "images").mkdir()
     refs: list[dict] = []

@@ -42,6 +42,8 @@ def render_corpus(
     root = Path(out)
     if root.exists() and any(root.iterdir()):
         raise ValueError(f"out must be an empty or absent folder, got {out}; choose another.")
+    # Sets are drawn in a fixed order; each item has its own generator, so the order does not matter
+    # to the bytes.
     done = 0
     for corpus in CORPORA:
         if getattr(config, f"num_{corpus}") == 0:

@@ -60,6 +60,8 @@ class Scene:
 
 def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
     """Returns a random scene; objects have one size and four cells, so boxes take few values."""
+    # Colours differ within a scene and cells hold one object each, so "red" or "top left" always
+    # names exactly one.
     count = 1 + int(rng.choice(len(_OBJECT_ODDS), p=_OBJECT_ODDS))
     colors = rng.permutation(list(COLORS))[:count]
     cells = np.sort(rng.permutation(GRID * GRID)[:count])

@@ -76,6 +76,7 @@ def make_pair(config: CorpusConfig, index: int) -> Pair:
 def _members(
     config: CorpusConfig, shard: int, indices: range, on_item: Callable[[], None]
 ) -> Iterator[tuple[str, bytes]]:
+    # Indices past `num_web` are the defects: the same pair, but with a JPEG cut off after a third.
     for number, index in enumerate(indices):
         key = f"{shard:05d}{number:04d}"
         pair = make_pair(config, index)
@@ -125,11 +126,15 @@ def _scene_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str
 
 def _chart_pair(rng: np.random.Generator, langs: tuple[str, ...]) -> Pair:
     chart = make_chart(rng)
-    asked = human_questions(chart, rng) + augmented_questions(chart, rng)
+    question_answers = human_questions(chart, rng) + augmented_questions(chart, rng)
     return Pair(
         image=draw_chart(chart),
         captions={lang: describe_chart(chart.kind, len(chart.values), lang) for lang in langs},
-        notes={"qa": [{"question": question, "answer": answer} for question, answer in asked]},
+        notes={
+            "qa": [
+                {"question": question, "answer": answer} for question, answer in question_answers
+            ]
+        },
     )
 
 
@@ -147,9 +152,12 @@ def _page_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str,
         box = draw.textbbox(spot, word, font=font(size), anchor="mm")
         ocr.append({"text": word, "box": [round(side) for side in box]})
     text = " ".join(words)
-    asked = [("what is written on the page?", text), ("how many words are there?", str(count))]
+    question_answers = [
+        ("what is written on the page?", text),
+        ("how many words are there?", str(count)),
+    ]
     return Pair(
         image=np.asarray(image),
         captions={lang: describe_page(text, lang) for lang in langs},
-        notes={"ocr": ocr, "qa": [{"question": q, "answer": a} for q, a in asked]},
+        notes={"ocr": ocr, "qa": [{"question": q, "answer": a} for q, a in question_answers]},
     )

@@ -13,7 +13,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from pipelines.images.square import ImageSpec, decode_image, encode_image, squash
+from pipelines.images.square import ImageSpec, decode_image, encode_image, squash_image
 from pipelines.records.hashing import stable_hash
 
 Crop = tuple[int, int, int, int]
@@ -47,16 +47,18 @@ class Augmentation:
             if not 0 <= value <= most:
                 raise ValueError(f"augment_{name} must be in [0, {most:g}], got {value}.")
 
-    def draw(self, seed: int, key: str) -> "Change | None":
+    def draw(self, seed: int, key: str) -> "DrawnAugmentation | None":
         """Returns one picture's change, the same for equal arguments; None if all is off."""
         if not (self.resize or self.jpeg or self.crop):
             return None
+        # All numbers are drawn whatever is switched on, so switching on one change leaves the
+        # others' draws as they were.
         rng = np.random.default_rng(stable_hash(f"augment {seed} {key}"))
         chances, cuts, begins = rng.random(2), rng.random(2), rng.random(2)
         method = METHODS[int(rng.integers(len(METHODS)))]
         low, high = JPEG_QUALITIES
         quality = int(rng.integers(low, high + 1))
-        return Change(
+        return DrawnAugmentation(
             method=method if chances[0] < self.resize else None,
             quality=quality if chances[1] < self.jpeg else None,
             cut=(float(cuts[0]) * self.crop, float(cuts[1]) * self.crop),
@@ -65,7 +67,7 @@ class Augmentation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Change:
+class DrawnAugmentation:
     """The changes drawn for one picture.
 
     Attributes:
@@ -82,18 +84,18 @@ class Change:
 
     def crop_of(self, size: tuple[int, int]) -> Crop | None:
         """Returns the crop of a picture of this size (width, height); None if nothing is cut."""
-        kept = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
+        sides = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
             round((side - keep) * begin)
-            for side, keep, begin in zip(size, kept, self.begin, strict=True)
+            for side, keep, begin in zip(size, sides, self.begin, strict=True)
         ]
-        if tuple(kept) == size:
+        if tuple(sides) == size:
             return None
-        return first[0], first[1], first[0] + kept[0], first[1] + kept[1]
+        return first[0], first[1], first[0] + sides[0], first[1] + sides[1]
 
 
 def augment_image(
-    data: bytes, spec: ImageSpec, change: Change
+    data: bytes, spec: ImageSpec, change: DrawnAugmentation
 ) -> tuple[bytes, tuple[int, int], Crop | None]:
     """Returns the encoded square, the size (width, height) of the whole picture, and its crop.
 
@@ -108,13 +110,13 @@ def augment_image(
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=change.quality)
         image = Image.open(buffer).convert("RGB")
-    return encode_image(_resized(image, spec, change.method), spec.encoding), size, crop
+    return encode_image(_resize(image, spec, change.method), spec.encoding), size, crop
 
 
-def _resized(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:
+def _resize(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:
     side = (spec.image_px, spec.image_px)
     if method is None or image.size == side:
-        return squash(image, spec)
+        return squash_image(image, spec)
     if method == METHODS[-1]:
-        return squash(image, dataclasses.replace(spec, antialias=False))
+        return squash_image(image, dataclasses.replace(spec, antialias=False))
     return image.resize(side, Image.Resampling[method.upper()])

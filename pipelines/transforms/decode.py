@@ -8,7 +8,7 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MediaReader
-from pipelines.transforms.augment import Augmentation, Change, augment_image
+from pipelines.transforms.augment import Augmentation, DrawnAugmentation, augment_image
 from pipelines.transforms.edits import edit_image
 from pipelines.video.client import VideoChild
 from pipelines.video.sampling import FrameSampling
@@ -62,7 +62,7 @@ class DecodeMedia:
         self._config = config
         self._video = video
         self._media: Media | None = None
-        self._results: dict[Change | None, tuple[Pixels | BadInput, str]] = {}
+        self._results: dict[DrawnAugmentation | None, tuple[Pixels | BadInput, str]] = {}
         self.sha256 = ""
 
     def __call__(self, media: Media, item: Item, *, plain: bool = False) -> Pixels:
@@ -76,6 +76,9 @@ class DecodeMedia:
         Raises:
           BadInput: if it cannot be decoded.
         """
+        # Items of one picture share its draw, hence its pixels: the cache below then decodes it
+        # once. A draw of None and a drawn one are cached apart, as `plain` asks for the picture
+        # again.
         key = f"{item.id.partition('#')[0]} {media.source}"
         plain = plain or media.edit is not None  # Images with a benchmark's edit get no other.
         drawn = None if plain else self._config.augmentation.draw(self._config.seed, key)
@@ -93,7 +96,7 @@ class DecodeMedia:
             raise result
         return result
 
-    def _decode(self, media: Media, change: Change | None) -> Pixels:
+    def _decode(self, media: Media, change: DrawnAugmentation | None) -> Pixels:
         if media.video:
             return self._decode_video(media)
         data, spec, crop = self._read.read(media), self._config.image, None

@@ -7,7 +7,7 @@ Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/pali
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pipelines.images.square import ImageSpec, decode_image, encode_image, squash
+from pipelines.images.square import ImageSpec, decode_image, encode_image, squash_image
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Edit
 
@@ -28,7 +28,7 @@ def edit_image(data: bytes, spec: ImageSpec, edit: Edit) -> tuple[bytes, tuple[i
     """
     image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
     image = edit_original(image, edit)
-    small = edit_stored(squash(image, spec), edit, image.size)
+    small = edit_stored(squash_image(image, spec), edit, image.size)
     return encode_image(small, spec.encoding), image.size
 
 
@@ -71,8 +71,9 @@ def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Im
         raise BadInput(f"frame {[round(v, 3) for v in edit.frame]} shows nothing of the image")
     pixels = np.array(image)
     height, width = pixels.shape[:2]
-    left, right = (_pixel(x, width) for x in (x0, x1))
-    top, bottom = (_pixel(y, height) for y in (y0, y1))
+    left, right = (_frame_pixel(x, width) for x in (x0, x1))
+    top, bottom = (_frame_pixel(y, height) for y in (y0, y1))
+    # Sides outside of the picture are left out, while those inside are drawn to its border.
     rows = slice(max(top, 0), min(bottom, height - 1) + 1)
     columns = slice(max(left, 0), min(right, width - 1) + 1)
     for row in (top, bottom):
@@ -84,7 +85,7 @@ def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Im
     return Image.fromarray(pixels)
 
 
-def _pixel(fraction: float, side: int) -> int:
+def _frame_pixel(fraction: float, side: int) -> int:
     return int(np.float32(fraction) * np.float32(side - 1))
 
 
@@ -94,6 +95,7 @@ def _write_label(
     """Draws a white rectangle with the text, centred, in the largest font (up to 100) that fits."""
     draw.rectangle(box, fill=(255, 255, 255))
     width, height = box[2] - box[0], box[3] - box[1]
+    # Bisection over font sizes: `low` always fits, or is 1.
     low, high = 1, _LARGEST_FONT
     while low < high:
         middle = (low + high + 1) // 2

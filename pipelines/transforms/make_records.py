@@ -6,7 +6,7 @@ from pipelines.records.schema import BadInput, Record, Reject
 from pipelines.sources.item import Item
 from pipelines.transforms.decode import DecodeMedia, Pixels
 from pipelines.transforms.inputs import InputDigest
-from pipelines.transforms.render import render
+from pipelines.transforms.render import render_record
 
 
 class MakeRecords:
@@ -31,7 +31,7 @@ class MakeRecords:
         for item in items:
             if item.id == previous:
                 self._note(item, [])
-                yield item, _reject(item, "read", "duplicate id", "")
+                yield item, _reject_item(item, "read", "duplicate id", "")
             else:
                 yield item, self._record(item)
             previous = item.id
@@ -42,38 +42,40 @@ class MakeRecords:
         The second of two with the same id is a reject. Memory holds all ids.
         """
         if item.id in self._seen:
-            return _reject(item, "read", "duplicate id", "")
+            return _reject_item(item, "read", "duplicate id", "")
         self._seen.add(item.id)
         return self._record(item)
 
     def _record(self, item: Item) -> Record | Reject:
+        # The digest gets the item even if its media cannot be read: a file that appears later must
+        # change the digest, or the shard with its reject would be re-used.
         pixels: list[Pixels] = []
         try:
             for media in item.media:
                 pixels.append(self._decode(media, item))
         except BadInput as error:
-            return _reject(item, "decode", str(error), self._decode.sha256)
+            return _reject_item(item, "decode", str(error), self._decode.sha256)
         finally:
             self._note(item, pixels)
         try:
             return self._render(item, pixels)
         except BadInput as error:
-            return _reject(item, "render", str(error), pixels[0].sha256)
+            return _reject_item(item, "render", str(error), pixels[0].sha256)
 
     def _note(self, item: Item, pixels: list[Pixels]) -> None:
         if self._inputs is not None:
-            self._inputs.add(item, [one.sha256 for one in pixels])
+            self._inputs.add(item, [decoded.sha256 for decoded in pixels])
 
     def _render(self, item: Item, pixels: list[Pixels]) -> Record:
         """Returns the record; uses the whole picture if a random crop cuts off its objects."""
         try:
-            return render(item, pixels)
+            return render_record(item, pixels)
         except BadInput:
             if not any(one.crop for one in pixels):
                 raise
-        return render(item, [self._decode(media, item, plain=True) for media in item.media])
+        return render_record(item, [self._decode(media, item, plain=True) for media in item.media])
 
 
-def _reject(item: Item, stage: str, reason: str, sha256: str) -> Reject:
+def _reject_item(item: Item, stage: str, reason: str, sha256: str) -> Reject:
     source = item.media[0].source
     return Reject(id=item.id, stage=stage, reason=reason, source=source, source_sha256=sha256)

@@ -17,10 +17,10 @@ from typing import BinaryIO
 
 from PIL import Image
 
-from pipelines.images.square import ImageSpec, check_size, encode_image, squash
+from pipelines.images.square import ImageSpec, check_size, encode_image, squash_image
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DECODERS, choose
-from pipelines.video.probe import OutOfMemory, probe
+from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.probe import OutOfMemory, probe_video
 from pipelines.video.sampling import FrameSampling
 
 
@@ -36,10 +36,11 @@ def main() -> None:
     output.write(b"ready\n")
     output.flush()
     for line in sys.stdin.buffer:
-        _answer(json.loads(line), output)
+        _answer_request(json.loads(line), output)
 
 
-def _answer(request: dict, output: BinaryIO) -> None:
+def _answer_request(request: dict, output: BinaryIO) -> None:
+    # Answer: {"size", …, "sizes": [n0, n1]}\n, then n0 and n1 bytes of encoded frames.
     header: dict
     images: list[bytes] = []
     # This timer counts all threads in fractions of a second; RLIMIT_CPU takes whole seconds only.
@@ -72,26 +73,32 @@ def sample_video(
     Raises:
       BadInput: if the video cannot be decoded, holds less than it declares, or has a refused size.
     """
-    info = probe(path)
+    # Frames are encoded as they come, so that only one raw frame is in memory; each is decoded once
+    # and then put wherever a window asks for it:
+    #
+    #   windows [0.0, 0.4], [0.4, 0.8]  ─▶  times 0.0 0.4 0.8  ─▶  order 0 1 1 2
+    info = probe_video(path)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
     check_size(info.width, info.height, **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
-    used = choose(decoder, info)
+    decoder_used = choose_decoder(decoder, info)
     size, decoded, encoded = (0, 0), [], []
-    for time, pixels in DECODERS[used](path, info, times):  # Only one raw frame is in memory.
+    for time, pixels in DECODERS[decoder_used](
+        path, info, times
+    ):  # Only one raw frame is in memory.
         image = Image.fromarray(pixels)
         size = image.size
         decoded.append(time)
-        encoded.append(encode_image(squash(image, spec), spec.encoding))
-    place = {time: i for i, time in enumerate(times)}
-    order = [place[window[i]] for window in windows for i in sampling.loop(len(window))]
+        encoded.append(encode_image(squash_image(image, spec), spec.encoding))
+    position = {time: i for i, time in enumerate(times)}
+    order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]
     header = {
         "size": size,
         "requested": [times[i] for i in order],
         "decoded": [decoded[i] for i in order],
         "num_windows": len(windows),
-        "decoder": used,
+        "decoder": decoder_used,
     }
     return header, [encoded[i] for i in order]
 

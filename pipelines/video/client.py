@@ -87,11 +87,11 @@ class VideoChildLostError(RuntimeError):
     """Several children in a row were killed or stalled, and the clip was not the cause."""
 
 
-class _ClipFailed(Exception):
+class _ClipFailure(Exception):
     """The clip exceeded a limit of its child or crashed it."""
 
 
-class _ChildLost(Exception):
+class _ChildLoss(Exception):
     """The child was killed, stalled or did not start, for a reason outside of the clip."""
 
 
@@ -118,26 +118,32 @@ class VideoChild:
             "decoder": self._limits.decoder,
             "cpu_s": self._limits.cpu_s,
         }
-        own = lost = 0
+        # what happened to the child        whose fault                then
+        # answered with an error             the clip's                 reject
+        # out of time or memory, crashed     the clip's, if the child   a fresh child; the second
+        #                                    had decoded nothing else   time in a row: reject
+        # killed, stalled, did not start     the machine's              a fresh child; the third
+        #                                                               time: the run fails
+        clip_failures = child_losses = 0
         while True:
             try:
                 header, images = self._ask(request)
                 break
-            except _ClipFailed as failure:
+            except _ClipFailure as failure:
                 # Earlier clips leave fragmented memory and full caches. So only a failure in a
                 # child that has decoded no other clip counts against this one.
-                own += self._clips == 1
+                clip_failures += self._clips == 1
                 self.close()
-                if own == _OWN_FAILURES:
+                if clip_failures == _OWN_FAILURES:
                     raise BadInput(str(failure)) from failure
-            except _ChildLost as failure:
-                lost += 1
+            except _ChildLoss as failure:
+                child_losses += 1
                 self.close()
-                if lost == _OUTSIDE_FAILURES:
+                if child_losses == _OUTSIDE_FAILURES:
                     raise VideoChildLostError(
-                        f"the process that decodes {path} was lost {lost} times: {failure}. The "
-                        f"clip is not to blame; look at the machine's memory and its load, then "
-                        f"run this again."
+                        f"the process that decodes {path} was lost {child_losses} times: "
+                        f"{failure}. The clip is not to blame; look at the machine's memory and "
+                        f"its load, then run this again."
                     ) from failure
         if "error" in header:
             raise BadInput(header["error"])
@@ -186,7 +192,7 @@ class VideoChild:
         except (EOFError, BrokenPipeError):
             raise self._verdict(process.wait()) from None
         if "limit" in header:
-            raise _ClipFailed(header["limit"])
+            raise _ClipFailure(header["limit"])
         images = []
         for size in header["sizes"]:
             images.append(data[:size])
@@ -195,13 +201,16 @@ class VideoChild:
 
     def _verdict(self, status: int) -> Exception:
         """Returns the exception for a child that ended in the middle of a clip."""
+        # The child's own timer, an exit of its own (an uncaught error) and crashes are the clip's
+        # doing. Any other signal, such as SIGKILL of the kernel's out-of-memory killer, comes from
+        # outside.
         if status == -signal.SIGPROF:
-            return _ClipFailed(f"decoding took more than {self._limits.cpu_s:g} s of CPU time")
+            return _ClipFailure(f"decoding took more than {self._limits.cpu_s:g} s of CPU time")
         if status >= 0:
-            return _ClipFailed(f"the decoder died (exit status {status})")
+            return _ClipFailure(f"the decoder died (exit status {status})")
         if -status in _CRASHES:
-            return _ClipFailed(f"the decoder died ({signal.Signals(-status).name})")
-        return _ChildLost(f"killed by signal {-status}")
+            return _ClipFailure(f"the decoder died ({signal.Signals(-status).name})")
+        return _ChildLoss(f"killed by signal {-status}")
 
     def _line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
         while b"\n" not in self._buffer:
@@ -220,9 +229,11 @@ class VideoChild:
 
     def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
         assert process.stdout is not None
+        # A watchdog on wall time, far above the limit on processor time, which the child enforces
+        # itself.
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-            raise _ChildLost("it stalled")
+            raise _ChildLoss("it stalled")
         data = os.read(process.stdout.fileno(), 1 << 20)
         if not data:
             raise EOFError
@@ -239,25 +250,27 @@ class VideoChild:
         if self._process is not None and self._clips >= self._limits.clips_per_child:
             self.close()
         if self._process is None:
+            # A process with a clean start and its own address space, not a fork: a fork would
+            # inherit this one's memory, threads and locks.
             memory = str(self._limits.memory_mb << 20)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", child.__name__, memory],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=_environment(),
+                env=_child_environment(),
             )
             self._clips, self._buffer = 0, b""
             try:
                 self._line(self._process, time.monotonic() + _STARTUP_S)  # It is ready.
             except EOFError:
                 status = self._process.wait()
-                raise _ChildLost(f"it did not start (exit status {status})") from None
+                raise _ChildLoss(f"it did not start (exit status {status})") from None
         self._clips += 1
         return self._process
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,

@@ -1,8 +1,8 @@
 """Two decoders, one interface: the frame shown at each requested time, upright, in RGB.
 
 PyAV decodes in sequence and is always right; in H.264 it skips frames that no wanted frame needs.
-decord seeks. Its frame indices were exact only for the files that `choose` allows; for others it
-returned wrong frames without an error.
+decord seeks. Its frame indices were exact only for the files that `choose_decoder` allows; for
+others it returned wrong frames without an error.
 """
 
 import bisect
@@ -14,7 +14,7 @@ import av.error
 import numpy as np
 
 from pipelines.records.schema import BadInput
-from pipelines.video.probe import OutOfMemory, Probe, one_line, open_video, video_stream
+from pipelines.video.probe import OutOfMemory, Probe, describe_error, open_video, video_stream
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -58,35 +58,37 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
 
 def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by decoding in sequence up to the last time."""
-    shown: tuple[float, av.VideoFrame] | None = None
+    shown_frame: tuple[float, av.VideoFrame] | None = None
     start, decoded, num_found = None, 0, 0
     try:
         with open_video(path) as container:
             stream = video_stream(container)
             stream.codec_context.thread_count = 1
             rate = float(stream.average_rate or stream.guessed_rate or 25)
-            # A frame is shown until the next one begins, so `shown` is yielded for every requested
-            # time before the next frame's time.
+            # A frame is shown until the next one begins, so `shown_frame` is yielded for every
+            # requested time before the next frame's time.
             for frame in container.decode(stream):
-                stamp = _stamp(frame, info, decoded, rate)
+                stamp = _display_time(frame, info, decoded, rate)
                 start = stamp if start is None else start
-                while shown and stamp - start > times[num_found] + _EPSILON:
-                    yield shown[0], _upright(shown[1])
+                while shown_frame and stamp - start > times[num_found] + _EPSILON:
+                    yield shown_frame[0], _upright_pixels(shown_frame[1])
                     num_found += 1
                     if num_found == len(times):
                         return
-                shown = (stamp - start, frame)
+                shown_frame = (stamp - start, frame)
                 decoded += 1
     except MemoryError as error:
         raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise BadInput(f"undecodable video after {decoded} frames: {one_line(error)}") from error
-    if shown is None:
+        raise BadInput(
+            f"undecodable video after {decoded} frames: {describe_error(error)}"
+        ) from error
+    if shown_frame is None:
         raise BadInput("no frame could be decoded")
     if decoded < len(info.times) * (1 - _LOST_TOLERANCE) - _LOST_SLACK:
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
     for _ in range(num_found, len(times)):
-        yield shown[0], _upright(shown[1])
+        yield shown_frame[0], _upright_pixels(shown_frame[1])
 
 
 def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
@@ -96,7 +98,11 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
     frames that no other frame refers to. It reads packets in sequence and never seeks, since
     containers' indexes may be wrong.
     """
-    indices = _shown_at(info, times)
+    # Packets in decoding order, starts at 0 and 8, packets 5 and 9 wanted:
+    #
+    #   packet   0 1 2 3 4 5 6 7 8 9 10 11
+    #   decoded  ■ ■ ■ ■ ■ ■     ■ ■            runs {0: 5, 8: 9}
+    indices = _frames_shown_at(info, times)
     ordered = sorted(info.stamps)
     wanted = [ordered[i] for i in indices]
     number = {stamp: i for i, stamp in enumerate(info.stamps)}
@@ -122,7 +128,7 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
                 codec.flush_buffers()
             for frame in frames:
                 while frame.pts == wanted[num_found]:
-                    yield info.times[indices[num_found]], _upright(frame)
+                    yield info.times[indices[num_found]], _upright_pixels(frame)
                     num_found += 1
                     if num_found == len(wanted):
                         return
@@ -132,7 +138,9 @@ def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fr
     """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
-    wanted = _shown_at(info, times)
+    # Three checks before decord is believed: it counts as many frames as the probe, shows them at
+    # the same times, and raises nothing. Otherwise PyAV decodes.
+    wanted = _frames_shown_at(info, times)
     try:
         reader = decord.VideoReader(path, num_threads=1)
         if len(reader) != len(info.times):
@@ -151,7 +159,7 @@ Decoder = Callable[[str, Probe, Sequence[float]], Iterator[Frame]]
 DECODERS: dict[str, Decoder] = {"pyav": decode_pyav, "decord": decode_decord}
 
 
-def choose(preferred: str, info: Probe) -> str:
+def choose_decoder(preferred: str, info: Probe) -> str:
     """Returns the decoder to use: decord only for files on which it is exact, else PyAV."""
     exact = (
         info.codec in _DECORD_CODECS
@@ -163,12 +171,12 @@ def choose(preferred: str, info: Probe) -> str:
     return "decord" if preferred == "decord" and exact else "pyav"
 
 
-def _shown_at(info: Probe, times: Sequence[float]) -> list[int]:
+def _frames_shown_at(info: Probe, times: Sequence[float]) -> list[int]:
     """Returns, for each time, the index in display order of the frame shown at that time."""
     return [bisect.bisect_right(info.times, time + _EPSILON) - 1 for time in times]
 
 
-def _stamp(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
+def _display_time(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
     """Returns the time at which a frame is shown [s].
 
     Decoders return frames in display order. AVI stores no display times: FFmpeg invents them in
@@ -179,7 +187,7 @@ def _stamp(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> floa
     return decoded / rate if frame.time is None else float(frame.time)
 
 
-def _upright(frame: av.VideoFrame) -> np.ndarray:
+def _upright_pixels(frame: av.VideoFrame) -> np.ndarray:
     """Returns the pixels with the rotation of the display matrix applied, as players do."""
     pixels = frame.to_ndarray(format="rgb24")
     return np.ascontiguousarray(np.rot90(pixels, k=round(frame.rotation / 90) % 4))

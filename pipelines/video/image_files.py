@@ -19,7 +19,7 @@ from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.sampling import FrameSampling
 
 
-def stored_images(
+def prepare_image_files(
     paths: Sequence[str],
     image_px: int,
     *,
@@ -41,6 +41,7 @@ def stored_images(
       ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
     try:
+        # The source decides the resize filter, so it must be known before any file is prepared.
         video = [path for path in paths if not _is_image(path)]
         if video and len(paths) > 1:
             raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")
@@ -53,8 +54,8 @@ def stored_images(
         raise ConfigError(str(error)) from None
     stored = ImageSpec(image_px=image_px, antialias=spec.antialias)
     if video:
-        return _frames(paths[0], spec, stored, frames, stride)
-    return tuple(_stored_image(path, stored) for path in paths)
+        return _sample_frames(paths[0], spec, stored, frames, stride)
+    return tuple(_prepare_image_file(path, stored) for path in paths)
 
 
 def _is_image(path: str) -> bool:
@@ -64,17 +65,17 @@ def _is_image(path: str) -> bool:
     except UnidentifiedImageError:
         return False
     except (ValueError, SyntaxError, Image.DecompressionBombError):
-        return True  # An image, though a bad one: `_stored_image` says what is wrong with it.
+        return True  # An image, though a bad one: `_prepare_image_file` says what is wrong with it.
 
 
-def _stored_image(path: str, spec: ImageSpec) -> bytes:
+def _prepare_image_file(path: str, spec: ImageSpec) -> bytes:
     try:
         return prepare_image(Path(path).read_bytes(), spec)[0]
     except BadInput as error:
         raise ConfigError(f"image {path} is refused: {error}.") from None
 
 
-def _frames(
+def _sample_frames(
     path: str, source: SourceSpec, spec: ImageSpec, frames: int | None, stride: int | None
 ) -> tuple[bytes, ...]:
     child = VideoChild(VideoLimits())

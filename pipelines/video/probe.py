@@ -71,7 +71,7 @@ class Probe:
     starts: tuple[int, ...] = ()
 
 
-def probe(path: str) -> Probe:
+def probe_video(path: str) -> Probe:
     """Returns the properties of a video file.
 
     Raises:
@@ -80,13 +80,13 @@ def probe(path: str) -> Probe:
     try:
         with open_video(path) as container:
             stream = video_stream(container)
-            return _probe(container, stream)
+            return _probe_stream(container, stream)
     except MemoryError as error:  # Python's or FFmpeg's.
         raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(f"unreadable video: {one_line(error)}") from error
+        raise BadInput(f"unreadable video: {describe_error(error)}") from error
 
 
 def open_video(path: str) -> InputContainer:
@@ -105,7 +105,7 @@ def video_stream(container: InputContainer) -> VideoStream:
     return best if best in streams else streams[0]  # type: ignore[return-value]
 
 
-def one_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns an error's type and text without the file name, so it does not depend on the path."""
     text = getattr(error, "strerror", None) or str(error)
     return f"{type(error).__name__}: {' '.join(text.split())[:120]}"
@@ -116,9 +116,11 @@ def _video_streams(container: InputContainer) -> list[VideoStream]:
     return [s for s in container.streams.video if not s.disposition & cover]
 
 
-def _probe(container: InputContainer, stream: VideoStream) -> Probe:
+def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
     rate = float(stream.average_rate or stream.guessed_rate or 25)
     base = float(stream.time_base) if stream.time_base else 0.0
+    # One pass over the packets, without decoding, collects when each frame is shown, which packets
+    # an edit list hides, and at which packets decoding may begin.
     times, ends, hidden = [], [], 0
     stamps, starts, length = [], [], _length_size(stream)
     for packet in container.demux(stream):
@@ -137,11 +139,14 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
         stamps.append(packet.pts)
     if not times:
         raise BadInput("no video packets")
+    # Packets come in decoding order; B-frames are shown in another.
+    #
+    #   decoding order  I0 P3 B1 B2      shown at  0 3 1 2  ─▶  sorted  0 1 2 3
     times.sort()
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
     codec = stream.codec_context
-    if not length or hidden or not _told_apart(stamps, starts):
+    if not length or hidden or not _are_stamps_unique(stamps, starts):
         stamps, starts = [], []
     return Probe(
         format=container.format.name,
@@ -158,7 +163,7 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
     )
 
 
-def _told_apart(stamps: list[int | None], starts: list[int]) -> bool:
+def _are_stamps_unique(stamps: list[int | None], starts: list[int]) -> bool:
     """Returns whether stamps identify frames, and packet 0 is both a start and shown first."""
     if starts[:1] != [0] or None in stamps or len(set(stamps)) < len(stamps):
         return False
@@ -178,6 +183,7 @@ def _is_idr(data: bytes, length: int) -> bool:
 
     A container's key-frame flag is not enough: later pictures may refer past such a frame.
     """
+    # length | unit | length | unit …   The low 5 bits of a unit's first byte are its type.
     at = 0
     while at + length < len(data):
         if data[at + length] & 31 == _IDR:
@@ -190,16 +196,20 @@ def _check_complete(
     container: InputContainer, stream: VideoStream, present: int, duration: float
 ) -> None:
     """Refuses files with fewer frames or seconds than declared; FFmpeg reads them without error."""
-    declared, own = stream.frames, 0.0
+    # A download that broke off still opens and plays; only its header says that more was meant.
+    declared, stream_seconds = stream.frames, 0.0
     if stream.duration and stream.time_base:
-        own = float(stream.duration * stream.time_base)
+        stream_seconds = float(stream.duration * stream.time_base)
     # Packets after the end of an edit list are left out, but its duration is the stream's.
     frame = 1 / float(stream.average_rate or stream.guessed_rate or 25)
-    whole = own and duration >= own * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK * frame
-    if present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK and not whole:
+    is_whole = (
+        stream_seconds
+        and duration >= stream_seconds * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK * frame
+    )
+    if present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK and not is_whole:
         raise BadInput(f"truncated: {present} of {declared} declared frames are present")
-    seconds = own
-    if not declared and not own and container.duration:
+    seconds = stream_seconds
+    if not declared and not stream_seconds and container.duration:
         seconds = container.duration / av.time_base
     if seconds and duration < seconds * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK:
         raise BadInput(f"truncated: {duration:.1f} of {seconds:.1f} declared seconds are present")

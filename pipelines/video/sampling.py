@@ -60,15 +60,19 @@ class FrameSampling:
         if self.start >= duration > 0:
             raise BadInput(f"the part from {self.start:g} s begins after the end, {duration:.2f} s")
         end = duration if self.end is None else min(self.end, duration)
+        # Four frames at distance `step` in a part of the video; `free` is the room to move them in:
+        #
+        #   start |x---x---x---x········| end    "first":  begin 0.0
+        #         |····x---x---x---x····|        "centre": begin 0.5    free = 8 dots
         step = self.stride / STORAGE_FPS
         free = max(0.0, end - self.start - (self.num_frames - 1) * step)
         begin = {"first": 0.0, "centre": 0.5, "random": self.draw}[self.window]
-        found = []
+        windows = []
         for number in range(self.num_windows if free else 1):
             first = self.start + free * ((begin + number / self.num_windows) % 1)
             times = [first + i * step for i in range(self.num_frames)]
-            found.append([t for i, t in enumerate(times) if i == 0 or t < end - 1e-6])
-        return found
+            windows.append([t for i, t in enumerate(times) if i == 0 or t < end - 1e-6])
+        return windows
 
     def loop(self, num_decoded: int) -> list[int]:
         """Returns the decoded frame's index for each of `num_frames`; short videos repeat them."""

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.prepare.raw_files import raw_files
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare.raw_files import list_raw_files
+from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.video.decoders import decode_pyav
-from pipelines.video.probe import probe
+from pipelines.video.probe import probe_video
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -26,7 +26,7 @@ pytestmark = [
 def run(tmp_path, source: str, split: str, path: str, rate: float = 0.0) -> Dataset:
     config = PrepareConfig(image_px=28, num_frames=4, num_workers=2, max_reject_rate=rate)
     out = str(tmp_path / "out")
-    prepare(config, source=source, split=split, data_root=str(DATA), out=out, path=path)
+    prepare_dataset(config, source=source, split=split, data_root=str(DATA), out=out, path=path)
     dataset = Dataset(out)
     ids = [r.id for r in dataset.records()] + [r.id for r in dataset.rejects()]
     assert len(set(ids)) == dataset.info.num_inputs
@@ -44,7 +44,7 @@ def test_chartqa(tmp_path):
     asked = {(r.prefix, r.answers[0]) for r in dataset.records()}
     assert asked == {(row["query"], row["label"]) for row in rows}
     where = {"source": "chartqa", "split": "val", "data_root": str(DATA)}
-    assert len(list(raw_files(PrepareConfig(), **where, work=str(tmp_path / "work")))) == 11
+    assert len(list(list_raw_files(PrepareConfig(), **where, work=str(tmp_path / "work")))) == 11
 
 
 def test_nlvr_uses_every_picture_once(tmp_path):
@@ -84,7 +84,7 @@ def test_frames_of_published_videos_are_those_of_decoding_in_sequence():
     names = [*DATA.glob("videos/**/*.m[pko][4v]"), *DATA.glob("web_image_text/**/*.mp4")]
     begun = 0
     for path in map(str, names):
-        info = probe(path)
+        info = probe_video(path)
         times = [info.duration * i / 16 for i in range(16)]
         found = decode_pyav(path, info, times)
         whole = decode_pyav(path, dataclasses.replace(info, starts=()), times)

@@ -26,7 +26,7 @@ class DatasetSpec:
 def make(work: Work) -> Iterator[Progress]:
     """Prepares the dataset of a `DatasetSpec`; unchanged shards are taken from an earlier one."""
     from pipelines.prepare.job import Earlier
-    from pipelines.prepare.run import make as make_dataset
+    from pipelines.prepare.run import make_dataset
 
     spec: DatasetSpec = work.config
     # User data is read in place; a drawn corpus is an artifact.

@@ -47,10 +47,10 @@ def make(work: Work) -> Iterator[Progress]:
 
 
 def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
-    from pipelines.prepare.raw_files import raw_files
+    from pipelines.prepare.raw_files import list_raw_files
 
     count = total = 0
-    found = raw_files(
+    found = list_raw_files(
         spec.prepare,
         source=with_code(spec.reader),
         split=spec.split,

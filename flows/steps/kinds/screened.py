@@ -9,11 +9,11 @@ from infra.progress import Progress
 
 def make(work: Work) -> Iterator[Progress]:
     """Compares the input `dataset` with itself and with all other inputs, by `HygieneConfig`."""
-    from pipelines.hygiene.screen import screen
+    from pipelines.hygiene.screen import screen_dataset
 
     against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
     counts = yield from streamed(
-        lambda report: screen(
+        lambda report: screen_dataset(
             str(work.inputs["dataset"]),
             work.config,
             against=against,

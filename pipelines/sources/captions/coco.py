@@ -10,81 +10,85 @@ NoCaps can also be read from the Hub's lmms-lab/NoCaps, which lacks the domain. 
 the Hub are all of val2014 or of val2017: none has Karpathy's splits.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    grouped,
-    image_folder,
-    load_list,
-    question,
-    read_rows,
-    text_of,
-    texts_of,
+from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import group_rows, load_list, read_file
+
+_COCOCAP_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
+
+COCOCAP = Benchmark(
+    name="cococap",
+    config="cococap",
+    prompt="caption en",
+    text_len=32,
+    metric="cider",
+    beams=2,
+    tune_split="train[:98%]+restval",
+    final_split="train+restval",
+    eval_split="val",
+    rows=(Row(titles=("COCO-Captions",), split="val", size=5_000),),
+    num_train=113_287,
+    recipes={224: _COCOCAP_RECIPE, 448: _COCOCAP_RECIPE},
 )
-from pipelines.sources.spec import published
+
+NOCAPS = zero_shot(
+    COCOCAP,
+    name="nocaps",
+    eval_split="val",
+    rows=(Row(titles=("NoCaps",), split="val", size=4_500),),
+)
 
 KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/dataset_coco.json")
 
 
-def _read_coco(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
 
     def make(row: dict) -> Item | None:
         if row["split"] != split:
             return None
-        captions = [said for sentence in row["sentences"] if (said := sentence["raw"]).strip()]
+        captions = [raw for sentence in row["sentences"] if (raw := sentence["raw"]).strip()]
         if not captions:
             raise BadInput(f"image {row['cocoid']} has no caption")
         media = corpus.media(folders[row["filepath"]] / row["filename"])
         key = int(row["cocoid"])
-        return question(
-            BENCHMARKS["cococap"], split, media, key, "", captions, meta={"image_id": key}
-        )
+        return question_item(COCOCAP, split, media, key, "", captions, meta={"image_id": key})
 
-    rows = load_list(corpus, file, "images")
-    yield from read_rows(corpus, file, f"cococap/{split}", rows, make)
+    yield from read_file(corpus, file, f"cococap/{split}", make, key="images")
 
 
-def _read_nocaps(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder = image_folder(corpus, "Images/" + {"val": "validation"}.get(split, split), "openimages")
-    listed = load_list(corpus, file, "annotations") if split == "val" else []
-    captions = {group[0].get("image_id"): group for group in grouped(listed, "image_id")}
-
-    def make(row: dict) -> Item:
-        said = [text_of(one, "caption") for one in captions.get(row["id"], ())]
-        if split == "val" and not said:
-            raise BadInput(f"image {row['id']} has no caption")
-        return question(
-            BENCHMARKS["nocaps"],
-            split,
-            corpus.media(folder / row["file_name"]),
-            row["id"],
-            "",
-            said,
-            meta={"image_id": row["id"], "domain": row.get("domain", "")},
-        )
-
-    rows = load_list(corpus, file, "images")
-    yield from read_rows(corpus, file, f"nocaps/{split}", rows, make)
-
-
-def _read_nocaps_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    listed = []
+    if split == "val" and not isinstance(file, list):
+        listed = load_list(corpus, file, "annotations")
+    captions_of = {group[0].get("image_id"): group for group in group_rows(listed, "image_id")}
     pictures = Pictures(corpus)
 
-    def make(table: Path, row: dict) -> Item:
-        said = texts_of(row, "annotations_captions") if split == "val" else []
-        media = pictures.keep(table, row["image"], text_of(row, "image_file_name"))
-        key, meta = row["image_id"], {"image_id": row["image_id"], "domain": row.get("domain", "")}
-        return question(BENCHMARKS["nocaps"], split, media, key, "", said, meta=meta)
+    def make(row: dict) -> Item:
+        if isinstance(row, TableRow):
+            captions = texts_under(row, "annotations_captions") if split == "val" else []
+            media = pictures.store(row, text_under(row, "image_file_name"))
+            key = row["image_id"]
+        else:
+            key = row["id"]
+            captions = [
+                text_under(annotation, "caption") for annotation in captions_of.get(key, ())
+            ]
+            if split == "val" and not captions:
+                raise BadInput(f"image {key} has no caption")
+            media = corpus.media(folder / row["file_name"])
+        meta = {"image_id": key, "domain": row.get("domain", "")}
+        return question_item(NOCAPS, split, media, key, "", captions, meta=meta)
 
-    yield from read_tables(corpus, f"nocaps/{split}", tables, make)
+    yield from read_file(corpus, file, f"nocaps/{split}", make, key="images")
 
 
 def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -93,22 +97,19 @@ def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["cococap"],
+    published_source(
+        COCOCAP,
         splits=("train", "restval", "val", "test"),
         files=lambda split: (KARPATHY,),
         read=_read_coco,
         publisher="cs.stanford.edu/people/karpathy/deepimagesent (caption_datasets.zip)",
     ),
-    or_tables(
-        published(
-            BENCHMARKS["nocaps"],
-            splits=("val", "test"),
-            files=_nocaps_files,
-            read=_read_nocaps,
-            publisher="nocaps.org/download",
-        ),
-        {"val": named("validation"), "test": named("test")},
-        _read_nocaps_tables,
+    published_source(
+        NOCAPS,
+        splits=("val", "test"),
+        files=_nocaps_files,
+        read=_read_nocaps,
+        publisher="nocaps.org/download",
+        tables={"val": table_patterns("validation"), "test": table_patterns("test")},
     ),
 )

@@ -12,75 +12,56 @@ it is taken only from the rows that translate into German.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.captions.coco import KARPATHY
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    image_folder,
-    indexed,
-    json_lines,
-    load_list,
-    question,
-    read_rows,
-    text_of,
-    texts_of,
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
+
+_COCO35L_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35))
+
+COCO35L = Benchmark(
+    name="coco35l",
+    config="coco35l",
+    prompt="caption {lang}",
+    text_len=32,
+    metric="cider",
+    final_split="train",
+    eval_split="dev_en",
+    rows=(Row(titles=("COCO-35L (en)", "COCO-35L"), split="dev_en", size=5_000),),
+    num_train=113_287 * 35,
+    recipes={224: _COCO35L_RECIPE, 448: _COCO35L_RECIPE},
 )
-from pipelines.sources.spec import published
 
-COCO35L = (
-    "ar",
-    "bn",
-    "cs",
-    "da",
-    "de",
-    "el",
-    "en",
-    "es",
-    "fa",
-    "fi",
-    "fil",
-    "fr",
-    "he",
-    "hi",
-    "hr",
-    "hu",
-    "id",
-    "it",
-    "ja",
-    "ko",
-    "mi",
-    "nl",
-    "no",
-    "pl",
-    "pt",
-    "ro",
-    "ru",
-    "sv",
-    "sw",
-    "te",
-    "th",
-    "tr",
-    "uk",
-    "vi",
-    "zh",
+XM3600 = zero_shot(
+    COCO35L,
+    name="xm3600",
+    eval_split="en",
+    rows=(Row(titles=("XM3600 (en)", "XM3600"), split="en", size=3_600),),
 )
-XM3600 = tuple(sorted((*COCO35L, "quz")))
+
+LANGUAGES = (
+    "ar", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fil", "fr",
+    "he", "hi", "hr", "hu", "id", "it", "ja", "ko", "mi", "nl", "no", "pl",
+    "pt", "ro", "ru", "sv", "sw", "te", "th", "tr", "uk", "vi", "zh",
+)  # fmt: skip
+_XM3600_LANGUAGES = tuple(sorted((*LANGUAGES, "quz")))
 
 
-def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Found:
+def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Listing:
     """Sorts the lines into a file per language, so that memory holds one language at a time."""
     part, _, only = split.partition("_")
-    wanted = (only,) if only else COCO35L
+    wanted = (only,) if only else LANGUAGES
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
-    listed = indexed(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
+    listed = index_rows(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
     images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
     with TemporaryDirectory() as folder, ExitStack() as files:
         sorted_lines = {
@@ -88,39 +69,38 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Fo
             for lang in wanted
         }
 
-        def note(line: Callable[[], Mapping]) -> None:
-            row = line()
+        def sort_line(row: Mapping) -> None:
             image = int(str(row["image_id"]).partition("_")[0])
-            captions = {row["trg_lang"]: text_of(row, "translation_tokenized")}
+            captions = {row["trg_lang"]: text_under(row, "translation_tokenized")}
             if row["trg_lang"] == "de":
-                captions["en"] = text_of(row, "caption_tokenized")
+                captions["en"] = text_under(row, "caption_tokenized")
             for lang, caption in captions.items():
                 if lang in sorted_lines:
                     print(json.dumps([image, caption]), file=sorted_lines[lang])
 
-        yield from read_rows(corpus, lines, f"coco35l/{split}", json_lines(lines), note)
+        yield from read_file(corpus, lines, f"coco35l/{split}", sort_line, form="lines")
         for lang, file in sorted_lines.items():
             file.seek(0)
             captions: dict[int, list[str]] = defaultdict(list)
             for line in file:
                 image, caption = json.loads(line)
                 captions[image].append(caption)
-            yield from _records(corpus, part, lang, lines, captions, images)
+            yield from _caption_items(corpus, part, lang, lines, captions, images)
 
 
-def _records(
+def _caption_items(
     corpus: Corpus,
     part: str,
     lang: str,
     file: Path,
     captions: Mapping[int, list[str]],
     images: Mapping[int, Path],
-) -> Found:
+) -> Listing:
     def make(image: int) -> Item:
         if image not in images:
             raise BadInput(f"image {image} is not in dataset_coco.json")
-        return question(
-            BENCHMARKS["coco35l"],
+        return question_item(
+            COCO35L,
             part,
             corpus.media(images[image]),
             lang,
@@ -133,16 +113,15 @@ def _records(
     yield from read_rows(corpus, file, f"coco35l/{part}_{lang}", sorted(captions), make)
 
 
-def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Found:
-    def make(line) -> Item | None:
-        row = line()
+def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
+    def make(row: dict) -> Item | None:
         if split not in row:
             return None
         key = str(row["image/key"])
         media = corpus.media(corpus.folder / "images" / f"{key}.jpg")
-        captions = texts_of(row[split], "caption")
-        return question(
-            BENCHMARKS["xm3600"],
+        captions = texts_under(row[split], "caption")
+        return question_item(
+            XM3600,
             split,
             media,
             split,
@@ -152,7 +131,7 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Found:
             meta={"image_id": key},
         )
 
-    yield from read_rows(corpus, file, f"xm3600/{split}", json_lines(file), make)
+    yield from read_file(corpus, file, f"xm3600/{split}", make, form="lines")
 
 
 def _coco35l_files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -161,17 +140,17 @@ def _coco35l_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["coco35l"],
-        splits=("train", "dev", *(f"{part}_{x}" for part in ("train", "dev") for x in COCO35L)),
+    published_source(
+        COCO35L,
+        splits=("train", "dev", *(f"{part}_{x}" for part in ("train", "dev") for x in LANGUAGES)),
         files=_coco35l_files,
         read=_read_coco35l,
         publisher="google.github.io/crossmodal-3600 (COCO-35L)",
         whole=lambda split: split.partition("_")[0],
     ),
-    published(
-        BENCHMARKS["xm3600"],
-        splits=XM3600,
+    published_source(
+        XM3600,
+        splits=_XM3600_LANGUAGES,
         files=lambda split: (("captions.jsonl",),),
         read=_read_xm3600,
         publisher="google.github.io/crossmodal-3600",

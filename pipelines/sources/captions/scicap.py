@@ -9,19 +9,36 @@ A split's folder may begin with a capital ("Train"), as in the authors' own exam
 
 from pathlib import Path
 
-from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import Found, load_list, question, read_rows, text_of
-from pipelines.sources.spec import published
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import read_file
+
+_SCICAP = Recipe(lr_pg1=3e-5, lr_pg2=3e-5, epochs=80, label_smoothing=0.1, dropout=0.1)
+
+SCICAP = Benchmark(
+    name="scicap",
+    config="scicap",
+    prompt="caption en",
+    text_len=96,
+    metric="cider",
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(Row(titles=("SciCap",), split="test", suite="main", size=13_355),),
+    num_train=120_188,
+    recipes={224: _SCICAP, 448: _SCICAP},
+)
 
 SPLITS = ("train", "val", "test")
 CAPTION = "1-lowercase-and-token-and-remove-figure-index"
 _LISTS = "List-of-Files-for-Each-Experiments/First-Sentence/No-Subfig"
 
 
-def _read(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
     root = file.parents[4]
     captions = _split_folder(root / "SciCap-Caption-All", split)
     figures = _split_folder(root / "SciCap-No-Subfig-Img", split)
@@ -35,13 +52,10 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
         row = corpus.load_json(path)
         if not isinstance(row, dict):
             raise BadInput(f"{corpus.relative(path)} must hold an object")
-        caption = text_of(row[CAPTION], "caption")
-        return question(
-            BENCHMARKS["scicap"], split, corpus.media(figures / name), "0", "", [caption]
-        )
+        caption = text_under(row[CAPTION], "caption")
+        return question_item(SCICAP, split, corpus.media(figures / name), "0", "", [caption])
 
-    rows = load_list(corpus, file)
-    yield from read_rows(corpus, file, f"scicap/{split}", rows, make)
+    yield from read_file(corpus, file, f"scicap/{split}", make)
 
 
 def _split_folder(parent: Path, split: str) -> Path:
@@ -49,17 +63,17 @@ def _split_folder(parent: Path, split: str) -> Path:
     return capital if capital.is_dir() and not (parent / split).is_dir() else parent / split
 
 
-def _files(split: str) -> tuple[tuple[str, ...], ...]:
+def _scicap_files(split: str) -> tuple[tuple[str, ...], ...]:
     names = [f"{_LISTS}/{form}/file_idx.json" for form in (split, split.capitalize())]
     return (tuple(root + name for root in ("scicap_data/", "") for name in names),)
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["scicap"],
+    published_source(
+        SCICAP,
         splits=SPLITS,
-        files=_files,
-        read=_read,
+        files=_scicap_files,
+        read=_read_scicap,
         publisher="github.com/tingyaohsu/SciCap",
     ),
 )

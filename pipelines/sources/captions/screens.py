@@ -14,76 +14,102 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Edit, Item
-from pipelines.sources.layout import (
-    Found,
-    csv_rows,
-    grouped,
-    image_folder,
-    question,
-    read_rows,
-    text_of,
+from pipelines.sources.item import Edit, Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import csv_rows, group_rows, read_file, read_rows
+
+_SCREEN2WORDS = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3)
+
+_WIDGETCAP = Recipe(
+    batch_size=64, lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=4, label_smoothing=0.1, dropout=0.1
 )
-from pipelines.sources.spec import published
+
+SCREEN2WORDS = Benchmark(
+    name="screen2words",
+    config="screen2words",
+    prompt="caption en",
+    text_len=24,
+    metric="cider",
+    tune_split="train",
+    final_split="train+dev",
+    eval_split="test",
+    rows=(Row(titles=("Screen2Words",), split="test", size=4_310),),
+    num_train=18_107,
+    recipes={224: _SCREEN2WORDS, 448: _SCREEN2WORDS},
+)
+
+WIDGETCAP = Benchmark(
+    name="widgetcap",
+    config="widgetcap",
+    prompt="caption en",
+    text_len=32,
+    antialias="always",
+    metric="cider",
+    tune_split="train",
+    final_split="train+dev",
+    eval_split="test",
+    rows=(Row(titles=("WidgetCap",), split="test", suite="main"),),
+    num_train=44_704,
+    recipes={224: _WIDGETCAP, 448: _WIDGETCAP},
+)
 
 SPLITS = ("train", "dev", "test")
 _CANVAS_HEIGHT = 2560
 
 
-def _listed(path: Path) -> list[str]:
+def _screen_ids(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split()
 
 
-def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Found:
-    rows = grouped(csv_rows(table, "screenId", "summary"), "screenId")
+def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
+    rows = group_rows(csv_rows(table, "screenId", "summary"), "screenId")
     summaries = {group[0]["screenId"]: group for group in rows}
     folder = image_folder(corpus, "combined", "rico")
 
     def make(screen: str) -> Item:
         if screen not in summaries:
             raise BadInput(f"screen {screen} has no summary")
-        texts = [text_of(row, "summary") for row in summaries[screen]]
+        texts = [text_under(row, "summary") for row in summaries[screen]]
         media = corpus.media(folder / f"{screen}.jpg")
-        return question(BENCHMARKS["screen2words"], split, media, screen, "", texts)
+        return question_item(SCREEN2WORDS, split, media, screen, "", texts)
 
-    yield from read_rows(corpus, listed, f"screen2words/{split}", _listed(listed), make)
+    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), make)
 
 
-def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Found:
-    screens = set(_listed(listed))
+def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
+    screens = set(_screen_ids(listed))
     folder = image_folder(corpus, "combined", "rico")
     trees: dict[str, object] = {}
 
     def make(row: dict) -> Item | None:
-        screen, node = text_of(row, "screenId"), text_of(row, "nodeId")
+        screen, node = text_under(row, "screenId"), text_under(row, "nodeId")
         if screen not in screens:
             return None
         if screen not in trees:
             trees.clear()  # Rows of a screen follow each other.
-            trees[screen] = _tree(corpus, folder / f"{screen}.json")
-        captions = [c.strip() for c in text_of(row, "captions").split("|") if c.strip()]
+            trees[screen] = _view_tree(corpus, folder / f"{screen}.json")
+        captions = [c.strip() for c in text_under(row, "captions").split("|") if c.strip()]
         if not captions:
             raise BadInput(f"node {node} of screen {screen} has no caption")
-        x0, y0, x1, y1 = (v / _CANVAS_HEIGHT for v in _bounds(trees[screen], node))
+        x0, y0, x1, y1 = (v / _CANVAS_HEIGHT for v in _widget_bounds(trees[screen], node))
         media = corpus.media(folder / f"{screen}.jpg", edit=Edit(frame=(x0, y0, x1, y1)))
-        return question(
-            BENCHMARKS["widgetcap"], split, media, node, "", captions, meta={"node": node}
-        )
+        return question_item(WIDGETCAP, split, media, node, "", captions, meta={"node": node})
 
-    rows = csv_rows(table, "screenId", "nodeId", "captions")
-    yield from read_rows(corpus, table, f"widgetcap/{split}", rows, make)
+    columns = ("screenId", "nodeId", "captions")
+    yield from read_file(corpus, table, f"widgetcap/{split}", make, form="csv", columns=columns)
 
 
-def _tree(corpus: Corpus, path: Path) -> object:
+def _view_tree(corpus: Corpus, path: Path) -> object:
     if not path.is_file():
         raise BadInput(f"{corpus.relative(path)} is missing")
     return corpus.load_json(path)
 
 
-def _bounds(screen: Any, node: str) -> list[float]:
+def _widget_bounds(screen: Any, node: str) -> list[float]:
     place = screen["activity"]["root"]
     for index in node.split(".")[1:]:
         place = place["children"][int(index)]
@@ -96,8 +122,8 @@ def _bounds(screen: Any, node: str) -> list[float]:
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["screen2words"],
+    published_source(
+        SCREEN2WORDS,
         splits=SPLITS,
         files=lambda split: (
             ("screen_summaries.csv",),
@@ -107,8 +133,8 @@ SOURCES = (
         publisher="github.com/google-research-datasets/screen2words "
         "(pixels: interactionmining.org)",
     ),
-    published(
-        BENCHMARKS["widgetcap"],
+    published_source(
+        WIDGETCAP,
         splits=SPLITS,
         files=lambda split: (
             ("widget_captions.csv",),

@@ -7,72 +7,61 @@ TextCaps_0.1_{train,val,test}.json   data[]: image_id, caption_str
 The Hub's lmms-lab/TextCaps can be read as well.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    grouped,
-    load_list,
-    question,
-    read_rows,
-    scene_text_folder,
-    text_of,
-    texts_of,
+from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import read_file
+
+_TEXTCAPS = Recipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)
+
+TEXTCAPS = Benchmark(
+    name="textcaps",
+    config="textcaps",
+    prompt="caption en",
+    text_len=32,
+    metric="cider",
+    beams=3,
+    lower=True,
+    tune_split="train[:98%]",
+    final_split="train",
+    eval_split="val",
+    rows=(Row(titles=("TextCaps",), split="val", suite="main", size=3_166),),
+    num_train=21_953,
+    recipes={224: _TEXTCAPS, 448: _TEXTCAPS},
 )
-from pipelines.sources.spec import published
 
 SPLITS = ("train", "val", "test")
 
 
-def _read(corpus: Corpus, split: str, file: Path) -> Found:
-    folder = scene_text_folder(corpus, split)
+def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+    folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
 
-    def make(rows: list[dict]) -> Item:
-        image = str(rows[0]["image_id"])
-        captions = [] if split == "test" else [text_of(row, "caption_str") for row in rows]
-        media = corpus.media(folder / f"{rows[0].get('image_name', image)}.jpg")
-        return question(
-            BENCHMARKS["textcaps"],
-            split,
-            media,
-            image,
-            "",
-            captions,
-            meta={"image_id": image},
-        )
+    def make(rows: list[dict] | TableRow) -> Item:
+        if isinstance(rows, TableRow):
+            captions = [] if split == "test" else texts_under(rows, "caption_str")
+            image = text_under(rows, "image_id")
+            media = pictures.store(rows, f"{rows.get('image_name') or image}.jpg")
+        else:
+            image = str(rows[0]["image_id"])
+            captions = [] if split == "test" else [text_under(row, "caption_str") for row in rows]
+            media = corpus.media(folder / f"{rows[0].get('image_name', image)}.jpg")
+        return question_item(TEXTCAPS, split, media, image, "", captions, meta={"image_id": image})
 
-    images = grouped(load_list(corpus, file, "data"), "image_id")
-    yield from read_rows(corpus, file, f"textcaps/{split}", images, make)
-
-
-def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
-    pictures = Pictures(corpus)
-
-    def make(table: Path, row: dict) -> Item:
-        captions = [] if split == "test" else texts_of(row, "caption_str")
-        image = text_of(row, "image_id")
-        media = pictures.keep(table, row["image"], f"{row.get('image_name') or image}.jpg")
-        meta = {"image_id": image}
-        return question(BENCHMARKS["textcaps"], split, media, image, "", captions, meta=meta)
-
-    yield from read_tables(corpus, f"textcaps/{split}", tables, make)
+    yield from read_file(corpus, file, f"textcaps/{split}", make, key="data", group_by="image_id")
 
 
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["textcaps"],
-            splits=SPLITS,
-            files=lambda split: ((f"TextCaps_0.1_{split}.json",),),
-            read=_read,
-            publisher="textvqa.org/textcaps/dataset",
-        ),
-        {split: named(split) for split in SPLITS},
-        _read_tables,
+    published_source(
+        TEXTCAPS,
+        splits=SPLITS,
+        files=lambda split: ((f"TextCaps_0.1_{split}.json",),),
+        read=_read_textcaps,
+        publisher="textvqa.org/textcaps/dataset",
+        tables={split: table_patterns(split) for split in SPLITS},
     ),
 )

@@ -9,69 +9,80 @@ of the records' ids, as for every source.
 The Hub's howard-hou/OCR-VQA can be read as well.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import Found, load_dict, question, read_rows, text_of, texts_of
-from pipelines.sources.spec import published
+from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import read_file
+
+_OCRVQA = Recipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
+
+OCRVQA = Benchmark(
+    name="ocrvqa",
+    config="ocrvqa",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="always",
+    metric="vqa_lower",
+    tune_split="train+val[20000:]",
+    final_split="train+val",
+    eval_split="test",
+    rows=(Row(titles=("OCR-VQA",), split="test", suite="main"),),
+    num_train=901_717,
+    recipes={224: _OCRVQA, 448: _OCRVQA},
+)
 
 _NUMBERS = {"train": 1, "val": 2, "test": 3}
 
 
-def _read(corpus: Corpus, split: str, file: Path) -> Found:
-    def make(entry: tuple[str, dict]) -> Iterator[Item]:
-        key, row = entry
-        if row["split"] not in _NUMBERS.values():
-            raise BadInput(f"split must be 1, 2 or 3, got {row['split']!r}")
-        if row["split"] != _NUMBERS[split]:
-            return
-        yield from _questions(
-            split, row, lambda: corpus.media(corpus.folder / "images" / _file(key, row["imageURL"]))
-        )
-
-    rows = load_dict(corpus, file).items()
-    yield from read_rows(corpus, file, f"ocrvqa/{split}", rows, make)
-
-
-def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     pictures = Pictures(corpus)
 
-    def make(table: Path, row: dict) -> Iterator[Item]:
-        name = _file(text_of(row, "image_id"), row["image_url"])
-        return _questions(split, row, lambda: pictures.keep(table, row["image"], name))
+    def make(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
+        if isinstance(entry, TableRow):
+            row, name = entry, _file_name(text_under(entry, "image_id"), entry["image_url"])
+        else:
+            key, row = entry
+            if row["split"] not in _NUMBERS.values():
+                raise BadInput(f"split must be 1, 2 or 3, got {row['split']!r}")
+            if row["split"] != _NUMBERS[split]:
+                return
+            name = _file_name(key, row["imageURL"])
+        questions, answers = texts_under(row, "questions"), texts_under(row, "answers")
+        if len(questions) != len(answers):
+            raise BadInput(f"{len(questions)} questions and {len(answers)} answers")
+        if isinstance(row, TableRow):
+            media = pictures.store(row, name)
+        else:
+            media = corpus.media(corpus.folder / "images" / name)
+        for number, (text, answer) in enumerate(zip(questions, answers, strict=True)):
+            yield question_item(OCRVQA, split, media, number, text, [answer])
 
-    yield from read_tables(corpus, f"ocrvqa/{split}", tables, make)
+    yield from read_file(corpus, file, f"ocrvqa/{split}", make, form="dict")
 
 
-def _file(key: str, url: str) -> str:
+def _file_name(key: str, url: str) -> str:
     return f"{key}{PurePosixPath(urlsplit(url).path).suffix}"
 
 
-def _questions(split: str, row: dict, find: Callable[[], Media]) -> Iterator[Item]:
-    questions, answers = texts_of(row, "questions"), texts_of(row, "answers")
-    if len(questions) != len(answers):
-        raise BadInput(f"{len(questions)} questions and {len(answers)} answers")
-    media = find()
-    for number, (asked, answer) in enumerate(zip(questions, answers, strict=True)):
-        yield question(BENCHMARKS["ocrvqa"], split, media, number, asked, [answer])
-
-
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["ocrvqa"],
-            splits=tuple(_NUMBERS),
-            files=lambda split: (("dataset.json",),),
-            read=_read,
-            publisher="ocr-vqa.github.io",
-        ),
-        {"train": named("train"), "val": named("validation"), "test": named("test")},
-        _read_tables,
+    published_source(
+        OCRVQA,
+        splits=tuple(_NUMBERS),
+        files=lambda split: (("dataset.json",),),
+        read=_read_ocrvqa,
+        publisher="ocr-vqa.github.io",
+        tables={
+            "train": table_patterns("train"),
+            "val": table_patterns("validation"),
+            "test": table_patterns("test"),
+        },
     ),
 )

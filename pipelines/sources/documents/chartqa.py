@@ -8,63 +8,49 @@ and lmms-lab/ChartQA (test only) can be read as well. A question's number counts
 kind.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.documents import BENCHMARKS
-from pipelines.records.schema import Reject
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Item
-from pipelines.sources.layout import load_list, question, read_rows, text_of
-from pipelines.sources.spec import of_benchmark
+from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.published import benchmark_source, table_patterns, with_tables
+from pipelines.sources.row_files import read_file
+
+_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1)
+
+CHARTQA = Benchmark(
+    name="chartqa",
+    config="chartqa",
+    prompt="{text}",
+    text_len=48,
+    antialias="always",
+    metric="relaxed_accuracy",
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(
+        Row(titles=("ChartQA (human)",), split="test_human", suite="main", size=1_250),
+        Row(titles=("ChartQA (aug)",), split="test_augmented", suite="main", size=1_250),
+    ),
+    num_train=30_219,
+    recipes={224: _RECIPE, 448: _RECIPE},
+)
 
 KINDS = ("human", "augmented")
 _PARTS = ("train", "val", "test")
 SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
 
 
-def files(split: str) -> tuple[tuple[str, ...], ...]:
+def chartqa_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation files of a split, each as a tuple of its possible names."""
     part, _, only = split.partition("_")
     kinds = (only,) if only else KINDS
     names = [f"{part}/{part}_{kind}.json" for kind in kinds]
     return tuple((f"ChartQA Dataset/{name}", name) for name in names)
-
-
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per question; if one kind is absent it is skipped.
-
-    "test_human" has only the questions of people; their records are the same as in "test".
-
-    Raises:
-      FileNotFoundError: if all kinds are absent.
-    """
-    split, _, only = split.partition("_")
-    nested = corpus.folder / "ChartQA Dataset"
-    folder = (nested if nested.is_dir() else corpus.folder) / split
-    paths = {kind: folder / f"{split}_{kind}.json" for kind in ((only,) if only else KINDS)}
-    present = {kind: file for kind, file in paths.items() if file.is_file()}
-    if not present:
-        corpus.annotation(next(iter(paths.values())))
-    for kind, file in present.items():
-
-        def make(numbered: tuple[int, dict], kind: str = kind) -> Item:
-            number, row = numbered
-            return question(
-                BENCHMARKS["chartqa"],
-                split,
-                corpus.media(folder / "png" / row["imgname"]),
-                f"{kind}-{number}",
-                text_of(row, "query"),
-                [str(row["label"])],
-                image=row["imgname"],
-                meta={"kind": kind},
-            )
-
-        rows = enumerate(load_list(corpus, file))
-        yield from read_rows(corpus, file, f"chartqa/{split}/{kind}", rows, make)
 
 
 _KIND_OF = {
@@ -76,42 +62,72 @@ _KIND_OF = {
 """Value of a table's `human_or_machine` or `type` -> kind."""
 
 
-def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Iterator[Item | Reject]:
+def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -> Listing:
+    """Yields a would-be record per question; if one kind is absent it is skipped.
+
+    "test_human" has only the questions of people; their records are the same as in "test".
+
+    Args:
+      corpus: the corpus.
+      split: one of `SPLITS`.
+      tables: the split's tables; None reads the authors' files.
+
+    Raises:
+      FileNotFoundError: if there are no tables and all kinds are absent.
+    """
     part, _, only = split.partition("_")
+    nested = corpus.folder / "ChartQA Dataset"
+    folder = (nested if nested.is_dir() else corpus.folder) / part
     pictures, numbers = Pictures(corpus), Counter[str]()
 
-    def make(table: Path, row: dict) -> Item | None:
-        kind = _KIND_OF[row["human_or_machine"] if "human_or_machine" in row else row["type"]]
+    def make(kind_of_file: str, row: dict) -> Item | None:
+        kind = (
+            kind_of_file
+            or _KIND_OF[row["human_or_machine"] if "human_or_machine" in row else row["type"]]
+        )
+        # Rows that are left out or malformed count too, so that a number means the same row in
+        # "test" and "test_human".
+        number = numbers[kind]
         numbers[kind] += 1
         if only and kind != only:
             return None
-        label = row["label"][0] if "label" in row else row["answer"]
-        media = pictures.keep(table, row["image"])
-        return question(
-            BENCHMARKS["chartqa"],
-            part,
-            media,
-            f"{kind}-{numbers[kind] - 1}",
-            text_of(row, "query" if "query" in row else "question"),
-            [str(label)],
-            meta={"kind": kind},
-        )
+        if isinstance(row, TableRow):
+            label = row["label"][0] if "label" in row else row["answer"]
+            media, image = pictures.store(row), ""
+            text = text_under(row, "query" if "query" in row else "question")
+        else:
+            image = row["imgname"]
+            media = corpus.media(folder / "png" / image)
+            text, label = text_under(row, "query"), row["label"]
+        key, meta = f"{kind}-{number}", {"kind": kind}
+        return question_item(CHARTQA, part, media, key, text, [str(label)], image=image, meta=meta)
 
-    yield from read_tables(corpus, f"chartqa/{split}", tables, make)
+    # Authors' files have a kind each; in tables a column says which kind a row is.
+    if tables:
+        of_table = functools.partial(make, "")
+        yield from read_file(corpus, tables, f"chartqa/{split}", of_table)
+        return
+    paths = {kind: folder / f"{part}_{kind}.json" for kind in ((only,) if only else KINDS)}
+    present = {kind: file for kind, file in paths.items() if file.is_file()}
+    if not present:
+        corpus.annotation(next(iter(paths.values())))
+    for kind, file in present.items():
+        of_kind = functools.partial(make, kind)
+        yield from read_file(corpus, file, f"chartqa/{part}/{kind}", of_kind)
 
 
 SOURCES = (
-    or_tables(
-        of_benchmark(
-            BENCHMARKS["chartqa"],
+    with_tables(
+        benchmark_source(
+            CHARTQA,
             splits=SPLITS,
-            files=files,
-            read=read,
+            files=chartqa_files,
+            read=read_chartqa,
             publisher="github.com/vis-nlp/ChartQA",
             whole=lambda split: split.partition("_")[0],
         ),
-        {split: named(split.partition("_")[0]) for split in SPLITS},
-        _read_tables,
+        {split: table_patterns(split.partition("_")[0]) for split in SPLITS},
+        read_chartqa,
         apart=False,
     ),
 )

@@ -20,134 +20,164 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import (
-    Found,
-    image_folder,
-    load_list,
-    question,
-    read_rows,
-    text_of,
-    texts_of,
+from pipelines.sources.hub import Pictures, TableRow, number_under
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import read_file
+
+_DOCVQA_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
+
+
+def _three_epoch_recipes(lr_pg2: float, label_smoothing: float) -> dict[int, Recipe]:
+    return {
+        side: Recipe(
+            batch_size=batch_size,
+            lr_pg1=1e-5,
+            lr_pg2=lr_pg2,
+            decay=True,
+            epochs=3,
+            label_smoothing=label_smoothing,
+        )
+        for side, batch_size in ((224, 256), (448, 128))
+    }
+
+
+DOCVQA = Benchmark(
+    name="docvqa",
+    config="docvqa",
+    prompt="{text}",
+    text_len=32,
+    antialias="always",
+    metric="anls_big_vision",
+    sampling="choice",
+    tune_split="train[:-5%]",
+    final_split="train+val",
+    eval_split="val",
+    rows=(Row(titles=("DocVQA (val)",), split="val", suite="main", size=5_349),),
+    num_train=44_812,
+    recipes={224: _DOCVQA_RECIPE, 448: _DOCVQA_RECIPE},
 )
-from pipelines.sources.spec import published
+
+INFOVQA = Benchmark(
+    name="infovqa",
+    config="infovqa",
+    prompt="answer en {text}",
+    text_len=48,
+    antialias="always",
+    metric="anls_big_vision",
+    lower=True,
+    tune_split="train",
+    final_split="train+val",
+    eval_split="val",
+    rows=(Row(titles=("InfoVQA (val)",), split="val", suite="main", size=2_801),),
+    num_train=26_747,
+    recipes=_three_epoch_recipes(3e-6, 0.4),
+)
+
+STVQA = Benchmark(
+    name="stvqa",
+    config="stvqa",
+    prompt="answer en {text}",
+    text_len=48,
+    antialias="always",
+    metric="anls_big_vision",
+    lower=True,
+    tune_split="train",
+    final_split="train+val",
+    eval_split="val",
+    rows=(Row(titles=("ST-VQA (val)", "ST-VQA"), split="val", suite="main", size=2_628),),
+    num_train=26_074,
+    recipes=_three_epoch_recipes(6e-6, 0.1),
+)
 
 SPLITS = ("train", "val", "test")
 _MOST_ITEMS = 6
 _STVQA_VAL, _STVQA_ALL = 2_628, 26_074
 
 
-def _read_docvqa(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     inner = corpus.folder / split
     folder = inner if inner.is_dir() else corpus.folder
-
-    def make(row: dict) -> Item:
-        answers = [] if split == "test" else texts_of(row, "answers")
-        key = row["questionId"]
-        return question(
-            BENCHMARKS["docvqa"],
-            split,
-            corpus.media(folder / text_of(row, "image")),
-            key,
-            text_of(row, "question"),
-            answers,
-            meta={"question_id": key, "question_types": row.get("question_types") or []},
-        )
-
-    rows = load_list(corpus, file, "data")
-    yield from read_rows(corpus, file, f"docvqa/{split}", rows, make)
-
-
-def _read_docvqa_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
     pictures = Pictures(corpus)
 
-    def make(table: Path, row: dict) -> Item:
-        answers = [] if split == "test" else texts_of(row, "answers")
-        page = f"{text_of(row, 'ucsf_document_id')}_{row['ucsf_document_page_no']}.png"
-        media, key = pictures.keep(table, row["image"], page), int(row["questionId"])
+    def make(row: dict) -> Item:
+        answers = [] if split == "test" else texts_under(row, "answers")
+        if isinstance(row, TableRow):
+            page = f"{text_under(row, 'ucsf_document_id')}_{row['ucsf_document_page_no']}.png"
+            media, key = pictures.store(row, page), number_under(row, "questionId")
+        else:
+            key, media = row["questionId"], corpus.media(folder / text_under(row, "image"))
         meta = {"question_id": key, "question_types": row.get("question_types") or []}
-        asked = text_of(row, "question")
-        return question(BENCHMARKS["docvqa"], split, media, key, asked, answers, meta=meta)
+        text = text_under(row, "question")
+        return question_item(DOCVQA, split, media, key, text, answers, meta=meta)
 
-    yield from read_tables(corpus, f"docvqa/{split}", tables, make)
+    yield from read_file(corpus, file, f"docvqa/{split}", make, key="data")
 
 
-def _read_infovqa(corpus: Corpus, split: str, file: Path) -> Found:
-    folder = image_folder(corpus, "images")
+def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+    folder, pictures = image_folder(corpus, "images"), Pictures(corpus)
 
     def make(row: dict) -> Item:
-        media = corpus.media(folder / text_of(row, "image_local_name"))
-        return _infovqa_question(split, media, row["questionId"], row)
-
-    rows = load_list(corpus, file, "data")
-    yield from read_rows(corpus, file, f"infovqa/{split}", rows, make)
-
-
-def _read_infovqa_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
-    pictures = Pictures(corpus)
-
-    def make(table: Path, row: dict) -> Item:
-        return _infovqa_question(
-            split, pictures.keep(table, row["image"]), int(row["questionId"]), row
+        if isinstance(row, TableRow):
+            media = pictures.store(row)
+        else:
+            media = corpus.media(folder / text_under(row, "image_local_name"))
+        key, targets = number_under(row, "questionId"), []
+        if split != "test":
+            targets = texts_under(row, "answers")
+        return question_item(
+            INFOVQA,
+            split,
+            media,
+            key,
+            text_under(row, "question"),
+            reorder_answers(targets),
+            targets=targets,
+            meta={"question_id": key},
         )
 
-    yield from read_tables(corpus, f"infovqa/{split}", tables, make)
+    yield from read_file(corpus, file, f"infovqa/{split}", make, key="data")
 
 
-def _infovqa_question(split: str, media: Media, key: int, row: dict) -> Item:
-    targets = [] if split == "test" else texts_of(row, "answers")
-    return question(
-        BENCHMARKS["infovqa"],
-        split,
-        media,
-        key,
-        text_of(row, "question"),
-        reordered(targets),
-        targets=targets,
-        meta={"question_id": key},
-    )
-
-
-def reordered(answers: Sequence[str]) -> list[str]:
+def reorder_answers(answers: Sequence[str]) -> list[str]:
     """Returns the answers, followed by every other order of the items that an answer lists."""
-    found = dict.fromkeys(answers)
+    accepted = dict.fromkeys(answers)
     for answer in answers:
         items = answer.split(", ")
         if len(items) <= _MOST_ITEMS:
-            found.update(dict.fromkeys(map(", ".join, itertools.permutations(items))))
-    return list(found)
+            accepted.update(dict.fromkeys(map(", ".join, itertools.permutations(items))))
+    return list(accepted)
 
 
-def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
     test = split == "test"
     folder = image_folder(corpus, "test_task3_images" if test else "train_images")
     coco = image_folder(corpus, "train2014", "coco")
 
     def make(row: dict) -> Item | None:
-        name = text_of(row, "file_path")
+        name = text_under(row, "file_path")
         if not test and in_stvqa_val(name) != (split == "val"):
             return None
         collection, _, base = name.partition("/")
         path = coco / base if collection == "coco-text" and coco.is_dir() else folder / name
-        answers = [] if test else texts_of(row, "answers")
+        answers = [] if test else texts_under(row, "answers")
         key = row["question_id"]
-        return question(
-            BENCHMARKS["stvqa"],
+        return question_item(
+            STVQA,
             split,
             corpus.media(path),
             key,
-            text_of(row, "question"),
+            text_under(row, "question"),
             answers,
             image=name,
             meta={"question_id": key},
         )
 
-    rows = load_list(corpus, file, "data")
-    yield from read_rows(corpus, file, f"stvqa/{split}", rows, make)
+    yield from read_file(corpus, file, f"stvqa/{split}", make, key="data")
 
 
 def in_stvqa_val(file_path: str) -> bool:
@@ -167,35 +197,32 @@ _COMPETITION = "rrc.cvc.uab.es"
 _ON_THE_HUB = {"train": "train", "val": "validation", "test": "test"}
 
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["docvqa"],
-            splits=SPLITS,
-            files=_docvqa_files,
-            read=_read_docvqa,
-            publisher=f"{_COMPETITION} (challenge 17, task 1)",
-        ),
-        {split: named(there, folders=["DocVQA"]) for split, there in _ON_THE_HUB.items()},
-        _read_docvqa_tables,
-    ),
-    or_tables(
-        published(
-            BENCHMARKS["infovqa"],
-            splits=SPLITS,
-            files=lambda split: (
-                (f"infographicsVQA_{_INFOVQA[split]}.json", f"infographicsVQA_{split}_v1.0.json"),
-            ),
-            read=_read_infovqa,
-            publisher=f"{_COMPETITION} (challenge 17, task 3)",
-        ),
-        {
-            split: named(there, folders=["InfographicVQA", "../docvqa/InfographicVQA"])
-            for split, there in _ON_THE_HUB.items()
+    published_source(
+        DOCVQA,
+        splits=SPLITS,
+        files=_docvqa_files,
+        read=_read_docvqa,
+        publisher=f"{_COMPETITION} (challenge 17, task 1)",
+        tables={
+            split: table_patterns(on_hub, folders=["DocVQA"])
+            for split, on_hub in _ON_THE_HUB.items()
         },
-        _read_infovqa_tables,
     ),
-    published(
-        BENCHMARKS["stvqa"],
+    published_source(
+        INFOVQA,
+        splits=SPLITS,
+        files=lambda split: (
+            (f"infographicsVQA_{_INFOVQA[split]}.json", f"infographicsVQA_{split}_v1.0.json"),
+        ),
+        read=_read_infovqa,
+        publisher=f"{_COMPETITION} (challenge 17, task 3)",
+        tables={
+            split: table_patterns(on_hub, folders=["InfographicVQA", "../docvqa/InfographicVQA"])
+            for split, on_hub in _ON_THE_HUB.items()
+        },
+    ),
+    published_source(
+        STVQA,
         splits=SPLITS,
         files=lambda split: ((f"{'test' if split == 'test' else 'train'}_task_3.json",),),
         read=_read_stvqa,

@@ -11,69 +11,63 @@ The Hub's lmms-lab/textvqa can be read as well; rotation.csv is then expected at
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Edit, Item, Media
-from pipelines.sources.layout import (
-    Found,
-    csv_rows,
-    load_list,
-    question,
-    read_rows,
-    scene_text_folder,
-    text_of,
-    texts_of,
+from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.item import Edit, Item, Listing
+from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import csv_rows, read_file
+
+TEXTVQA = Benchmark(
+    name="textvqa",
+    config="textvqa",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="always",
+    metric="vqav2",
+    tune_split="train",
+    final_split="train+val",
+    eval_split="val",
+    rows=(Row(titles=("TextVQA (val)", "TextVQA"), split="val", suite="main", size=5_000),),
+    num_train=39_602,
+    recipes={
+        224: Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=5),
+        448: Recipe(lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=10),
+    },
 )
-from pipelines.sources.spec import published
 
 SPLITS = ("train", "val", "test")
 
 
-def _read_questions(corpus: Corpus, split: str, file: Path) -> Found:
-    folder = scene_text_folder(corpus, split)
-    turns = _turns(corpus, folder / "rotation.csv")
+def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+    folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
+    turns = _read_quarter_turns(corpus, folder / "rotation.csv")
 
     def make(row: dict) -> Item:
-        image = str(row["image_id"])
-        return _item(split, corpus.media(folder / f"{image}.jpg", edit=_edit(turns, image)), row)
+        in_table = isinstance(row, TableRow)
+        image = text_under(row, "image_id") if in_table else str(row["image_id"])
+        edit = Edit(quarter_turns=turns[image]) if turns.get(image) else None
+        if in_table:
+            media = pictures.store(row, f"{image}.jpg", edit=edit)
+        else:
+            media = corpus.media(folder / f"{image}.jpg", edit=edit)
+        return question_item(
+            TEXTVQA,
+            split,
+            media,
+            row["question_id"],
+            text_under(row, "question"),
+            [] if split == "test" else texts_under(row, "answers"),
+            meta={"question_id": row["question_id"]},
+        )
 
-    rows = load_list(corpus, file, "data")
-    yield from read_rows(corpus, file, f"textvqa/{split}", rows, make)
-
-
-def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
-    turns = _turns(corpus, scene_text_folder(corpus, split) / "rotation.csv")
-    pictures = Pictures(corpus)
-
-    def make(table: Path, row: dict) -> Item:
-        image = text_of(row, "image_id")
-        edit = _edit(turns, image)
-        return _item(split, pictures.keep(table, row["image"], f"{image}.jpg", edit=edit), row)
-
-    yield from read_tables(corpus, f"textvqa/{split}", tables, make)
-
-
-def _item(split: str, media: Media, row: dict) -> Item:
-    return question(
-        BENCHMARKS["textvqa"],
-        split,
-        media,
-        row["question_id"],
-        text_of(row, "question"),
-        [] if split == "test" else texts_of(row, "answers"),
-        meta={"question_id": row["question_id"]},
-    )
+    yield from read_file(corpus, file, f"textvqa/{split}", make, key="data")
 
 
-def _edit(turns: Mapping[str, int], image: str) -> Edit | None:
-    return Edit(quarter_turns=turns[image]) if turns.get(image) else None
-
-
-def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
+def _read_quarter_turns(corpus: Corpus, path: Path) -> dict[str, int]:
     """Returns image -> counter-clockwise quarter turns, for the images that need any."""
     if not path.is_file():
         return {}
@@ -86,16 +80,17 @@ def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
 
 
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["textvqa"],
-            splits=SPLITS,
-            files=lambda split: ((f"TextVQA_0.5.1_{split}.json",),),
-            read=_read_questions,
-            publisher="textvqa.org/dataset",
-        ),
-        {"train": named("train"), "val": named("validation"), "test": named("test")},
-        _read_tables,
+    published_source(
+        TEXTVQA,
+        splits=SPLITS,
+        files=lambda split: ((f"TextVQA_0.5.1_{split}.json",),),
+        read=_read_textvqa,
+        publisher="textvqa.org/dataset",
+        tables={
+            "train": table_patterns("train"),
+            "val": table_patterns("validation"),
+            "test": table_patterns("test"),
+        },
         apart=False,
     ),
 )

@@ -16,91 +16,111 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.documents import BENCHMARKS
-from pipelines.benchmarks.prompts import BETWEEN
+from pipelines.benchmarks.prompts import BETWEEN, CHOICES
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Edit, Item, Media
-from pipelines.sources.layout import (
-    Found,
-    index_of,
-    load_dict,
-    question,
-    read_rows,
-    text_of,
-    texts_of,
+from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.item import Edit, Item, Listing
+from pipelines.sources.layout import choice_under, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import load_dict, read_file, read_rows
+
+_AI2D_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
+
+_SCIENCE_QA_RECIPE = Recipe(batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision=True)
+
+AI2D = Benchmark(
+    name="ai2d",
+    config="ai2d",
+    prompt=CHOICES,
+    text_len=128,
+    antialias="train",
+    metric="exact_match",
+    tune_split="train[:-1024]",
+    final_split="train",
+    eval_split="test",
+    rows=(Row(titles=("AI2D",), split="test", size=3_088),),
+    num_train=12_413,
+    recipes={224: _AI2D_RECIPE, 448: _AI2D_RECIPE},
 )
-from pipelines.sources.spec import published
+
+SCIENCE_QA = Benchmark(
+    name="science_qa",
+    config="science_qa",
+    prompt="Question: {text}\nContext: {context}\nOptions: {choices}\nAnswer:",
+    text_len=512,
+    metric="science_qa",
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(Row(titles=("ScienceQA",), split="test", size=2_017),),
+    num_train=8_315,
+    recipes={224: _SCIENCE_QA_RECIPE, 448: _SCIENCE_QA_RECIPE},
+)
 
 _MAX_ORDERS = 24
 """Most orders of a question's choices that training may draw; four choices have exactly 24."""
 
 
-def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
-    test = set(ids.read_text(encoding="utf-8").split())
-    root = next(
-        (p for p in (corpus.folder, corpus.folder / "ai2d") if (p / "questions").is_dir()), None
-    )
-    if root is None:
-        raise FileNotFoundError(f"{corpus.folder / 'questions'} is missing.")
-
-    def rows() -> Iterator[tuple[Path, str, Mapping | None]]:
-        for path in sorted((root / "questions").glob("*.json")):
-            if (Path(path.stem).stem in test) == (split == "test"):
-                try:
-                    asked = load_dict(corpus, path, "questions")
-                except ValueError as error:
-                    yield path, str(error), None
-                else:
-                    yield from ((path, text, row) for text, row in asked.items())
-
-    def make(entry: tuple[Path, str, Mapping | None]) -> Item:
-        path, text, row = entry
-        if row is None:
-            raise BadInput(text)
-        choices = texts_of(row, "answerTexts")
-        correct = index_of(row, "correctAnswer", choices)
-        edit = _labels(corpus, root / "annotations" / path.name) if row["abcLabel"] else None
-        return question(
-            BENCHMARKS["ai2d"],
-            split,
-            corpus.media(root / "images" / path.stem, edit=edit),
-            row["questionId"],
-            text,
-            [choices[correct]],
-            meta={"question_id": row["questionId"], "abc_label": bool(row["abcLabel"])},
-            choices=BETWEEN.join(choices),
-        )
-
-    yield from read_rows(corpus, ids, f"ai2d/{split}", rows(), make)
-
-
-def _read_ai2d_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
     pictures, numbers = Pictures(corpus), itertools.count()
+    folders = (corpus.folder, corpus.folder / "ai2d")
+    root = next((folder for folder in folders if (folder / "questions").is_dir()), folders[0])
 
-    def make(table: Path, row: dict) -> Item:
-        key, choices = next(numbers), texts_of(row, "options")
-        correct = index_of({"answer": int(row["answer"])}, "answer", choices)
-        return question(
-            BENCHMARKS["ai2d"],
-            split,
-            pictures.keep(table, row["image"]),
-            key,
-            text_of(row, "question"),
-            [choices[correct]],
-            meta={"question_id": key},
-            choices=BETWEEN.join(choices),
-        )
+    def make(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
+        if isinstance(entry, TableRow):
+            key, choices = next(numbers), texts_under(entry, "options")
+            correct = choice_under({"answer": int(entry["answer"])}, "answer", choices)
+            media, text = pictures.store(entry), text_under(entry, "question")
+            meta: dict[str, object] = {"question_id": key}
+        else:
+            path, text, row = entry
+            if row is None:
+                raise BadInput(text)
+            choices = texts_under(row, "answerTexts")
+            correct = choice_under(row, "correctAnswer", choices)
+            labels = (
+                _diagram_labels(corpus, root / "annotations" / path.name)
+                if row["abcLabel"]
+                else None
+            )
+            media = corpus.media(root / "images" / path.stem, edit=labels)
+            key = row["questionId"]
+            meta = {"question_id": key, "abc_label": bool(row["abcLabel"])}
+        answers, options = [choices[correct]], BETWEEN.join(choices)
+        return question_item(AI2D, split, media, key, text, answers, meta=meta, choices=options)
 
-    yield from read_tables(corpus, f"ai2d/{split}", tables, make)
+    # Tables have letters in their pictures already, so no annotations are looked up for them.
+    if isinstance(ids, list):
+        yield from read_file(corpus, ids, f"ai2d/{split}", make)
+        return
+    if not (root / "questions").is_dir():
+        raise FileNotFoundError(f"{corpus.folder / 'questions'} is missing.")
+    rows = _ai2d_rows(corpus, split, ids, root / "questions")
+    yield from read_rows(corpus, ids, f"ai2d/{split}", rows, make)
 
 
-def _labels(corpus: Corpus, path: Path) -> Edit:
+def _ai2d_rows(
+    corpus: Corpus, split: str, ids: Path, questions: Path
+) -> Iterator[tuple[Path, str, Mapping | None]]:
+    """Yields (file, question, its row); (file, error, None) for a file that cannot be read."""
+    test = set(ids.read_text(encoding="utf-8").split())
+    for path in sorted(questions.glob("*.json")):
+        if (Path(path.stem).stem in test) == (split == "test"):
+            try:
+                rows = load_dict(corpus, path, "questions")
+            except ValueError as error:
+                yield path, str(error), None
+            else:
+                yield from ((path, text, row) for text, row in rows.items())
+
+
+def _diagram_labels(corpus: Corpus, path: Path) -> Edit:
     if not path.is_file():
         raise BadInput(f"{corpus.relative(path)} is missing")
     labels = []
@@ -110,108 +130,94 @@ def _labels(corpus: Corpus, path: Path) -> Edit:
     return Edit(labels=tuple(labels))
 
 
-def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     inner = corpus.folder / "images" / split
     folder = inner if inner.is_dir() else corpus.folder / split
-
-    def make(entry: tuple[str, dict]) -> Item | None:
-        key, row = entry
-        if row["split"] != split or not row["image"]:
-            return None
-        image = corpus.media(folder / str(key) / text_of(row, "image"))
-        return _problem(split, key, row, image, f"{key}/{row['image']}")
-
-    rows = load_dict(corpus, file).items()
-    yield from read_rows(corpus, file, f"science_qa/{split}", rows, make)
-
-
-def _read_science_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
     pictures, numbers = Pictures(corpus), itertools.count()
 
-    def make(table: Path, row: dict) -> Item | None:
-        key = str(next(numbers))
-        if row["image"] is None:
-            return None
-        image = pictures.keep(table, row["image"])
-        return _problem(split, key, row, image, f"{key}/{image.member}")
+    def make(entry: tuple[str, dict] | TableRow) -> Item | None:
+        if isinstance(entry, TableRow):
+            key, row = str(next(numbers)), entry
+            if row["image"] is None:
+                return None
+            media = pictures.store(row)
+            image = media.member
+        else:
+            key, row = entry
+            if row["split"] != split or not row["image"]:
+                return None
+            image = text_under(row, "image")
+            media = corpus.media(folder / str(key) / image)
+        choices = texts_under(row, "choices")
+        correct = choice_under(row, "answer", choices)
 
-    yield from read_tables(corpus, f"science_qa/{split}", tables, make)
+        def ordered_item(order: tuple[int, ...]) -> Item:
+            options = ", ".join(f"({_choice_letter(n)}) {choices[i]}" for n, i in enumerate(order))
+            return question_item(
+                SCIENCE_QA,
+                split,
+                media,
+                key,
+                text_under(row, "question"),
+                [f"The answer is {_choice_letter(order.index(correct))}."],
+                meta={"question_id": key, "subject": row.get("subject", "")},
+                image=f"{key}/{image}",
+                context=row["hint"] or "N/A",
+                choices=options,
+            )
 
-
-def _problem(split: str, key: str, row: dict, media: Media, image: str) -> Item:
-    choices = texts_of(row, "choices")
-    correct = index_of(row, "answer", choices)
-
-    def asked(order: tuple[int, ...]) -> Item:
-        options = ", ".join(f"({_letter(n)}) {choices[i]}" for n, i in enumerate(order))
-        return question(
-            BENCHMARKS["science_qa"],
-            split,
-            media,
-            key,
-            text_of(row, "question"),
-            [f"The answer is {_letter(order.index(correct))}."],
-            meta={"question_id": key, "subject": row.get("subject", "")},
-            image=image,
-            context=row["hint"] or "N/A",
-            choices=options,
+        item = ordered_item(tuple(range(len(choices))))
+        if split == "test":
+            return item
+        # Training shuffles the choices at every visit; evaluation reads them as published.
+        shuffled = [ordered_item(order) for order in _choice_orders(len(choices), item.id)]
+        return dataclasses.replace(
+            item,
+            suffixes=tuple(other.suffixes[0] for other in shuffled),
+            prefixes=tuple((other.prefix,) for other in shuffled),
         )
 
-    item = asked(tuple(range(len(choices))))
-    if split == "test":
-        return item
-    # Training shuffles the choices at every visit; evaluation reads them as published.
-    others = [asked(order) for order in _orders(len(choices), item.id)]
-    return dataclasses.replace(
-        item,
-        suffixes=tuple(one.suffixes[0] for one in others),
-        prefixes=tuple((one.prefix,) for one in others),
-    )
+    yield from read_file(corpus, file, f"science_qa/{split}", make, form="dict")
 
 
-def _orders(count: int, key: str) -> list[tuple[int, ...]]:
+def _choice_orders(count: int, key: str) -> list[tuple[int, ...]]:
     """Returns all orders of `count` things, or `_MAX_ORDERS` random ones, seeded by `key`."""
+    # 4 choices have 24 orders, all are listed; 5 have 120, of which 24 are drawn.
     if math.factorial(count) <= _MAX_ORDERS:
         return list(itertools.permutations(range(count)))
     rng = random.Random(stable_hash(key))
-    found: dict[tuple[int, ...], None] = {}
-    while len(found) < _MAX_ORDERS:
-        found[tuple(rng.sample(range(count), count))] = None
-    return list(found)
+    orders: dict[tuple[int, ...], None] = {}
+    while len(orders) < _MAX_ORDERS:
+        orders[tuple(rng.sample(range(count), count))] = None
+    return list(orders)
 
 
-def _letter(index: int) -> str:
+def _choice_letter(index: int) -> str:
     return chr(ord("A") + index)
 
 
 _SCIENCE = ("ScienceQA-IMG", "ScienceQA-FULL", "data", ".")
 
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["ai2d"],
-            splits=("train", "test"),
-            files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
-            read=_read_ai2d,
-            publisher="prior.allenai.org/projects/diagrams",
-        ),
-        {"test": named("test")},
-        _read_ai2d_tables,
+    published_source(
+        AI2D,
+        splits=("train", "test"),
+        files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
+        read=_read_ai2d,
+        publisher="prior.allenai.org/projects/diagrams",
+        tables={"test": table_patterns("test")},
         apart=False,
     ),
-    or_tables(
-        published(
-            BENCHMARKS["science_qa"],
-            splits=("train", "val", "test"),
-            files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
-            read=_read_science,
-            publisher="scienceqa.github.io",
-        ),
-        {
-            split: named(there, folders=_SCIENCE)
-            for split, there in (("train", "train"), ("val", "validation"), ("test", "test"))
+    published_source(
+        SCIENCE_QA,
+        splits=("train", "val", "test"),
+        files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
+        read=_read_science,
+        publisher="scienceqa.github.io",
+        tables={
+            split: table_patterns(on_hub, folders=_SCIENCE)
+            for split, on_hub in (("train", "train"), ("val", "validation"), ("test", "test"))
         },
-        _read_science_tables,
         apart=False,
     ),
 )

@@ -44,7 +44,7 @@ _MEDIA = {
 """Extensions of pictures and clips."""
 
 
-def read(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
+def read_function(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row of a function.
 
     Raises:
@@ -54,31 +54,32 @@ def read(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Rejec
     for path in corpus.files():
         if path.suffix.lower() not in _MEDIA:
             corpus.annotation(path)
-    rows = _rows(load_reference(own.reader), own.reader, corpus, split)
+    rows = _call_reader(load_reference(own.reader), own.reader, corpus, split)
     yield from items_of(corpus, split, rows, own=own, where=corpus.folder, unit="row")
 
 
-def _rows(function: Any, reference: str, corpus: Corpus, split: str) -> Numbered:
+def _call_reader(function: Any, reference: str, corpus: Corpus, split: str) -> Numbered:
     number = 0
     try:
         for number, row in enumerate(function(corpus.folder, split), start=1):
             yield number, lambda row=row: row
     except Exception as error:
+        # The innermost line: where the user's function, or something that it calls, failed.
         last = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ValueError(
             f"{reference} failed on split {split!r} after {number} rows: {type(error).__name__}: "
-            f"{said} ({last.filename} line {last.lineno})."
+            f"{message} ({last.filename} line {last.lineno})."
         ) from error
 
 
-def source(own: OwnSource) -> SourceSpec:
+def function_source(own: OwnSource) -> SourceSpec:
     """Returns the source whose rows a function yields; the function decides which splits exist."""
     return SourceSpec(
         name=own.name,
         folder=own.name,
         splits=(),
-        read=functools.partial(read, own=own),
+        read=functools.partial(read_function, own=own),
         antialias=True,
         antialias_eval=True,
         anywhere=True,

@@ -14,16 +14,16 @@ _SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
 def read_images(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     """Yields a would-be record per file, with the prefix `caption en` and an empty suffix."""
     del split
-    return _read(corpus, "images", video=False)
+    return _file_items(corpus, "images", video=False)
 
 
 def read_videos(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     """Yields a would-be record per file, with the prefix `caption en` and an empty suffix."""
     del split
-    return _read(corpus, "videos", video=True)
+    return _file_items(corpus, "videos", video=True)
 
 
-def _read(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
+def _file_items(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
     for path in corpus.files():
         if path.suffix.lower() in _SIDECARS:
             continue

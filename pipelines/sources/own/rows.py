@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import fields_of, fill
+from pipelines.benchmarks.row import fill_prompt, prompt_fields
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, checked_task
-from pipelines.sources.layout import find
+from pipelines.sources.layout import find_annotation
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 
@@ -54,13 +54,13 @@ Numbered = Iterable[tuple[int, Callable[[], Any]]]
 
 def read_jsonl(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per line."""
-    path = find(corpus, *_jsonl_files(split)[0])
+    path = find_annotation(corpus, *_jsonl_files(split)[0])
     yield from items_of(corpus, split, _json_lines(path), own=own, where=path)
 
 
 def read_csv(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row below the header."""
-    path = find(corpus, *_csv_files(split)[0])
+    path = find_annotation(corpus, *_csv_files(split)[0])
     yield from items_of(corpus, split, _table_rows(path), own=own, where=path)
 
 
@@ -77,9 +77,9 @@ def items_of(
       where: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
-    for place, (number, parse) in enumerate(rows):
+    for position, (number, parse) in enumerate(rows):
         try:
-            yield _item(corpus, split, str(place), parse(), own)
+            yield _item_of_row(corpus, split, str(position), parse(), own)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             yield Reject(
                 id=f"{own.name}/{split}/{unit}-{number}",
@@ -89,7 +89,9 @@ def items_of(
             )
 
 
-def _item(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> Item:
+def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> Item:
+    # Checks in the order in which a user would fix them: the shape of the row, its keys, its media,
+    # its texts. Each says what is accepted.
     if not isinstance(row, Mapping):
         raise BadInput(f"must be an object with {', '.join(KEYS)}; got {row!r:.60}")
     if unknown := set(row) - set(KEYS):
@@ -99,12 +101,12 @@ def _item(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> I
         )
     if ("image" in row) == ("video" in row):
         raise BadInput("either image or video must be given")
-    paths = _texts(row, "video" if "video" in row else "image")
+    paths = _texts_under(row, "video" if "video" in row else "image")
     if len(paths) > (1 if "video" in row else _MAX_IMAGES):
         raise BadInput(f"too many pictures: {len(paths)}; a record has one, a pair or a clip")
     if "suffix" not in row and "answers" not in row:
         raise BadInput("answers, or suffix, must be given")
-    answers = _texts(row, "answers") if "answers" in row else _texts(row, "suffix")
+    answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
     task, lang = checked_task(str(row.get("task") or own.name)), str(row.get("lang") or "en")
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
@@ -118,7 +120,7 @@ def _item(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> I
         part=task,
         media=tuple(corpus.media(corpus.folder / path, video="video" in row) for path in paths),
         prefix=_prefix(row, own.prompt, lang),
-        suffixes=_texts(row, "suffix") if "suffix" in row else answers,
+        suffixes=_texts_under(row, "suffix") if "suffix" in row else answers,
         task=task,
         lang=lang,
         answers=answers,
@@ -130,15 +132,15 @@ def _prefix(row: Mapping, prompt: str, lang: str) -> str:
     if "prefix" in row and "question" in row:
         raise BadInput("either prefix or question must be given, not both")
     if "prefix" in row:
-        return _texts(row, "prefix")[0]
+        return _texts_under(row, "prefix")[0]
     if "question" in row:
-        return fill(prompt, text=_texts(row, "question")[0], lang=lang)
-    if "text" in fields_of(prompt):
+        return fill_prompt(prompt, text=_texts_under(row, "question")[0], lang=lang)
+    if "text" in prompt_fields(prompt):
         raise BadInput("question, or prefix, must be given")
-    return fill(prompt, lang=lang)
+    return fill_prompt(prompt, lang=lang)
 
 
-def _texts(row: Mapping, key: str) -> tuple[str, ...]:
+def _texts_under(row: Mapping, key: str) -> tuple[str, ...]:
     """Returns the text, or the texts, under `key`."""
     value = row[key]
     values = value if isinstance(value, list | tuple) else [value]
@@ -156,19 +158,20 @@ def _json_lines(path: Path) -> Numbered:
 
 
 def _table_rows(path: Path) -> Numbered:
-    # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written (`line_of`).
+    # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written
+    # (`line_of_item`).
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         table = csv.DictReader(file)
         try:
             for row in table:
-                yield table.line_num, lambda row=row: _cells(row)
+                yield table.line_num, lambda row=row: _parse_cells(row)
         except csv.Error as error:
             raise ValueError(
                 f"{path} line {table.line_num} is no row of a table: {error}."
             ) from None
 
 
-def _cells(row: Mapping[Any, Any]) -> dict[str, Any]:
+def _parse_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
     if None in row:
         raise BadInput(f"more cells than columns: {row[None]!r:.60}")
     there = {name: cell for name, cell in row.items() if cell}
@@ -194,7 +197,7 @@ def _csv_files(split: str) -> tuple[tuple[str, ...], ...]:
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
 
 
-def source(own: OwnSource) -> SourceSpec:
+def row_source(own: OwnSource) -> SourceSpec:
     """Returns the source of examples in one of the formats; each file in its folder is a split."""
     read, files = _FORMATS[own.reader]
     return SourceSpec(
@@ -209,4 +212,4 @@ def source(own: OwnSource) -> SourceSpec:
     )
 
 
-SOURCES = tuple(source(OwnSource(reader=form, name=form)) for form in _FORMATS)
+SOURCES = tuple(row_source(OwnSource(reader=form, name=form)) for form in _FORMATS)

@@ -8,45 +8,64 @@ The authors' repository has the texts as data/{lang}/annotations/marvl-{lang}.js
 
 from pathlib import Path
 
-from pipelines.benchmarks.pairs import BENCHMARKS, MARVL_SIZES
+from pipelines.benchmarks.row import Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import Found, json_lines, question, read_rows, text_of
-from pipelines.sources.pairs.nlvr import LABELS
-from pipelines.sources.spec import published
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.pairs.nlvr import LABELS, NLVR
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import read_file
+
+MARVL_SIZES = {"id": 1_128, "sw": 1_108, "ta": 1_242, "tr": 1_180, "zh": 1_012}
+"""Number of sentences per language."""
+
+MARVL = zero_shot(
+    NLVR,
+    name="marvl",
+    eval_split="+".join(MARVL_SIZES),
+    rows=(
+        Row(
+            titles=("MaRVL",),
+            split="id",
+            averaged=("sw", "ta", "tr", "zh"),
+            suite="main",
+            size=sum(MARVL_SIZES.values()),
+            resolutions=(),
+        ),
+    ),
+)
 
 
-def _read(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
     folder = corpus.folder / "marvl-images" / split / "images"
 
-    def make(line) -> Item:
-        row = line()
+    def make(row: dict) -> Item:
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
             raise BadInput(f"label must be true or false, got {row['label']!r}")
-        concept = folder / text_of(row, "concept")
-        names = text_of(row, "left_img"), text_of(row, "right_img")
+        concept = folder / text_under(row, "concept")
+        names = text_under(row, "left_img"), text_under(row, "right_img")
         place = concept if concept.is_dir() else folder
         pair = tuple(corpus.media(place / name) for name in names)
-        return question(
-            BENCHMARKS["marvl"],
+        return question_item(
+            MARVL,
             split,
             pair,
             row["id"],
-            text_of(row, "caption"),
+            text_under(row, "caption"),
             [label],
             lang=split,
             image="+".join(names),
             meta={"identifier": row["id"], "concept": row["concept"]},
         )
 
-    yield from read_rows(corpus, file, f"marvl/{split}", json_lines(file), make)
+    yield from read_file(corpus, file, f"marvl/{split}", make, form="lines")
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["marvl"],
+    published_source(
+        MARVL,
         splits=tuple(MARVL_SIZES),
         files=lambda lang: (
             (
@@ -54,7 +73,7 @@ SOURCES = (
                 f"data/{lang}/annotations/marvl-{lang}.jsonl",
             ),
         ),
-        read=_read,
+        read=_read_marvl,
         publisher="marvl-challenge.github.io/download",
     ),
 )

@@ -10,62 +10,76 @@ An NLVR row has six permutations of one drawing with the same label; they make t
 Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.pairs import BENCHMARKS
-from pipelines.records.schema import Reject
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import json_lines, read_rows
-from pipelines.sources.spec import of_benchmark
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.published import benchmark_source
+from pipelines.sources.row_files import read_file
+
+NLVR = Benchmark(
+    name="nlvr",
+    config="nlvr2",
+    prompt="answer en {text}",
+    text_len=64,
+    metric="nlvr",
+    tune_split="train",
+    final_split="train+dev",
+    eval_split="test",
+    rows=(Row(titles=("NLVR2",), split="test", suite="main", size=6_967),),
+    num_train=93_355,
+    recipes={
+        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=3),
+        448: Recipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10),
+    },
+)
 
 SPLITS = ("train", "dev", "test")
 LABELS = {"true": "True", "false": "False"}
 """Published label in lower case -> target and answer."""
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+def read_nlvr(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per image pair of every row."""
-    file, layout = _find(corpus, split)
+    file, layout = _find_nlvr(corpus, split)
 
-    def make(parse: Callable[[], Mapping]) -> Iterator[Item]:
-        row = parse()
+    def make(row: Mapping) -> Iterator[Item]:
         label = LABELS[str(row["label"]).lower()]
         for name, pair in layout(file, split, row):
             yield Item(
                 id=f"nlvr/{split}/{name}",
                 part="nlvr",
                 media=tuple(corpus.media(image) for image in pair),
-                prefix=BENCHMARKS["nlvr"].prefix(row["sentence"]),
+                prefix=NLVR.prefix(row["sentence"]),
                 suffixes=(label,),
                 task="nlvr",
                 answers=(label,),
                 meta={"identifier": row["identifier"]},
             )
 
-    lines = json_lines(corpus.annotation(file))
-    yield from read_rows(corpus, file, f"nlvr/{split}", lines, make)
+    yield from read_file(corpus, corpus.annotation(file), f"nlvr/{split}", make, form="lines")
 
 
-def files(split: str) -> tuple[tuple[str, ...], ...]:
+def nlvr_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation file of a split as a tuple of its possible names, NLVR2's first."""
-    return (tuple(_second(split) + _first(split)),)
+    return (tuple(_nlvr2_names(split) + _nlvr1_names(split)),)
 
 
-def _first(split: str) -> list[str]:
+def _nlvr1_names(split: str) -> list[str]:
     return [f"{sub}{split}/{split}.json" for sub in ("", "nlvr/")]
 
 
-def _second(split: str) -> list[str]:
+def _nlvr2_names(split: str) -> list[str]:
     name = {"test": "test1"}.get(split, split)
     return [f"{sub}data/{name}.json" for sub in ("", "nlvr2/", "nlvr/nlvr2/")]
 
 
-def _find(corpus: Corpus, split: str):
+def _find_nlvr(corpus: Corpus, split: str):
     """Returns the split's file and the function that names its images."""
-    first, second = _first(split), _second(split)
-    for names, layout in ((first, _pairs_of_first), (second, _pair_of_second)):
+    first, second = _nlvr1_names(split), _nlvr2_names(split)
+    for names, layout in ((first, _nlvr1_pairs), (second, _nlvr2_pair)):
         for name in names:
             if (corpus.folder / name).is_file():
                 return corpus.folder / name, layout
@@ -74,14 +88,14 @@ def _find(corpus: Corpus, split: str):
     )
 
 
-def _pairs_of_first(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
+def _nlvr1_pairs(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
     identifier, folder = str(row["identifier"]), file.parent / "images" / str(row["directory"])
     for i in (0, 2, 4):
         images = [folder / f"{split}-{identifier}-{k}.png" for k in (i, i + 1)]
         yield f"{identifier}-{i}{i + 1}", images
 
 
-def _pair_of_second(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
+def _nlvr2_pair(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
     stem = str(row["identifier"]).rpartition("-")[0]
     folder = file.parent.parent / "images" / file.stem
     if "directory" in row and (folder / str(row["directory"])).is_dir():
@@ -90,11 +104,11 @@ def _pair_of_second(file: Path, split: str, row: Mapping) -> Iterator[tuple[str,
 
 
 SOURCES = (
-    of_benchmark(
-        BENCHMARKS["nlvr"],
+    benchmark_source(
+        NLVR,
         splits=SPLITS,
-        files=files,
-        read=read,
+        files=nlvr_files,
+        read=read_nlvr,
         publisher="github.com/lil-lab/nlvr",
     ),
 )

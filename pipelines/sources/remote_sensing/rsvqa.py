@@ -11,51 +11,87 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 
 from pathlib import Path
 
-from pipelines.benchmarks.remote_sensing import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    indexed,
-    load_list,
-    question,
-    read_rows,
-    text_of,
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import index_rows, load_list, read_file
+
+_LR = Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
+
+_HR = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
+
+RSVQA_LR = Benchmark(
+    name="rsvqa_lr",
+    config="rsvqa_lr",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="train",
+    metric="rsvqa",
+    lower=True,
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(Row(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
+    num_train=47_173,
+    recipes={224: _LR, 448: _LR},
 )
-from pipelines.sources.spec import published
+
+RSVQA_HR = Benchmark(
+    name="rsvqa_hr",
+    config="rsvqa_hr",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="train",
+    metric="rsvqa",
+    lower=True,
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(
+        Row(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),
+        Row(titles=("RSVQA-hr (test2)",), split="test_2"),
+    ),
+    num_train=432_239,
+    recipes={224: _HR, 448: _HR},
+)
 
 _NUMERIC = ("count", "area")
 
 
-def _reader(name: str, folder: str, extension: str):
-    def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Found:
-        given = indexed(answers, load_list(corpus, answers, "answers"), "id")
+def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
+    name = benchmark.name
+
+    def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
+        answers_by_id = index_rows(answers, load_list(corpus, answers, "answers"), "id")
 
         def make(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
                 return None
+            # A question has one answer, and both files must agree on which: a pair that does not is
+            # published damage, not a question without an answer.
             (answer_id,) = row["answers_ids"]
-            found = given.get(answer_id)
-            if found is None or not found["active"] or found["question_id"] != row["id"]:
+            answer = answers_by_id.get(answer_id)
+            if answer is None or not answer["active"] or answer["question_id"] != row["id"]:
                 raise BadInput(f"question {row['id']} has no answer {answer_id}")
-            return question(
-                BENCHMARKS[name],
+            return question_item(
+                benchmark,
                 split,
                 corpus.media(corpus.folder / folder / f"{int(row['img_id'])}{extension}"),
                 row["id"],
-                text_of(row, "question"),
-                [text_of(found, "answer")],
-                meta={"question_type": text_of(row, "type")},
+                text_under(row, "question"),
+                [text_under(answer, "answer")],
+                meta={"question_type": text_under(row, "type")},
             )
 
-        rows = load_list(corpus, questions, "questions")
-        yield from read_rows(corpus, questions, f"{name}/{split}", rows, make)
+        yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
 
     return read
 
 
-def _files(prefix: str):
+def _rsvqa_files(prefix: str):
     def files(split: str) -> tuple[tuple[str, ...], ...]:
         part = "test_phili" if split == "test_2" else split
         return tuple((f"{prefix}_split_{part}_{what}.json",) for what in ("questions", "answers"))
@@ -64,18 +100,18 @@ def _files(prefix: str):
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["rsvqa_hr"],
+    published_source(
+        RSVQA_HR,
         splits=("train", "val", "test", "test_2"),
-        files=_files("USGS"),
-        read=_reader("rsvqa_hr", "Data", ".png"),
+        files=_rsvqa_files("USGS"),
+        read=_read_rsvqa(RSVQA_HR, "Data", ".png"),
         publisher="zenodo.org/records/6344367",
     ),
-    published(
-        BENCHMARKS["rsvqa_lr"],
+    published_source(
+        RSVQA_LR,
         splits=("train", "val", "test"),
-        files=_files("LR"),
-        read=_reader("rsvqa_lr", "Images_LR", ".tif"),
+        files=_rsvqa_files("LR"),
+        read=_read_rsvqa(RSVQA_LR, "Images_LR", ".tif"),
         publisher="zenodo.org/records/6344334",
     ),
 )

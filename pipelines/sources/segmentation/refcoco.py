@@ -20,12 +20,42 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.segmentation import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import BOX_MARKER, Item, Media
+from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
-from pipelines.sources.spec import of_benchmark
+from pipelines.sources.published import benchmark_source
+
+_SENTENCES = {
+    ("RefCOCO (val)", "refcoco_val"): 10_834,
+    ("RefCOCO (testA)", "refcoco_testA"): 5_657,
+    ("RefCOCO (testB)", "refcoco_testB"): 5_095,
+    ("RefCOCO+ (val)", "refcocoplus_val"): 10_758,
+    ("RefCOCO+ (testA)", "refcocoplus_testA"): 5_726,
+    ("RefCOCO+ (testB)", "refcocoplus_testB"): 4_889,
+    ("RefCOCO-g (val)", "refcocog_val"): 4_896,
+    ("RefCOCO-g (test)", "refcocog_test"): 9_602,
+}
+
+REFCOCO = Benchmark(
+    name="refcoco",
+    config="refcoco_seg",
+    prompt="{text}",
+    text_len=48,
+    metric="miou",
+    final_split="train",
+    eval_split="val",
+    rows=tuple(
+        Row(titles=(title,), split=split, suite="main", size=size)
+        for (title, split), size in _SENTENCES.items()
+    ),
+    num_train=24_407,
+    recipes={
+        224: Recipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
+        448: Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),
+    },
+)
 
 _SETS = {"refcoco": "refcoco", "refcocoplus": "refcoco+", "refcocog": "refcocog"}
 _USED = {"refcoco": "unc", "refcoco+": "unc", "refcocog": "umd"}
@@ -69,7 +99,7 @@ class _PlainData(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
 
 
-def files(split: str) -> tuple[tuple[str, ...], ...]:
+def refcoco_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation files of a split, each as a tuple of its possible names."""
     name, _, part = split.rpartition("_")
     folders = [_SETS[name]] if part and name else list(_USED)
@@ -105,27 +135,29 @@ def _text_encoding(data: bytes) -> str:
     return "utf-8"
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+def read_refcoco(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per training image, or per sentence of an evaluation split."""
     only, _, part = split.rpartition("_")
+    # Sets are read one after the other; for "train" an image's objects are collected over all of
+    # them and yielded at the end, since several sets annotate the same images.
     paths = _ref_files(corpus, _SETS[only] if only else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
     find = _image_finder(corpus)
-    pictures: dict[object, list[_Referred]] = {}
-    for path, listed in refs.items():
+    pictures: dict[object, list[_ReferredObject]] = {}
+    for path, rows in refs.items():
         folder = path.parent
         instances = corpus.load_json(folder / "instances.json")
         if not isinstance(instances, Mapping) or not {"annotations", "images"} <= set(instances):
             raise ValueError(f"{folder / 'instances.json'} lacks annotations and images.")
         annotations = {a["id"]: a for a in instances["annotations"]}
         images = {i["id"]: i for i in instances["images"]}
-        for number, ref in enumerate(listed):
+        for number, ref in enumerate(rows):
             try:
                 if ref["split"] != part or ref["image_id"] in held_out:
                     continue
                 image, annotation = images[ref["image_id"]], annotations[ref["ann_id"]]
-                found = _referred(corpus, folder.name, ref, image, annotation, find)
+                referred = _referred_object(corpus, folder.name, ref, image, annotation, find)
             except (KeyError, TypeError, ValueError) as error:
                 yield Reject(
                     id=f"{folder.name}/{split}/{number}",
@@ -135,18 +167,18 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                 )
                 continue
             if split != "train":
-                yield from _flat(found)
-            elif found.sentences:
-                pictures.setdefault(ref["image_id"], []).append(found)
-    yield from map(_together, pictures.values())
+                yield from _items_per_sentence(referred)
+            elif referred.sentences:
+                pictures.setdefault(ref["image_id"], []).append(referred)
+    yield from map(_item_per_image, pictures.values())
 
 
 def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
     """Returns the refs files to read; if a folder has several partitions, the one in `_USED`."""
-    found = sorted(corpus.folder.glob(f"{folder}/refs(*).p"))
-    used = [p for p in found if p.name == f"refs({_USED.get(p.parent.name)}).p"]
-    folders = {p.parent for p in used}
-    files = [p for p in found if p in used or p.parent not in folders]
+    paths = sorted(corpus.folder.glob(f"{folder}/refs(*).p"))
+    preferred = [p for p in paths if p.name == f"refs({_USED.get(p.parent.name)}).p"]
+    folders = {p.parent for p in preferred}
+    files = [p for p in paths if p in preferred or p.parent not in folders]
     if not files:
         name = "refcoco" if folder == "*" else folder
         corpus.annotation(corpus.folder / name / f"refs({_USED[name]}).p")
@@ -165,18 +197,18 @@ def _evaluated_images(refs: Iterable[list[dict]]) -> set[object]:
 
 def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
     """Returns a function from an image's name to its path; a missing image gets its usual path."""
-    own = corpus.folder / "images"
-    index = {p.name: p for p in sorted(own.rglob("*")) if p.is_file()}
+    folder = corpus.folder / "images"
+    index = {p.name: p for p in sorted(folder.rglob("*")) if p.is_file()}
     shared = image_folder(corpus, "train2014", "coco")
 
     def find(name: str) -> Path:
-        return index.get(name) or (shared if shared.is_dir() else own) / name
+        return index.get(name) or (shared if shared.is_dir() else folder) / name
 
     return find
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Referred:
+class _ReferredObject:
     """One object of an image, with the (id, prefix) of each sentence that one set has for it."""
 
     name: str
@@ -188,22 +220,22 @@ class _Referred:
     meta: dict[str, object]
 
 
-def _referred(
+def _referred_object(
     corpus: Corpus,
     set_name: str,
     ref: Mapping,
     image: Mapping,
     annotation: Mapping,
     find: Callable[[str], Path],
-) -> _Referred:
+) -> _ReferredObject:
     width, height = int(image["width"]), int(image["height"])
     x, y, w, h = map(float, annotation["bbox"])
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
-    prefix = BENCHMARKS["refcoco"].prefix
+    prefix = REFCOCO.prefix
     media = corpus.media(find(str(image["file_name"])))
     ids = {key: ref[key] for key in ("ref_id", "ann_id", "image_id")}
-    return _Referred(
+    return _ReferredObject(
         name=f"{set_name}/{ref['split']}/{Path(media.path).stem}#{ref['ref_id']}",
         media=media,
         size=(width, height),
@@ -214,30 +246,32 @@ def _referred(
     )
 
 
-def _flat(found: _Referred) -> Iterator[Item]:
+def _items_per_sentence(referred: _ReferredObject) -> Iterator[Item]:
     """Yields an item per sentence."""
-    for key, prefix in found.sentences:
+    for key, prefix in referred.sentences:
         yield Item(
-            id=f"{found.name}-{key}",
+            id=f"{referred.name}-{key}",
             part="refcoco",
-            media=(found.media,),
+            media=(referred.media,),
             prefix=prefix,
             suffixes=(_TARGET,),
             task="refcoco",
-            boxes=(found.box,),
-            masks=(json.dumps(found.mask),),
-            annotated_size=found.size,
-            meta=found.meta,
+            boxes=(referred.box,),
+            masks=(json.dumps(referred.mask),),
+            annotated_size=referred.size,
+            meta=referred.meta,
         )
 
 
-def _together(found: list[_Referred]) -> Item:
+def _item_per_image(referred: list[_ReferredObject]) -> Item:
     """Returns the item of one image; merges an object that several sets refer to."""
-    objects: dict[object, list[_Referred]] = {}
-    for one in found:
-        objects.setdefault(one.meta["ann_id"], []).append(one)
-    firsts = [named[0] for named in objects.values()]
-    prefixes = [tuple(p for one in named for _, p in one.sentences) for named in objects.values()]
+    # Three refs of two objects ─▶ one item: suffixes per object, and the sentences of all sets as
+    # the prefixes of each, of which training draws one.
+    objects: dict[object, list[_ReferredObject]] = {}
+    for ref in referred:
+        objects.setdefault(ref.meta["ann_id"], []).append(ref)
+    firsts = [refs[0] for refs in objects.values()]
+    prefixes = [tuple(p for ref in refs for _, p in ref.sentences) for refs in objects.values()]
     return Item(
         id=f"refcoco/train/{Path(firsts[0].media.path).stem}",
         part="refcoco",
@@ -246,19 +280,19 @@ def _together(found: list[_Referred]) -> Item:
         suffixes=(_TARGET,) * len(firsts),
         prefixes=tuple(prefixes),
         task="refcoco",
-        boxes=tuple(one.box for one in firsts),
-        masks=tuple(json.dumps(one.mask) for one in firsts),
+        boxes=tuple(ref.box for ref in firsts),
+        masks=tuple(json.dumps(ref.mask) for ref in firsts),
         annotated_size=firsts[0].size,
         meta=firsts[0].meta,
     )
 
 
 SOURCES = (
-    of_benchmark(
-        BENCHMARKS["refcoco"],
+    benchmark_source(
+        REFCOCO,
         splits=SPLITS,
-        files=files,
-        read=read,
+        files=refcoco_files,
+        read=read_refcoco,
         publisher="github.com/lichengunc/refer",
         whole=lambda split: split.rpartition("_")[2],
     ),

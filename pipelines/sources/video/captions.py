@@ -23,23 +23,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.video import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    grouped,
-    image_folder,
-    load_dict,
-    load_list,
-    question,
-    read_rows,
-    text_of,
-    texts_of,
-)
-from pipelines.sources.spec import published
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import group_rows, load_dict, load_list, read_file, read_rows
+from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
+
+ACTIVITYNET_CAP = video_benchmark(
+    "activitynet_cap",
+    "ActivityNet-CAP",
+    video_recipe(1e-5, 3e-6, 1, decay=True, freeze_vision=True),
+    text_len=64,
+    stride=30,
+    num_train=44_775,
+    size=17_031,
+)
+
+MSRVTT_CAP = video_benchmark(
+    "msrvtt_cap",
+    "MSRVTT-Cap",
+    video_recipe(1e-5, 1e-5, 20, freeze_vision=True),
+    text_len=32,
+    stride=9,
+    num_train=4_965,
+    size=2_990,
+)
+
+VATEX_CAP = video_benchmark(
+    "vatex_cap",
+    "VATEX",
+    video_recipe(3e-6, 3e-6, 10, decay=True),
+    text_len=64,
+    stride=7,
+    num_train=24_850,
+    size=3_000,
+    split="val",
+    suite="other",
+)
 
 _ACTIVITYNET = {"train": "train", "val": "val_1", "test": "val_2"}
 _MSRVTT = {"train": "train", "val": "validate", "test": "test"}
@@ -50,83 +74,87 @@ _VATEX = {
 }
 
 
-def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
 
     def make(row: tuple[str, Mapping, int]) -> Item:
-        video, told, number = row
-        sentences, spans = texts_of(told, "sentences"), told["timestamps"]
+        video, segments, number = row
+        sentences, spans = texts_under(segments, "sentences"), segments["timestamps"]
         if len(sentences) != len(spans):
             raise BadInput(f"{video} has {len(sentences)} sentences, {len(spans)} timestamps")
         start, end = map(float, spans[number])
         if not 0 <= start <= end < float("inf"):
             raise BadInput(f"timestamps of {video} must be 0 <= start <= end, got {spans[number]}")
-        if not (said := sentences[number].strip()):
+        if not (sentence := sentences[number].strip()):
             raise BadInput(f"sentence {number} of {video} is empty")
-        return question(
-            BENCHMARKS["activitynet_cap"],
+        return question_item(
+            ACTIVITYNET_CAP,
             split,
             corpus.media(find(video, video.removeprefix("v_")), video=True, start=start, end=end),
             number,
             "",
-            [said],
+            [sentence],
             image=f"{video}[{start}-{end}]",
             meta={"video_id": video, "start": start, "end": end},
         )
 
+    # {"v_a": {"timestamps": [[0, 4], [4, 9]], "sentences": [s, t]}}  ─▶  (v_a, …, 0), (v_a, …, 1)
     videos = load_dict(corpus, file)
-    rows = ((video, told, n) for video, told in videos.items() for n in range(_num_segments(told)))
+    rows = (
+        (video, segments, number)
+        for video, segments in videos.items()
+        for number in range(_num_segments(segments))
+    )
     yield from read_rows(corpus, file, f"activitynet_cap/{split}", rows, make)
 
 
-def _num_segments(told: Any) -> int:
+def _num_segments(segments: Any) -> int:
     """Returns the number of rows of a video; a malformed or empty one has one row, a reject."""
-    sentences = told.get("sentences") if isinstance(told, Mapping) else None
+    sentences = segments.get("sentences") if isinstance(segments, Mapping) else None
     return max(1, len(sentences)) if isinstance(sentences, list) else 1
 
 
-def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(msrvtt_folder(corpus, split))
     listed = load_list(corpus, file, "sentences")
-    captions = {group[0].get("video_id"): group for group in grouped(listed, "video_id")}
+    captions_of = {group[0].get("video_id"): group for group in group_rows(listed, "video_id")}
 
     def make(row: dict) -> Item | None:
         if row["split"] != _MSRVTT[split]:
             return None
-        video = text_of(row, "video_id")
-        said = [text_of(one, "caption") for one in captions.get(video, ())]
-        return _captioned(corpus, "msrvtt_cap", split, video, find(video), said)
+        video = text_under(row, "video_id")
+        captions = [text_under(sentence, "caption") for sentence in captions_of.get(video, ())]
+        return _caption_item(corpus, MSRVTT_CAP, split, video, find(video), captions)
 
-    rows = load_list(corpus, file, "videos")
-    yield from read_rows(corpus, file, f"msrvtt_cap/{split}", rows, make)
+    yield from read_file(corpus, file, f"msrvtt_cap/{split}", make, key="videos")
 
 
-def _read_vatex(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_vatex(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "vatex"))
 
     def make(row: dict) -> Item:
-        video = text_of(row, "videoID")
-        return _captioned(corpus, "vatex_cap", split, video, find(video), texts_of(row, "enCap"))
+        video = text_under(row, "videoID")
+        return _caption_item(
+            corpus, VATEX_CAP, split, video, find(video), texts_under(row, "enCap")
+        )
 
-    rows = load_list(corpus, file)
-    yield from read_rows(corpus, file, f"vatex_cap/{split}", rows, make)
+    yield from read_file(corpus, file, f"vatex_cap/{split}", make)
 
 
-def _captioned(
-    corpus: Corpus, name: str, split: str, video: str, path: Path, said: list[str]
+def _caption_item(
+    corpus: Corpus, benchmark: Benchmark, split: str, video: str, path: Path, captions: list[str]
 ) -> Item:
     """Returns the one would-be record of a video."""
-    if not said:
+    if not captions:
         raise BadInput(f"{video} has no caption")
     media = corpus.media(path, video=True)
-    return question(
-        BENCHMARKS[name], split, media, 0, "", said, image=video, meta={"video_id": video}
-    )
+    meta = {"video_id": video}
+    return question_item(benchmark, split, media, 0, "", captions, image=video, meta=meta)
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["activitynet_cap"],
+    published_source(
+        ACTIVITYNET_CAP,
         splits=SPLITS,
         files=lambda split: (
             (f"{_ACTIVITYNET[split]}.json", f"captions/{_ACTIVITYNET[split]}.json"),
@@ -134,8 +162,8 @@ SOURCES = (
         read=_read_activitynet,
         publisher="cs.stanford.edu/people/ranjaykrishna/densevid",
     ),
-    published(
-        BENCHMARKS["msrvtt_cap"],
+    published_source(
+        MSRVTT_CAP,
         splits=SPLITS,
         files=lambda split: (
             (f"{'test' if split == 'test' else 'train_val'}_videodatainfo.json",),
@@ -143,8 +171,8 @@ SOURCES = (
         read=_read_msrvtt,
         publisher="ms-multimedia-challenge.com/2017/dataset",
     ),
-    published(
-        BENCHMARKS["vatex_cap"],
+    published_source(
+        VATEX_CAP,
         splits=SPLITS,
         files=lambda split: ((f"vatex_{_VATEX[split]}.json",),),
         read=_read_vatex,

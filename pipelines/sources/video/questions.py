@@ -15,60 +15,84 @@ Videos may be .mp4, .mkv, .webm or .avi, whatever was published. ActivityNet's f
 
 from pathlib import Path
 
-from pipelines.benchmarks.video import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    image_folder,
-    indexed,
-    load_list,
-    question,
-    read_rows,
-    text_of,
-)
-from pipelines.sources.spec import published
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import index_rows, load_list, read_file
+from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
+
+ACTIVITYNET_QA = video_benchmark(
+    "activitynet_qa",
+    "ActivityNet-QA",
+    video_recipe(1e-5, 6e-6, 1, decay=True),
+    text_len=64,
+    stride=70,
+    num_train=43_130,
+    size=8_000,
+)
+
+MSRVTT_QA = video_benchmark(
+    "msrvtt_qa",
+    "MSRVTT-QA",
+    video_recipe(1e-5, 6e-6, 1, freeze_vision=True),
+    text_len=64,
+    stride=9,
+    num_train=121_646,
+    size=72_821,
+)
+
+MSVD_QA = video_benchmark(
+    "msvd_qa",
+    "MSVD-QA",
+    video_recipe(3e-6, 3e-6, 1, decay=True),
+    text_len=64,
+    stride=26,
+    num_frames=8,
+    num_train=29_749,
+    size=13_157,
+)
 
 _BOTH_QA = "github.com/xudejing/video-question-answering"
 
 
-def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path) -> Found:
+def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
-    answered = indexed(answers, load_list(corpus, answers), "question_id")
+    answered = index_rows(answers, load_list(corpus, answers), "question_id")
 
     def make(row: dict) -> Item:
         key = row["question_id"]
         if key not in answered:
             raise BadInput(f"question {key} has no answer")
-        name = text_of(row, "video_name").removeprefix("v_")
-        return question(
-            BENCHMARKS["activitynet_qa"],
+        name = text_under(row, "video_name").removeprefix("v_")
+        return question_item(
+            ACTIVITYNET_QA,
             split,
             corpus.media(find(f"v_{name}", name), video=True),
             key,
-            text_of(row, "question"),
+            text_under(row, "question"),
             [_answer_of(answered[key])],
             image=f"v_{name}",
             meta={"question_id": key, "question_type": answered[key].get("type", "")},
         )
 
-    rows = load_list(corpus, questions)
-    yield from read_rows(corpus, questions, f"activitynet_qa/{split}", rows, make)
+    yield from read_file(corpus, questions, f"activitynet_qa/{split}", make)
 
 
-def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(msrvtt_folder(corpus, split))
 
     def make(row: dict) -> Item:
         video = f"video{int(row['video_id'])}"
-        return _asked(corpus, "msrvtt_qa", split, row, video, find(video))
+        return _question_item(corpus, MSRVTT_QA, split, row, video, find(video))
 
-    yield from read_rows(corpus, file, f"msrvtt_qa/{split}", load_list(corpus, file), make)
+    yield from read_file(corpus, file, f"msrvtt_qa/{split}", make)
 
 
-def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Found:
+def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Listing:
     find = video_finder(corpus.folder / "YouTubeClips", ".avi")
     lines = mapping.read_text(encoding="utf-8").splitlines()
     clips = {video: clip for clip, _, video in (line.strip().rpartition(" ") for line in lines)}
@@ -77,16 +101,18 @@ def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Found:
         video = f"vid{int(row['video_id'])}"
         if not clips.get(video):
             raise BadInput(f"{video} is not in {mapping.name}")
-        return _asked(corpus, "msvd_qa", split, row, video, find(clips[video]))
+        return _question_item(corpus, MSVD_QA, split, row, video, find(clips[video]))
 
-    yield from read_rows(corpus, file, f"msvd_qa/{split}", load_list(corpus, file), make)
+    yield from read_file(corpus, file, f"msvd_qa/{split}", make)
 
 
-def _asked(corpus: Corpus, name: str, split: str, row: dict, video: str, path: Path) -> Item:
+def _question_item(
+    corpus: Corpus, benchmark: Benchmark, split: str, row: dict, video: str, path: Path
+) -> Item:
     """Returns the would-be record of a question, which has one answer."""
     media = corpus.media(path, video=True)
-    asked, answers = text_of(row, "question"), [_answer_of(row)]
-    return question(BENCHMARKS[name], split, media, row["id"], asked, answers, image=video)
+    text, answers = text_under(row, "question"), [_answer_of(row)]
+    return question_item(benchmark, split, media, row["id"], text, answers, image=video)
 
 
 def _answer_of(row: dict) -> str:
@@ -98,8 +124,8 @@ def _answer_of(row: dict) -> str:
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["activitynet_qa"],
+    published_source(
+        ACTIVITYNET_QA,
         splits=SPLITS,
         files=lambda split: tuple(
             (f"dataset/{split}_{part}.json", f"{split}_{part}.json") for part in "qa"
@@ -107,15 +133,15 @@ SOURCES = (
         read=_read_activitynet,
         publisher="github.com/MILVLG/activitynet-qa",
     ),
-    published(
-        BENCHMARKS["msrvtt_qa"],
+    published_source(
+        MSRVTT_QA,
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",),),
         read=_read_msrvtt,
         publisher=_BOTH_QA,
     ),
-    published(
-        BENCHMARKS["msvd_qa"],
+    published_source(
+        MSVD_QA,
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",), ("youtube_mapping.txt",)),
         read=_read_msvd,

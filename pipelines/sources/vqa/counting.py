@@ -13,32 +13,70 @@ as well.
 
 import io
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from pipelines.benchmarks.vqa import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, named, or_tables, read_tables
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import (
-    Found,
-    image_folder,
-    json_lines,
-    load_list,
-    question,
-    read_rows,
-    text_of,
+from pipelines.sources.hub import Pictures, TableRow, count_rows, number_under
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import load_list, read_file
+
+TALLYQA = Benchmark(
+    name="tallyqa",
+    config="tallyqa",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="always",
+    metric="tallyqa",
+    final_split="train",
+    eval_split="test",
+    rows=(
+        Row(titles=("TallyQA (simple)",), split="test_simple", size=22_991, resolutions=(224,)),
+        Row(titles=("TallyQA (complex)",), split="test_complex", size=15_598, resolutions=(224,)),
+    ),
+    num_train=249_318,
+    recipes={
+        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=2),
+        448: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=2),
+    },
 )
-from pipelines.sources.spec import published
+
+COUNTBENCHQA = zero_shot(
+    TALLYQA,
+    name="countbenchqa",
+    eval_split="huggingface",
+    rows=(Row(titles=("CountBenchQA",), split="huggingface", size=490, resolutions=(224,)),),
+)
+
+POPE = Benchmark(
+    name="pope",
+    config="pope",
+    parent="vqav2",
+    prompt="answer en {text}",
+    text_len=48,
+    metric="pope",
+    eval_split="random+popular+adversarial",
+    rows=(
+        Row(
+            titles=("POPE",),
+            split="random+popular+adversarial",
+            suite="other",
+            size=9_000,
+            resolutions=(),
+        ),
+    ),
+)
 
 _POPE = ("random", "popular", "adversarial")
 _SIMPLE = {"test_simple": True, "test_complex": False}
 
 
-def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
     part = split.partition("_")[0]
     folders: dict[str, Path] = {}
 
@@ -48,68 +86,48 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Found:
             raise KeyError("issimple")
         if split in _SIMPLE and bool(simple) != _SIMPLE[split]:
             return None
-        top, _, name = text_of(row, "image").partition("/")
+        top, _, name = text_under(row, "image").partition("/")
         if top not in folders:
             folders[top] = image_folder(corpus, top, "visual_genome", "coco")
         answer = str(int(row["answer"]))
-        return question(
-            BENCHMARKS["tallyqa"],
+        return question_item(
+            TALLYQA,
             part,
             corpus.media(folders[top] / name),
             row["question_id"],
-            text_of(row, "question"),
+            text_under(row, "question"),
             [answer],
             meta={} if simple is None else {"issimple": int(simple)},
         )
 
-    yield from read_rows(corpus, file, f"tallyqa/{split}", load_list(corpus, file), make)
+    yield from read_file(corpus, file, f"tallyqa/{split}", make)
 
 
-def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -> Found:
-    from pyarrow import parquet
-
-    asked = load_list(corpus, questions)
-    with table.open("rb") as opened, parquet.ParquetFile(opened) as file:
-        if file.metadata.num_rows != len(asked):
+def _read_countbench(
+    corpus: Corpus, split: str, file: Path | list[Path], questions: Path | None = None
+) -> Listing:
+    # The authors' table lacks the questions, which lie in a second file in the same order.
+    texts = None
+    if not isinstance(file, list) and questions is not None:
+        texts = load_list(corpus, questions)
+        num_rows = count_rows(corpus, file)
+        if num_rows != len(texts):
             raise ValueError(
-                f"{questions} must have a question for each of the {file.metadata.num_rows} rows "
-                f"of {table.name}, got {len(asked)}."
+                f"{questions} must have a question for each of the {num_rows} rows "
+                f"of {file.name}, got {len(texts)}."
             )
-        rows = (row for batch in file.iter_batches(64) for row in batch.to_pylist())
-
-        def make(entry: tuple[int, tuple[dict, dict]]) -> Item | None:
-            number, (row, ask) = entry
-            data = (row["image"] or {}).get("bytes")
-            if not data or not _has_colour(data):
-                return None
-            place = corpus.spool.put(data)
-            media = Media(path=corpus.relative(table), member=f"{number:04d}", **place)  # type: ignore[arg-type]
-            return question(
-                BENCHMARKS["countbenchqa"],
-                split,
-                media,
-                number,
-                text_of(ask, "question"),
-                [str(int(row["number"]))],
-            )
-
-        numbered = enumerate(zip(rows, asked, strict=True))
-        yield from read_rows(corpus, table, f"countbenchqa/{split}", numbered, make)
-
-
-def _read_countbench_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
     pictures, numbers = Pictures(corpus), itertools.count()
 
-    def make(table: Path, row: dict) -> Item | None:
+    def make(row: TableRow) -> Item | None:
         number = next(numbers)
         data = (row["image"] or {}).get("bytes")
         if not data or not _has_colour(data):
             return None
-        media = pictures.keep(table, row["image"], f"{number:04d}")
-        answers, asked = [str(int(row["number"]))], text_of(row, "question")
-        return question(BENCHMARKS["countbenchqa"], split, media, number, asked, answers)
+        media = pictures.store(row, f"{number:04d}")
+        text = text_under(row if texts is None else texts[number], "question")
+        return question_item(COUNTBENCHQA, split, media, number, text, [str(int(row["number"]))])
 
-    yield from read_tables(corpus, f"countbenchqa/{split}", tables, make)
+    yield from read_file(corpus, file, f"countbenchqa/{split}", make, form="table")
 
 
 def _has_colour(data: bytes) -> bool:
@@ -121,70 +139,52 @@ def _has_colour(data: bytes) -> bool:
         return True
 
 
-def _read_pope(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder = image_folder(corpus, "val2014", "coco")
-
-    def make(line) -> Item:
-        row = line()
-        media = corpus.media(folder / text_of(row, "image"))
-        key, text = row["question_id"], text_of(row, "text")
-        return _pope_question(split, media, key, text, row["label"])
-
-    yield from read_rows(corpus, file, f"pope/{split}", json_lines(file), make)
-
-
-def _read_pope_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
     pictures = Pictures(corpus)
 
-    def make(table: Path, row: dict) -> Item | None:
-        if row["category"] != split:
-            return None
-        media = pictures.keep(table, row["image"], f"{text_of(row, 'image_source')}.jpg")
-        key, text = int(row["question_id"]), text_of(row, "question")
-        return _pope_question(split, media, key, text, row["answer"])
+    def make(row: dict) -> Item | None:
+        if isinstance(row, TableRow):
+            if row["category"] != split:
+                return None
+            media = pictures.store(row, f"{text_under(row, 'image_source')}.jpg")
+            text_key, label_key = "question", "answer"
+        else:
+            media = corpus.media(folder / text_under(row, "image"))
+            text_key, label_key = "text", "label"
+        key, text = number_under(row, "question_id"), text_under(row, text_key)
+        answer = str(row[label_key]).strip().lower()
+        if answer not in ("yes", "no"):
+            raise BadInput(f"label must be yes or no, got {row[label_key]!r}")
+        return question_item(POPE, split, media, key, text, [answer], meta={"kind": split})
 
-    yield from read_tables(corpus, f"pope/{split}", tables, make)
-
-
-def _pope_question(split: str, media: Media, key: int, text: str, label: object) -> Item:
-    answer = str(label).strip().lower()
-    if answer not in ("yes", "no"):
-        raise BadInput(f"label must be yes or no, got {label!r}")
-    return question(BENCHMARKS["pope"], split, media, key, text, [answer], meta={"kind": split})
+    yield from read_file(corpus, file, f"pope/{split}", make, form="lines")
 
 
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["countbenchqa"],
-            splits=("huggingface",),
-            files=lambda split: (
-                ("data/*.parquet", "*.parquet"),
-                ("countbench_paired_questions.json", "data/countbench_paired_questions.json"),
-            ),
-            read=_read_countbench,
-            publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
-            "datasets/countbenchqa/data)",
+    published_source(
+        COUNTBENCHQA,
+        splits=("huggingface",),
+        files=lambda split: (
+            ("data/*.parquet", "*.parquet"),
+            ("countbench_paired_questions.json", "data/countbench_paired_questions.json"),
         ),
-        {"huggingface": named("test")},
-        _read_countbench_tables,
+        read=_read_countbench,
+        publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
+        "datasets/countbenchqa/data)",
+        tables={"huggingface": table_patterns("test")},
         apart=False,
     ),
-    or_tables(
-        published(
-            BENCHMARKS["pope"],
-            splits=_POPE,
-            files=lambda split: (
-                (f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),
-            ),
-            read=_read_pope,
-            publisher="github.com/RUCAIBox/POPE",
-        ),
-        {split: (f"Full/{split}-*.parquet", *named("test")) for split in _POPE},
-        _read_pope_tables,
+    published_source(
+        POPE,
+        splits=_POPE,
+        files=lambda split: ((f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),),
+        read=_read_pope,
+        publisher="github.com/RUCAIBox/POPE",
+        tables={split: (f"Full/{split}-*.parquet", *table_patterns("test")) for split in _POPE},
     ),
-    published(
-        BENCHMARKS["tallyqa"],
+    published_source(
+        TALLYQA,
         splits=("train", "test", *_SIMPLE),
         files=lambda split: ((f"{split.partition('_')[0]}.json",),),
         read=_read_tallyqa,

@@ -12,74 +12,96 @@ in {split}_images/*.parquet.
 The `lang` of an xGQA record is its question's language, since scores are averaged over languages.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.vqa import BENCHMARKS, XGQA_LANGUAGES
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, find_tables, named, or_tables, read_tables, table_rows
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import (
-    Found,
-    image_folder,
-    load_dict,
-    question,
-    read_rows,
-    text_of,
+from pipelines.sources.hub import Pictures, TableRow, table_rows
+from pipelines.sources.item import Item, Listing, Media
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import find_tables, published_source, table_patterns
+from pipelines.sources.row_files import read_file
+
+XGQA_LANGUAGES = ("bn", "de", "id", "ko", "pt", "ru", "zh")
+"""The seven languages of the average; English, the eighth, does not count."""
+
+GQA = Benchmark(
+    name="gqa",
+    config="gqa",
+    prompt="answer en {text}",
+    text_len=32,
+    metric="vqa",
+    tune_split="train_balanced",
+    final_split="train_balanced+val_balanced",
+    eval_split="testdev_balanced",
+    rows=(Row(titles=("GQA",), split="testdev_balanced", suite="main", size=12_578),),
+    num_train=1_075_062,
+    recipes={
+        224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
+        448: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision=True),
+    },
 )
-from pipelines.sources.spec import published
+
+XGQA = zero_shot(
+    GQA,
+    name="xgqa",
+    eval_split="+".join(XGQA_LANGUAGES),
+    rows=(
+        Row(
+            titles=("xGQA",),
+            split=XGQA_LANGUAGES[0],
+            averaged=XGQA_LANGUAGES[1:],
+            suite="main",
+            size=len(XGQA_LANGUAGES) * 12_578,
+            resolutions=(),
+        ),
+    ),
+)
 
 LANGUAGES = ("en", *XGQA_LANGUAGES)
 _SPLITS = ("train_balanced", "val_balanced", "testdev_balanced")
 
 
-def _reader(name: str):
-    def read(corpus: Corpus, split: str, file: Path) -> Found:
+def _read_gqa(benchmark: Benchmark):
+    def read(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
         folder = image_folder(corpus, "images", "gqa")
-        lang = split.rpartition("_")[2] if name == "xgqa" else "en"
+        lang = split.rpartition("_")[2] if benchmark is XGQA else "en"
+        stored = _store_pictures(corpus, split) if isinstance(file, list) else {}
 
-        def make(entry: tuple[str, dict]) -> Item:
-            key, row = entry
-            image = text_of(row, "imageId")
-            if image != Path(image).name:
-                raise BadInput(f"imageId must be a name, got {image!r}")
-            answer = text_of(row, "answer")
-            media = corpus.media(folder / f"{image}.jpg")
+        def make(entry: tuple[str, dict] | TableRow) -> Item:
+            if isinstance(entry, TableRow):
+                row, image, key = entry, text_under(entry, "imageId"), text_under(entry, "id")
+                if image not in stored:
+                    raise BadInput(f"no table of {split}_images has {image}")
+                media = stored[image]
+            else:
+                key, row = entry
+                image = text_under(row, "imageId")
+                if image != Path(image).name:
+                    raise BadInput(f"imageId must be a name, got {image!r}")
+                media = corpus.media(folder / f"{image}.jpg")
+            # From here on both formats are the same: a row has its question and one answer.
+            answer, text = text_under(row, "answer"), text_under(row, "question")
             meta = {"question_id": key}
-            return question(
-                BENCHMARKS[name],
-                split,
-                media,
-                key,
-                text_of(row, "question"),
-                [answer],
-                lang=lang,
-                meta=meta,
-            )
+            return question_item(benchmark, split, media, key, text, [answer], lang=lang, meta=meta)
 
-        rows = load_dict(corpus, file).items()
-        yield from read_rows(corpus, file, f"{name}/{split}", rows, make)
+        columns = ("id", "imageId", "question", "answer")
+        name = f"{benchmark.name}/{split}"
+        yield from read_file(corpus, file, name, make, form="dict", columns=columns)
 
     return read
 
 
-def _read_gqa_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
-    pictures, kept = Pictures(corpus), dict[str, Media]()
-    for table in find_tables(corpus, named(split.partition("_")[0], folders=[f"{split}_images"])):
+def _store_pictures(corpus: Corpus, split: str) -> dict[str, Media]:
+    """Returns image id -> its picture, which the Hub keeps in tables of their own."""
+    pictures, stored = Pictures(corpus), dict[str, Media]()
+    for table in find_tables(
+        corpus, table_patterns(split.partition("_")[0], folders=[f"{split}_images"])
+    ):
         for row in table_rows(corpus, table):
-            kept[row["id"]] = pictures.keep(table, row["image"], f"{row['id']}.jpg")
-
-    def make(table: Path, row: dict) -> Item:
-        image, key = text_of(row, "imageId"), text_of(row, "id")
-        if image not in kept:
-            raise BadInput(f"no table of {split}_images has {image}")
-        asked, answer = text_of(row, "question"), text_of(row, "answer")
-        meta = {"question_id": key}
-        return question(BENCHMARKS["gqa"], split, kept[image], key, asked, [answer], meta=meta)
-
-    columns = ("id", "imageId", "question", "answer")
-    yield from read_tables(corpus, f"gqa/{split}", tables, make, columns=columns)
+            stored[row["id"]] = pictures.store(row, f"{row['id']}.jpg")
+    return stored
 
 
 def _xgqa_files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -92,26 +114,23 @@ def _xgqa_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    or_tables(
-        published(
-            BENCHMARKS["gqa"],
-            splits=_SPLITS,
-            files=lambda split: ((f"{split}_questions.json", f"questions/{split}_questions.json"),),
-            read=_reader("gqa"),
-            publisher="cs.stanford.edu/people/dorarad/gqa/download.html",
-        ),
-        {
-            split: named(split.partition("_")[0], folders=[f"{split}_instructions"])
+    published_source(
+        GQA,
+        splits=_SPLITS,
+        files=lambda split: ((f"{split}_questions.json", f"questions/{split}_questions.json"),),
+        read=_read_gqa(GQA),
+        publisher="cs.stanford.edu/people/dorarad/gqa/download.html",
+        tables={
+            split: table_patterns(split.partition("_")[0], folders=[f"{split}_instructions"])
             for split in _SPLITS
         },
-        _read_gqa_tables,
         apart=False,
     ),
-    published(
-        BENCHMARKS["xgqa"],
+    published_source(
+        XGQA,
         splits=(*LANGUAGES, *(f"{part}_{x}" for part in ("dev", "test") for x in LANGUAGES)),
         files=_xgqa_files,
-        read=_reader("xgqa"),
+        read=_read_gqa(XGQA),
         publisher="github.com/adapter-hub/xGQA",
     ),
 )

@@ -18,104 +18,109 @@ from typing import Any
 
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import Found, find, image_folder, load_dict, load_list, read_rows
+from pipelines.sources.item import Item, Listing, Media
+from pipelines.sources.layout import find_annotation, image_folder
+from pipelines.sources.row_files import load_dict, load_list, read_rows
 from pipelines.sources.spec import SourceSpec
-from pipelines.sources.web.tasks import Sample, sample_items
+from pipelines.sources.web.tasks import WebImage, web_image_items
 
 _GENOME = ("question_answers.json", "region_descriptions.json")
 _ILLEGIBLE = "."
 
 
-def _coco(split: str) -> tuple[str, ...]:
+def _coco_names(split: str) -> tuple[str, ...]:
     name = f"instances_{split}2017.json"
     return f"annotations/{name}", name
 
 
-def _read_coco(corpus: Corpus, split: str) -> Found:
-    file = find(corpus, *_coco(split))
+def _read_coco(corpus: Corpus, split: str) -> Listing:
+    file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
-    labels = {one["id"]: one["name"] for one in raw["categories"]}
+    labels = {annotation["id"]: annotation["name"] for annotation in raw["categories"]}
     objects: dict[int, list[dict]] = defaultdict(list)
-    for one in raw["annotations"]:
-        if not one.get("iscrowd"):
-            objects[one["image_id"]].append(one)
+    for annotation in raw["annotations"]:
+        if not annotation.get("iscrowd"):
+            objects[annotation["image_id"]].append(annotation)
     folder = image_folder(corpus, f"{split}2017", "coco")
 
     def make(row: dict) -> Iterator[Item | Reject]:
         size = [int(row["height"]), int(row["width"])]
-        things = []
-        for one in objects.pop(row["id"], ()):
-            x, y, w, h = map(float, one["bbox"])
-            mask = {"size": size, "polygons": one["segmentation"]}
-            label = labels[one["category_id"]]
-            things.append({"label": label, "box": [x, y, x + w, y + h], "mask": mask})
-        if not things:
+        annotated = []
+        for annotation in objects.pop(row["id"], ()):
+            x, y, w, h = map(float, annotation["bbox"])
+            mask = {"size": size, "polygons": annotation["segmentation"]}
+            label = labels[annotation["category_id"]]
+            annotated.append({"label": label, "box": [x, y, x + w, y + h], "mask": mask})
+        if not annotated:
             return iter(())
-        told = {"width": size[1], "height": size[0], "objects": things}
+        metadata = {"width": size[1], "height": size[0], "objects": annotated}
         media = corpus.media(folder / row["file_name"])
-        return _made(corpus, f"coco_objects/{split}/{row['file_name']}", media, told)
+        return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
     yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], make)
 
 
-def _textocr(split: str) -> tuple[str, ...]:
+def _textocr_names(split: str) -> tuple[str, ...]:
     return (f"TextOCR_0.1_{split}.json",)
 
 
-def _read_textocr(corpus: Corpus, split: str) -> Found:
-    file = find(corpus, *_textocr(split))
+def _read_textocr(corpus: Corpus, split: str) -> Listing:
+    file = find_annotation(corpus, *_textocr_names(split))
     raw: Any = load_dict(corpus, file)
     words: dict[str, list[dict]] = defaultdict(list)
-    for one in raw["anns"].values():
-        if one["utf8_string"] != _ILLEGIBLE:
-            x, y, w, h = map(float, one["bbox"])
-            word = {"text": one["utf8_string"], "box": [x, y, x + w, y + h]}
-            words[one["image_id"]].append(word)
+    for annotation in raw["anns"].values():
+        if annotation["utf8_string"] != _ILLEGIBLE:
+            x, y, w, h = map(float, annotation["bbox"])
+            word = {"text": annotation["utf8_string"], "box": [x, y, x + w, y + h]}
+            words[annotation["image_id"]].append(word)
     folder = image_folder(corpus, "train_images", "textvqa")
 
     def make(row: tuple[str, dict]) -> Iterator[Item | Reject]:
         key, image = row
         if not (read := words.pop(key, [])):
             return iter(())
-        told = {"width": int(image["width"]), "height": int(image["height"]), "ocr": read}
-        return _made(corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), told)
+        metadata = {"width": int(image["width"]), "height": int(image["height"]), "ocr": read}
+        return _web_items(
+            corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), metadata
+        )
 
     yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), make)
 
 
-def _read_genome(corpus: Corpus, split: str) -> Found:
-    asked, described = (find(corpus, name) for name in _GENOME)
-    regions = {row["id"]: row["regions"] for row in load_list(corpus, described)}
+def _read_genome(corpus: Corpus, split: str) -> Listing:
+    questions, descriptions = (find_annotation(corpus, name) for name in _GENOME)
+    regions = {row["id"]: row["regions"] for row in load_list(corpus, descriptions)}
     folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]
     first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
 
     def make(row: dict) -> Iterator[Item | Reject]:
         name = f"{int(row['id'])}.jpg"
         pairs = [{"question": qa["question"], "answer": qa["answer"]} for qa in row["qas"]]
-        objects = [{"label": one["phrase"], "box": _box(one)} for one in regions.pop(row["id"], ())]
+        objects = [
+            {"label": one["phrase"], "box": _region_box(one)} for one in regions.pop(row["id"], ())
+        ]
         if not pairs and not objects:
             return iter(())
         media = corpus.media(folders[name not in first] / name)
-        told = {"qa": pairs, "objects": objects}
-        made = _made(corpus, f"visual_genome/{split}/{name}", media, told)
+        metadata = {"qa": pairs, "objects": objects}
+        items = _web_items(corpus, f"visual_genome/{split}/{name}", media, metadata)
         # Region phrases are not names of objects, so detection items are dropped.
-        return (one for one in made if not (isinstance(one, Item) and one.task == "detect"))
+        return (one for one in items if not (isinstance(one, Item) and one.task == "detect"))
 
-    rows = load_list(corpus, asked)
-    yield from read_rows(corpus, asked, f"visual_genome/{split}", rows, make)
+    rows = load_list(corpus, questions)
+    yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, make)
 
 
-def _box(region: Mapping[str, Any]) -> list[float]:
+def _region_box(region: Mapping[str, Any]) -> list[float]:
     x, y = float(region["x"]), float(region["y"])
     return [x, y, x + float(region["width"]), y + float(region["height"])]
 
 
-def _made(
-    corpus: Corpus, identity: str, media: Media, told: Mapping[str, Any]
+def _web_items(
+    corpus: Corpus, identity: str, media: Media, metadata: Mapping[str, Any]
 ) -> Iterator[Item | Reject]:
-    sample = Sample(id=identity, media=media, text="", metadata=told)
-    return sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+    sample = WebImage(id=identity, media=media, text="", metadata=metadata)
+    return web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
 
 
 SOURCES = tuple(
@@ -135,7 +140,7 @@ SOURCES = tuple(
             "coco",
             ("train", "val"),
             _read_coco,
-            lambda split: (_coco(split),),
+            lambda split: (_coco_names(split),),
             "cocodataset.org/#download",
         ),
         (
@@ -143,7 +148,7 @@ SOURCES = tuple(
             "textvqa",
             ("train", "val"),
             _read_textocr,
-            lambda split: (_textocr(split),),
+            lambda split: (_textocr_names(split),),
             "textvqa.org/textocr/dataset",
         ),
         (

@@ -35,7 +35,7 @@ from pipelines.records.tfrecord import read_frames
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media, checked_task
 from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.web.tasks import STAGE, Sample, sample_items
+from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
 _FILE = re.compile(r"\.(tfrecord|tfrecords|tfrec)([.-]|$)")
@@ -57,12 +57,12 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
         raise FileNotFoundError(f"{corpus.folder} holds no .tfrecord file.")
     chosen = [path for path in files if split_of(path) == split]
     if not chosen:
-        there = ", ".join(sorted({split_of(path) for path in files}))
-        raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {there}.")
+        splits = ", ".join(sorted({split_of(path) for path in files}))
+        raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {splits}.")
     if "image" not in corpus.features:
-        with corpus.annotation(chosen[0]).open("rb") as file, _records(file) as (frames, _):
+        with corpus.annotation(chosen[0]).open("rb") as file, _open_records(file) as (frames, _):
             first = next((features_of(data) for _, data in frames), {})
-        _check_given(corpus, chosen[0], sorted(first))
+        _check_image_feature(corpus, chosen[0], sorted(first))
     for path in chosen:
         yield path.relative_to(corpus.folder).as_posix()
 
@@ -73,12 +73,12 @@ def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     # Opened outside of the `try`: a file that cannot be opened may well be whole.
     with corpus.annotation(path).open("rb") as file:
         try:
-            for found in _read_file(corpus, path, file, "tfrecord", _as_written):
-                yield from found
+            for items in _read_file(corpus, path, file, "tfrecord", _plain_text):
+                yield from items
         except _DAMAGE as error:
             if is_of_machine(error):
                 raise
-            yield _reject(corpus, path, "tfrecord", f"damaged file: {error}")
+            yield _reject_example(corpus, path, "tfrecord", f"damaged file: {error}")
 
 
 def split_of(path: Path) -> str:
@@ -90,11 +90,11 @@ def split_of(path: Path) -> str:
 def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
     """Yields the names of a split's files below the folder, in order."""
     folder = _tfds_folder(corpus)
-    _check_names(corpus, folder)
+    _check_feature_names(corpus, folder)
     name, lengths = _tfds_lengths(corpus, folder)
     if split not in lengths:
-        there = ", ".join(lengths) or "none"
-        raise FileNotFoundError(f"{folder} has no split {split}; it has {there}.")
+        splits = ", ".join(lengths) or "none"
+        raise FileNotFoundError(f"{folder} has no split {split}; it has {splits}.")
     of = len(lengths[split])
     for number in range(of):
         path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{of:05d}"
@@ -103,12 +103,12 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
 
 def _tfds_own_files(corpus: Corpus, name: str) -> list[Path]:
     path = corpus.folder / name
-    told = [path.parent / "dataset_info.json", path.parent / "features.json"]
-    labels = (_labels(path.parent, feature) for feature in corpus.features.values())
-    return [path, *told, *filter(corpus.has, labels)]
+    metadata_files = [path.parent / "dataset_info.json", path.parent / "features.json"]
+    labels = (_class_names_file(path.parent, feature) for feature in corpus.features.values())
+    return [path, *metadata_files, *filter(corpus.has, labels)]
 
 
-def _labels(folder: Path, feature: str) -> Path:
+def _class_names_file(folder: Path, feature: str) -> Path:
     """Returns the path of the names of a feature's classes; the file exists if there are any."""
     return folder / f"{feature.replace('/', '-')}.labels.txt"
 
@@ -127,80 +127,85 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     path = corpus.folder / name
     corpus.annotation(path.parent / "features.json")
     data_set, lengths = _tfds_lengths(corpus, path.parent)
+    # "name-train.tfrecord-00003-of-00010" is file 3 of split "train".
     split, _, number = path.name.removeprefix(f"{data_set}-").partition(".tfrecord-")
     length = lengths[split][int(number.partition("-")[0])]
     count, damage = 0, ""
     with corpus.annotation(path).open("rb") as file:
         try:
-            for found in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
+            for items in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
                 count += 1
-                yield from found
+                yield from items
         except _DAMAGE as error:
             if is_of_machine(error):
                 raise
             damage = f", then damage: {error}"
     if count != int(length) or damage:
         reason = f"{count} records, dataset_info.json says {length}{damage}"
-        yield _reject(corpus, path, "tfds", reason)
+        yield _reject_example(corpus, path, "tfds", reason)
 
 
 def _tfds_folder(corpus: Corpus) -> Path:
     folders = [path.parent for path in corpus.files() if path.name == "features.json"]
     if len(folders) != 1:
-        told = ", ".join(corpus.relative(folder) for folder in folders) or "none"
+        folder_names = ", ".join(corpus.relative(folder) for folder in folders) or "none"
         raise FileNotFoundError(
-            f"{corpus.folder} must hold one folder with features.json, got {told}; give its path."
+            f"{corpus.folder} must hold one folder with features.json, got {folder_names}; give "
+            f"its path."
         )
     return folders[0]
 
 
-def _check_names(corpus: Corpus, folder: Path) -> None:
+def _check_feature_names(corpus: Corpus, folder: Path) -> None:
     """Refuses `features` that name none of the folder's features."""
-    there = sorted(_flat("", corpus.load_json(folder / "features.json")))
-    _check_given(corpus, folder, there)
+    features = sorted(_feature_names("", corpus.load_json(folder / "features.json")))
+    _check_image_feature(corpus, folder, features)
     for field, name in corpus.features.items():
-        if name not in there:
+        if name not in features:
             raise ValueError(
-                f"features.{field} must be one of {', '.join(there)} of {folder}, got {name!r}."
+                f"features.{field} must be one of {', '.join(features)} of {folder}, got {name!r}."
             )
 
 
-def _check_given(corpus: Corpus, path: Path, there: list[str]) -> None:
+def _check_image_feature(corpus: Corpus, path: Path, feature_names: list[str]) -> None:
     if "image" not in corpus.features:
         raise ValueError(
             f"features must name the feature of the image at least, as {{image: image/encoded, "
-            f"caption: caption}}, got {dict(corpus.features)}; {path} has {', '.join(there)}."
+            f"caption: caption}}, got {dict(corpus.features)}; {path} has "
+            f"{', '.join(feature_names)}."
         )
 
 
-def _flat(prefix: str, feature: Any) -> Iterator[str]:
+def _feature_names(prefix: str, feature: Any) -> Iterator[str]:
     """Yields the flat names of the features in features.json, as an Example has them."""
     if "sequence" in feature:
-        yield from _flat(prefix, feature["sequence"]["feature"])
+        yield from _feature_names(prefix, feature["sequence"]["feature"])
     elif "featuresDict" in feature:
         for name, inner in feature["featuresDict"]["features"].items():
-            yield from _flat(f"{prefix}/{name}" if prefix else name, inner)
+            yield from _feature_names(f"{prefix}/{name}" if prefix else name, inner)
     else:
         yield prefix
 
 
-def _as_written(name: str, value: object) -> str:
+def _plain_text(name: str, value: object) -> str:
     del name
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
     """Returns a function (feature, value) -> text, which names classes instead of their numbers."""
-    known: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
 
     def text(name: str, value: object) -> str:
         if not isinstance(value, int):
-            return _as_written(name, value)
-        if name not in known:
-            path = _labels(folder, name)
-            there = path.is_file()
-            known[name] = corpus.annotation(path).read_text("utf-8").splitlines() if there else []
-        names = known[name]
+            return _plain_text(name, value)
+        if name not in names_of:
+            path = _class_names_file(folder, name)
+            has_names = path.is_file()
+            names_of[name] = (
+                corpus.annotation(path).read_text("utf-8").splitlines() if has_names else []
+            )
+        names = names_of[name]
         return names[value] if 0 <= value < len(names) else str(value)
 
     return text
@@ -214,7 +219,9 @@ def _read_file(
     Raises:
       ValueError: at the first damaged record.
     """
-    with _records(file) as (frames, packed):
+    # In a plain file a picture is found again by its offset in the record, so nothing is copied; in
+    # a packed one there are no such offsets, and the picture is unpacked.
+    with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
             def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
@@ -225,13 +232,13 @@ def _read_file(
 
             try:
                 features = features_of(data)
-                yield list(_items(corpus, path, kind, number, features, place, text))
+                yield list(_example_items(corpus, path, kind, number, features, place, text))
             except (BadInput, ValueError, TypeError, KeyError, RecursionError) as error:
-                yield [_reject(corpus, path, kind, str(error), number)]
+                yield [_reject_example(corpus, path, kind, str(error), number)]
 
 
 @contextlib.contextmanager
-def _records(file: BinaryIO) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
+def _open_records(file: BinaryIO) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
     """Yields the records of an open file, and whether it is packed."""
     packed = file.read(2) == _GZIP
     file.seek(0)
@@ -239,7 +246,7 @@ def _records(file: BinaryIO) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool
         yield read_frames(plain), packed  # type: ignore[arg-type]
 
 
-def _items(
+def _example_items(
     corpus: Corpus,
     path: Path,
     kind: str,
@@ -264,6 +271,7 @@ def _items(
         Media(path=source, member=f"{number:09d}" + f".{i}" * (len(images) > 1), **place(image))
         for i, image in enumerate(images)
     )
+    # With a suffix the record is complete; otherwise its annotations make up to seven kinds.
     lang = one("lang", "en")
     if "suffix" in corpus.features:
         task = checked_task(one("task", kind))
@@ -293,28 +301,28 @@ def _as_web_image(
 ) -> Iterator[Item | Reject]:
     """Yields the items of a web image; several captions become suffixes of one item."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
-    metadata |= {field: json.loads(one) for field in _JSON for one in values(field)[:1]}
-    asked, answers = values("question"), values("answer")
-    if len(asked) == len(answers):
-        both = zip(asked, answers, strict=True)
-        pairs = [{"question": q, "answer": a, "lang": lang} for q, a in both]
+    metadata |= {field: json.loads(text) for field in _JSON for text in values(field)[:1]}
+    questions, answers = values("question"), values("answer")
+    if len(questions) == len(answers):
+        question_answers = zip(questions, answers, strict=True)
+        pairs = [{"question": q, "answer": a, "lang": lang} for q, a in question_answers]
     else:  # One question with several people's answers; all of them are set below.
-        pairs = [{"question": q, "answer": a, "lang": lang} for q in asked for a in answers[:1]]
+        pairs = [{"question": q, "answer": a, "lang": lang} for q in questions for a in answers[:1]]
     if pairs:
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]
     captions = [" ".join(caption.split()) for caption in values("caption") if caption.strip()]
-    sample = Sample(
+    sample = WebImage(
         id=identity, media=media, text=captions[0] if captions else "", metadata=metadata
     )
-    for item in sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
+    for item in web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
         if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
             item = dataclasses.replace(item, suffixes=tuple(captions))
-        if isinstance(item, Item) and item.task == "vqa" and len(asked) == 1 and answers:
+        if isinstance(item, Item) and item.task == "vqa" and len(questions) == 1 and answers:
             item = dataclasses.replace(item, suffixes=answers, answers=answers)
         yield item
 
 
-def _reject(
+def _reject_example(
     corpus: Corpus, path: Path, kind: str, reason: str, number: int | None = None
 ) -> Reject:
     identity = f"{kind}/{path.relative_to(corpus.folder).as_posix()}"

@@ -32,7 +32,7 @@ from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MAX_ENCODED
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.web import tables as web_tables
-from pipelines.sources.web.tasks import STAGE, Sample, sample_items
+from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 _TARS = (".tar", ".tgz", ".tar.gz")
@@ -45,7 +45,7 @@ _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 
 
-def units(corpus: Corpus, split: str) -> Iterator[str]:
+def web_units(corpus: Corpus, split: str) -> Iterator[str]:
     """Yields every file that holds samples; archives of one stem are one unit, named by the first.
 
     Raises:
@@ -53,50 +53,52 @@ def units(corpus: Corpus, split: str) -> Iterator[str]:
     """
     del split  # Web corpora have none.
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
+    # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
+    # table, which img2dataset writes as their metadata.
     stems: set[str] = set()
-    tars = {_stem(name) for name in names if name.endswith(_TARS)}
-    found = False
+    tars = {_archive_stem(name) for name in names if name.endswith(_TARS)}
+    has_units = False
     for name in names:
-        stem = _stem(name)
+        stem = _archive_stem(name)
         if name.endswith(_TARS):
             if stem in stems:
                 continue
             stems.add(stem)
         elif _suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
             continue
-        found = True
+        has_units = True
         yield name
-    if not found:
+    if not has_units:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
         )
 
 
-def read_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
+def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
     """Yields every would-be record of a file, and of all archives that share its stem.
 
     Ids begin with the stem, so archives of one stem, whose ids may be the same, are one unit.
     """
-    if files := own_files(corpus, unit):
-        found = (sample for one in files for sample in _read_tar(corpus, one))
+    if files := unit_archives(corpus, unit):
+        samples = (sample for archive in files for sample in _read_tar(corpus, archive))
     else:
-        found = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
-    for sample in found:
+        samples = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
+    for sample in samples:
         if isinstance(sample, Reject):
             yield sample
         else:
-            yield from sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+            yield from web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
 
 
-def own_files(corpus: Corpus, unit: str) -> list[Path]:
+def unit_archives(corpus: Corpus, unit: str) -> list[Path]:
     """Returns the archives of a unit; none for a table, which may name other files."""
     if not unit.endswith(_TARS):
         return []
-    beside = [corpus.folder / f"{_stem(unit)}{suffix}" for suffix in sorted(_TARS)]
-    return [one for one in beside if corpus.has(one)]
+    candidates = [corpus.folder / f"{_archive_stem(unit)}{suffix}" for suffix in sorted(_TARS)]
+    return [archive for archive in candidates if corpus.has(archive)]
 
 
-def _stem(name: str) -> str:
+def _archive_stem(name: str) -> str:
     for suffix in (*_TARS, ".parquet"):
         if name.endswith(suffix):
             return name[: -len(suffix)]
@@ -120,12 +122,15 @@ class _Member(tarfile.TarInfo):
             raise ReadError(f"{error} after {tarfile.offset} bytes") from error
 
 
-def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields the samples of one archive; a damaged tail is one reject."""
     corpus.annotation(path)
     source = corpus.relative(path)
-    base = PurePosixPath("web", _stem(path.relative_to(corpus.folder).as_posix()))
+    base = PurePosixPath("web", _archive_stem(path.relative_to(corpus.folder).as_posix()))
     compressed = path.suffix != ".tar"
+    # Members of one sample follow each other and share a key:
+    #
+    #   000000012.jpg  000000012.json  000000012.txt  |  000000013.jpg …
     members: list[tuple[str, str, Media | str]] = []
     mode = "r|*" if compressed else "r:"
     # Opened outside of the `try`: an archive that cannot be opened may well be whole.
@@ -137,21 +142,21 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
                         continue
                     key, extension = _split_name(member.name)
                     if members and members[0][0] != key:
-                        yield _sample(base, source, members)
+                        yield _sample_of_members(base, source, members)
                         members = []
-                    content = _content(corpus, archive, member, source, compressed)
+                    content = _read_member(corpus, archive, member, source, compressed)
                     members.append((key, extension, content))
-                _check_end(archive)
+                _check_archive_end(archive)
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             if is_of_machine(error):
                 raise
             reason = f"damaged archive: {type(error).__name__}: {error}"
             yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
-        yield _sample(base, source, members)
+        yield _sample_of_members(base, source, members)
 
 
-def _check_end(archive: TarFile) -> None:
+def _check_archive_end(archive: TarFile) -> None:
     """Refuses data after the end: zeros in the middle, or another archive, would hide samples.
 
     Raises:
@@ -169,7 +174,7 @@ def _split_name(name: str) -> tuple[str, str]:
     return (f"{folder}/{stem}" if folder else stem).lstrip("./"), extension.lower()
 
 
-def _content(
+def _read_member(
     corpus: Corpus, archive: tarfile.TarFile, member: tarfile.TarInfo, source: str, unpack: bool
 ) -> Media | str:
     """Returns an image's reference, a text's content, or an error that starts with U+0000."""
@@ -196,15 +201,17 @@ def _content(
         return f"\0{member.name} is not UTF-8"
 
 
-def _sample(
+def _sample_of_members(
     base: PurePosixPath, source: str, members: list[tuple[str, str, Media | str]]
-) -> Sample | Reject:
+) -> WebImage | Reject:
     key = members[0][0]
     identity = str(base / key)
 
     def reject(reason: str) -> Reject:
         return Reject(id=identity, stage=STAGE, reason=reason, source=f"{source}/{key}")
 
+    # Later texts win, the first image wins; an error that a member carries makes the sample a
+    # reject.
     text, metadata, media = "", {}, None
     for _, extension, content in members:
         if isinstance(content, Media):
@@ -222,7 +229,7 @@ def _sample(
         return reject(f"no image among {', '.join('.' + m[1] for m in members)}")
     if not isinstance(metadata, dict):
         return reject(f"metadata is a {type(metadata).__name__}, not an object")
-    return Sample(id=identity, media=media, text=text, metadata=metadata)
+    return WebImage(id=identity, media=media, text=text, metadata=metadata)
 
 
 SOURCES = (
@@ -230,11 +237,11 @@ SOURCES = (
         name="web",
         folder="web",
         splits=("train",),
-        read=read_units(units, read_unit),
-        units=units,
-        read_one=read_unit,
+        read=read_units(web_units, read_web_unit),
+        units=web_units,
+        read_one=read_web_unit,
         has_own_ids=True,
-        own_files=own_files,
+        own_files=unit_archives,
         anywhere=True,
         antialias=True,
         antialias_eval=True,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Media
-from pipelines.sources.web.tasks import STAGE, Sample
+from pipelines.sources.web.tasks import STAGE, WebImage
 
 _PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos")
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes")
@@ -22,7 +22,7 @@ _DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
 """Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
 
 
-def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per row; rows with only a URL whose file is missing are rejects."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -33,88 +33,93 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
                 number = 0
                 for batch in file.iter_batches(batch_size=256):
                     for row in batch.to_pylist():
-                        yield _guard(corpus, path, number, lambda row=row: row)
+                        yield _sample_or_reject(corpus, path, number, lambda row=row: row)
                         number += 1
         except (pa.ArrowException, OSError) as error:
-            told = " ".join(str(error).split())[:120]
-            yield _reject(corpus, path, None, f"damaged parquet: {told}")
+            message = " ".join(str(error).split())[:120]
+            yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
 
 
-def read_jsonl(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per line."""
-    for number, line in _lines(corpus, path):
-        yield _guard(corpus, path, number, lambda line=line: json.loads(_bounded(line)))
+    for number, line in _number_lines(corpus, path):
+        yield _sample_or_reject(
+            corpus, path, number, lambda line=line: json.loads(_check_length(line))
+        )
 
 
-def read_tsv(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per line."""
 
     def row(line: bytes) -> dict[str, object]:
-        cells = _bounded(line).decode("utf-8").rstrip("\r\n").split("\t")
+        cells = _check_length(line).decode("utf-8").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
         where = "url" if "://" in cells[1] else "path"
         return {"caption": cells[0], where: cells[1]}
 
-    for number, line in _lines(corpus, path):
-        yield _guard(corpus, path, number, lambda line=line: row(line))
+    for number, line in _number_lines(corpus, path):
+        yield _sample_or_reject(corpus, path, number, lambda line=line: row(line))
 
 
-def _lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
+def _number_lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the number and content of every line that is not empty; too long ones are cut off."""
     with corpus.annotation(path).open("rb") as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
-            rest = line
-            while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):
-                rest = file.readline(_MAX_LINE + 1)
+            tail = line
+            while len(tail) > _MAX_LINE and not tail.endswith(b"\n"):
+                tail = file.readline(_MAX_LINE + 1)
             if line.strip():
                 yield number, line
             number += 1
 
 
-def _bounded(line: bytes) -> bytes:
+def _check_length(line: bytes) -> bytes:
     if len(line) > _MAX_LINE:
         raise BadInput(f"line has more than {_MAX_LINE} bytes")
     return line
 
 
-def _guard(corpus: Corpus, path: Path, number: int, row: Callable[[], object]) -> Sample | Reject:
+def _sample_or_reject(
+    corpus: Corpus, path: Path, number: int, row: Callable[[], object]
+) -> WebImage | Reject:
     """Returns the sample of one row, or a reject with the error."""
     try:
         values = row()
         if not isinstance(values, Mapping):
             raise BadInput(f"row is a {type(values).__name__}, not an object")
-        return _sample(corpus, path, number, values)
+        return _sample_of_row(corpus, path, number, values)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
-        return _reject(corpus, path, number, str(error))
+        return _reject_row(corpus, path, number, str(error))
 
 
-def _reject(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
+def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
     return Reject(
-        id=_identity(corpus, path, number), stage=STAGE, reason=reason, source=corpus.relative(path)
+        id=_row_id(corpus, path, number), stage=STAGE, reason=reason, source=corpus.relative(path)
     )
 
 
-def _identity(corpus: Corpus, path: Path, number: int | None) -> str:
+def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
     base = f"web/{path.relative_to(corpus.folder).as_posix()}"
     return base if number is None else f"{base}/{number:09d}"
 
 
-def _sample(corpus: Corpus, path: Path, number: int, row: Mapping) -> Sample:
-    media, used = _media(corpus, path, number, row)
+def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> WebImage:
+    media, used = _media_of_row(corpus, path, number, row)
     text = next((row[k] for k in _TEXTS if isinstance(row.get(k), str)), "")
     metadata = {k: v for k, v in row.items() if k not in (*_TEXTS, used)}
-    return Sample(
-        id=_identity(corpus, path, number),
+    return WebImage(
+        id=_row_id(corpus, path, number),
         media=media,
         text=_DATA_JUICER_TOKEN.sub(" ", text),
         metadata=metadata,
     )
 
 
-def _media(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media, str]:
+def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media, str]:
     """Returns a row's pixels and the name of the field that gave them."""
+    # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     for field in _BYTES:
         value = row.get(field)
         if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
@@ -132,11 +137,11 @@ def _media(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media
             return corpus.media(path.parent / value, video=field.startswith("video")), field
     for field in _URLS:
         if isinstance(row.get(field), str):
-            return _downloaded(corpus, path, row[field]), field
+            return _find_download(corpus, path, row[field]), field
     raise BadInput(f"no image among the fields {', '.join(map(str, row))}")
 
 
-def _downloaded(corpus: Corpus, path: Path, url: str) -> Media:
+def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
     """Returns the local file of a URL, by its last part: beside the table or in a folder there."""
     name = urlsplit(url).path.rpartition("/")[2]
     for folder in (path.parent, path.with_suffix(""), path.parent / "images"):

@@ -27,7 +27,7 @@ SEPARATOR = " ; "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
+class WebImage:
     """One web image: a reference to its pixels, its caption and its metadata."""
 
     id: str
@@ -43,8 +43,8 @@ class _Object:
     mask: str | None
 
 
-def sample_items(
-    sample: Sample, *, per_task: int, tasks: Collection[str] = ()
+def web_image_items(
+    sample: WebImage, *, per_task: int, tasks: Collection[str] = ()
 ) -> Iterator[Item | Reject]:
     """Yields a sample's items, at most `per_task` of each kind in `tasks`; empty takes all kinds.
 
@@ -60,18 +60,18 @@ def sample_items(
             items = list(make(sample))
         except _MALFORMED as error:
             reason = f"malformed annotation: {type(error).__name__}: {error}"
-            items = [_reject(sample, task, reason)]
+            items = [_reject_task(sample, task, reason)]
         any_found |= bool(items)
         yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
     if not any_found:
-        yield _reject(sample, next(iter(tasks), "caption"), "no caption or annotation")
+        yield _reject_task(sample, next(iter(tasks), "caption"), "no caption or annotation")
 
 
-def _reject(sample: Sample, task: str, reason: str) -> Reject:
+def _reject_task(sample: WebImage, task: str, reason: str) -> Reject:
     return Reject(id=f"{sample.id}#{task}", stage=STAGE, reason=reason, source=sample.media.source)
 
 
-def _item(sample: Sample, task: str, name: str, prefix: str, suffix: str, **fields) -> Item:
+def _task_item(sample: WebImage, task: str, name: str, prefix: str, suffix: str, **fields) -> Item:
     """Returns an item; its id names the task and, if there may be several, the annotation."""
     meta = sample.metadata
     size = None
@@ -89,90 +89,95 @@ def _item(sample: Sample, task: str, name: str, prefix: str, suffix: str, **fiel
     )
 
 
-def _captions(sample: Sample) -> Iterator[Item]:
+def _caption_items(sample: WebImage) -> Iterator[Item]:
     captions = dict(sample.metadata.get("captions") or {})
     language = sample.metadata.get("LANGUAGE") or "en"
     captions.setdefault(language, sample.text)
     for lang, caption in sorted(captions.items()):
-        if text := _line(caption):
-            yield _item(sample, "caption", lang, f"caption {lang}", text, lang=lang)
+        if text := _one_line(caption):
+            yield _task_item(sample, "caption", lang, f"caption {lang}", text, lang=lang)
 
 
-def _grounded_captions(sample: Sample) -> Iterator[Item]:
-    for i, thing in enumerate(_objects(sample)):
+def _grounded_caption_items(sample: WebImage) -> Iterator[Item]:
+    for i, annotated in enumerate(_read_objects(sample)):
         prefix = f"caption {BOX_MARKER}"
-        yield _item(sample, "grounded_caption", str(i), prefix, thing.label, boxes=(thing.box,))
+        yield _task_item(
+            sample, "grounded_caption", str(i), prefix, annotated.label, boxes=(annotated.box,)
+        )
 
 
-def _ocr(sample: Sample) -> Iterator[Item]:
+def _ocr_items(sample: WebImage) -> Iterator[Item]:
     words = [
-        (_line(w["text"]), tuple(map(float, w["box"]))) for w in sample.metadata.get("ocr") or ()
+        (_one_line(w["text"]), tuple(map(float, w["box"])))
+        for w in sample.metadata.get("ocr") or ()
     ]
     text = " ".join(_raster_order([w for w in words if w[0]]))
     if text:
-        yield _item(sample, "ocr", "", "ocr", text)
+        yield _task_item(sample, "ocr", "", "ocr", text)
 
 
-def _vqa(sample: Sample) -> Iterator[Item]:
-    for i, (question, answer, lang) in enumerate(_asked(sample)):
+def _vqa_items(sample: WebImage) -> Iterator[Item]:
+    for i, (question, answer, lang) in enumerate(_question_pairs(sample)):
         prefix = f"answer {lang} {question}"
-        yield _item(sample, "vqa", str(i), prefix, answer, lang=lang, answers=(answer,))
+        yield _task_item(sample, "vqa", str(i), prefix, answer, lang=lang, answers=(answer,))
 
 
-def _questions(sample: Sample) -> Iterator[Item]:
-    for i, (question, answer, lang) in enumerate(_asked(sample)):
-        yield _item(sample, "question", str(i), f"question {lang} {answer}", question, lang=lang)
+def _question_items(sample: WebImage) -> Iterator[Item]:
+    for i, (question, answer, lang) in enumerate(_question_pairs(sample)):
+        yield _task_item(
+            sample, "question", str(i), f"question {lang} {answer}", question, lang=lang
+        )
 
 
-def _asked(sample: Sample) -> Iterator[tuple[str, str, str]]:
+def _question_pairs(sample: WebImage) -> Iterator[tuple[str, str, str]]:
     """Yields question, answer and language of every pair."""
     for pair in sample.metadata.get("qa") or ():
-        yield _line(pair["question"]), _line(str(pair["answer"])), pair.get("lang") or "en"
+        yield _one_line(pair["question"]), _one_line(str(pair["answer"])), pair.get("lang") or "en"
 
 
-def _detect(sample: Sample) -> Iterator[Item]:
-    things = _objects(sample)
-    if things:
-        labels = sorted({thing.label for thing in things})
-        suffix = SEPARATOR.join(f"{BOX_MARKER} {thing.label}" for thing in things)
+def _detect_items(sample: WebImage) -> Iterator[Item]:
+    objects = _read_objects(sample)
+    if objects:
+        labels = sorted({annotated.label for annotated in objects})
+        suffix = SEPARATOR.join(f"{BOX_MARKER} {annotated.label}" for annotated in objects)
         prefix = f"detect {SEPARATOR.join(labels)}"
-        yield _item(sample, "detect", "", prefix, suffix, boxes=tuple(t.box for t in things))
+        yield _task_item(sample, "detect", "", prefix, suffix, boxes=tuple(t.box for t in objects))
 
 
-def _segment(sample: Sample) -> Iterator[Item]:
-    things = _objects(sample)
-    for label in sorted({thing.label for thing in things}):
-        same = [thing for thing in things if thing.label == label]
-        masks = tuple(thing.mask for thing in same if thing.mask)
+def _segment_items(sample: WebImage) -> Iterator[Item]:
+    objects = _read_objects(sample)
+    for label in sorted({annotated.label for annotated in objects}):
+        same = [annotated for annotated in objects if annotated.label == label]
+        masks = tuple(annotated.mask for annotated in same if annotated.mask)
         if len(masks) == len(same):
             suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(same))
-            boxes = tuple(thing.box for thing in same)
+            boxes = tuple(annotated.box for annotated in same)
             prefix = f"segment {label}"
-            yield _item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
+            yield _task_item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
 
 
-TASKS: dict[str, Callable[[Sample], Iterator[Item]]] = {
-    "caption": _captions,
-    "grounded_caption": _grounded_captions,
-    "ocr": _ocr,
-    "vqa": _vqa,
-    "question": _questions,
-    "detect": _detect,
-    "segment": _segment,
+TASKS: dict[str, Callable[[WebImage], Iterator[Item]]] = {
+    "caption": _caption_items,
+    "grounded_caption": _grounded_caption_items,
+    "ocr": _ocr_items,
+    "vqa": _vqa_items,
+    "question": _question_items,
+    "detect": _detect_items,
+    "segment": _segment_items,
 }
 
 
-def _objects(sample: Sample) -> list[_Object]:
+def _read_objects(sample: WebImage) -> list[_Object]:
     """Returns the annotated objects from top to bottom, then left to right."""
-    things = [
+    objects = [
         _Object(
-            label=_line(raw["label"]),
+            label=_one_line(raw["label"]),
             box=tuple(map(float, raw["box"])),
             mask=json.dumps(raw["mask"]) if raw.get("mask") else None,
         )
         for raw in sample.metadata.get("objects") or ()
     ]
-    return sorted((t for t in things if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
+    return sorted((t for t in objects if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
 
 
 def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
@@ -190,7 +195,7 @@ def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
     return [text for line in lines for _, text in sorted(line)]
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Returns the text on one line: a newline separates prefix from suffix in the model's input."""
     if not isinstance(text, str):
         raise BadInput(f"text is a {type(text).__name__}")

@@ -5,7 +5,7 @@ import pytest
 from flows.config.load import check, load
 from flows.study.graph import datasets_of, graph_of, results_plan
 from infra.errors import ConfigError
-from pipelines.benchmarks.registry import BENCHMARKS, main_suite
+from pipelines.sources.registry import BENCHMARKS, main_suite
 
 
 def study(transfers: dict, image_px: int = 224):

@@ -13,7 +13,7 @@ from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from model.files import CONFIG, DIGEST
 from model.train.optimizer import schedules
-from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import BENCHMARKS
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 

@@ -4,7 +4,7 @@ import pytest
 
 from flows.config.load import check
 from infra.errors import ConfigError
-from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import BENCHMARKS
 
 ALLOWED = {"allow_train_on_eval": True}
 

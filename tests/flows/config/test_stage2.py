@@ -21,7 +21,7 @@ from infra.store.digest import canonical_json
 from model.checkpoint.config_json import config_to_json
 from model.config import ModelConfig
 from model.files import CONFIG, DIGEST
-from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import BENCHMARKS
 
 
 def study(**stage2: Any) -> StudyConfig:

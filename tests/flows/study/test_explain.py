@@ -140,8 +140,8 @@ def test_where_a_step_runs_does_not_matter(store: Store):
             {"transfer", "chance"}, "model.eval.metrics.miou",
         ),
         (
-            "pipelines/sources/segmentation/refcoco.py", "def read(", "def read_(",
-            {"prepare"}, "pipelines.sources.segmentation.refcoco.read",
+            "pipelines/sources/segmentation/refcoco.py", "def read_refcoco(", "def read_(",
+            {"prepare"}, "pipelines.sources.segmentation.refcoco.read_refcoco",
         ),
         ("flows/report/build.py", "100 *", "99 *", {"results"}, "flows.report.build._retention"),
         ("model/analysis/flops.py", "def ", "def _", set(), ""),
@@ -168,12 +168,12 @@ def test_changed_code_is_stale_and_names_the_function(
 
 def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
     fill(store, study(), seconds=1000)
-    edit("pipelines/sources/segmentation/refcoco.py", "def read(", "def read_(")
+    edit("pipelines/sources/segmentation/refcoco.py", "def read_refcoco(", "def read_(")
     explanation = Explanation(store, study())
     # Two datasets, and all that reads them: their vocabulary, and everything after it.
     with pytest.raises(ConfigError) as refused:
         explanation.check(1.0, ())
-    assert "compute.rebuild_limit=1: pipelines.sources.segmentation.refcoco.read, " in str(
+    assert "compute.rebuild_limit=1: pipelines.sources.segmentation.refcoco.read_refcoco, " in str(
         refused.value
     )
     assert "--rebuild STEP" in str(refused.value)

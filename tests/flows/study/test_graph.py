@@ -10,8 +10,7 @@ from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
 from infra.errors import ConfigError
 from model.connector.registry import KINDS
-from pipelines.benchmarks.registry import BENCHMARKS
-from pipelines.sources.registry import SOURCES
+from pipelines.sources.registry import BENCHMARKS, SOURCES
 from tests.flows.report.report_studies import make
 
 TWELVE = tuple(KINDS)

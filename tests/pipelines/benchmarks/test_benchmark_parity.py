@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.benchmarks.registry import BENCHMARKS, serving
+from pipelines.sources.registry import BENCHMARKS, row_of_title
 
 SCORES = Path(__file__).parents[3] / ".." / "shared" / "paper" / "detailed_scores.csv"
 
@@ -23,7 +23,7 @@ def scored() -> set[tuple[str, str, int]]:
 
 def test_every_row_is_served_at_its_resolution(scored):
     for group, title, resolution in scored:
-        benchmark, row = serving(title)
+        benchmark, row = row_of_title(title)
         assert resolution in row.resolutions, (title, resolution)
         assert resolution in (benchmark.recipes or BENCHMARKS[benchmark.parent].recipes), title
         if group in ("video", "refcoco", "resolution_sensitive"):
@@ -37,7 +37,7 @@ def test_no_resolution_is_claimed_that_the_paper_lacks(scored):
         for row in b.rows
         for side in row.resolutions
     }
-    there = {(serving(title)[1].titles[0], side) for _, title, side in scored}
+    there = {(row_of_title(title)[1].titles[0], side) for _, title, side in scored}
     assert found == there
 
 

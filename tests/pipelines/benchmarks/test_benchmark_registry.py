@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from pipelines.benchmarks.registry import BENCHMARKS, get, main_suite, serving
 from pipelines.benchmarks.row import Recipe
-from pipelines.sources.registry import SOURCES
+from pipelines.sources.registry import BENCHMARKS, SOURCES, get_benchmark, main_suite, row_of_title
 
 
 @pytest.mark.parametrize(
@@ -21,14 +20,14 @@ from pipelines.sources.registry import SOURCES
     ],
 )
 def test_prompt(name, prefix):
-    assert get(name).prefix("How {many}?") == prefix
+    assert get_benchmark(name).prefix("How {many}?") == prefix
 
 
 def test_prompts_with_more_fields():
-    asked = get("ai2d").prefix("{lang} {choices}?", choices="a \t {text}")
+    asked = get_benchmark("ai2d").prefix("{lang} {choices}?", choices="a \t {text}")
     assert asked == "answer en  {lang} {choices}? choose from: a \t {text}"
-    assert get("xm3600").prefix(lang="quz") == "caption quz"
-    assert get("science_qa").prefix("Q?", context="N/A", choices="(A) x, (B) y") == (
+    assert get_benchmark("xm3600").prefix(lang="quz") == "caption quz"
+    assert get_benchmark("science_qa").prefix("Q?", context="N/A", choices="(A) x, (B) y") == (
         "Question: Q?\nContext: N/A\nOptions: (A) x, (B) y\nAnswer:"
     )
 
@@ -54,9 +53,9 @@ def test_the_main_suite_has_the_papers_27_rows():
 def test_titles_name_one_row_each():
     titles = [t for b in BENCHMARKS.values() for row in b.rows for t in row.titles]
     assert len(set(titles)) == len(titles)
-    assert serving("TallyQA (complex)")[1].split == "test_complex"
+    assert row_of_title("TallyQA (complex)")[1].split == "test_complex"
     with pytest.raises(ValueError, match="no benchmark has a row 'MMVP'"):
-        serving("MMVP")
+        row_of_title("MMVP")
 
 
 @pytest.mark.parametrize(
@@ -71,11 +70,11 @@ def test_titles_name_one_row_each():
     ],
 )
 def test_zero_shot_benchmarks_have_a_parent_and_no_training(child, parent):
-    row = get(child)
+    row = get_benchmark(child)
     assert row.parent == parent
     assert (row.train_split, row.tune_split, row.num_train, dict(row.recipes)) == ("", "", 0, {})
-    assert get(parent).train_split
-    assert row.prompt == get(parent).prompt
+    assert get_benchmark(parent).train_split
+    assert row.prompt == get_benchmark(parent).prompt
 
 
 def test_nothing_is_trained_on_that_is_scored():
@@ -83,21 +82,23 @@ def test_nothing_is_trained_on_that_is_scored():
         trained = set(row.train_split.split("+"))
         for scored in {row.eval_split, *(one.split for one in row.rows)}:
             assert not trained & set(scored.split("+")), row.name
-    assert get("docvqa").train_split == "train[:-5%]"
-    assert get("vqav2").train_split == "train+val[:-10240]"
-    assert get("chartqa").train_split == "train+val"
+    assert get_benchmark("docvqa").train_split == "train[:-5%]"
+    assert get_benchmark("vqav2").train_split == "train+val[:-10240]"
+    assert get_benchmark("chartqa").train_split == "train+val"
 
 
 def test_recipes_of_two_resolutions():
     for row in BENCHMARKS.values():
         sides = [224] if row.num_frames else [224, 448]
         assert list(row.recipes) == ([] if row.parent else sides), row.name
-    gqa, infovqa = get("gqa").recipes, get("infovqa").recipes
+    gqa, infovqa = get_benchmark("gqa").recipes, get_benchmark("infovqa").recipes
     assert (gqa[224].freeze_vision, gqa[448].freeze_vision) == (False, True)
     assert (infovqa[224].batch_size, infovqa[448].batch_size) == (256, 128)
-    assert get("vqav2").recipes[224].weight_decay == pytest.approx(1e-6)
-    assert get("vqav2").recipes[448].weight_decay == 0
-    assert get("nlvr").recipes[448] == Recipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10)
+    assert get_benchmark("vqav2").recipes[224].weight_decay == pytest.approx(1e-6)
+    assert get_benchmark("vqav2").recipes[448].weight_decay == 0
+    assert get_benchmark("nlvr").recipes[448] == Recipe(
+        lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10
+    )
 
 
 def test_some_images_are_filtered_in_training_only():
@@ -108,20 +109,20 @@ def test_some_images_are_filtered_in_training_only():
 
 
 def test_training_sizes_are_those_of_the_splits():
-    assert get("gqa").num_train == 943_000 + 132_062
-    assert get("docvqa").num_train - get("docvqa").rows[0].size == 39_463
-    assert get("science_qa").num_train == 6_218 + 2_097
+    assert get_benchmark("gqa").num_train == 943_000 + 132_062
+    assert get_benchmark("docvqa").num_train - get_benchmark("docvqa").rows[0].size == 39_463
+    assert get_benchmark("science_qa").num_train == 6_218 + 2_097
 
 
 def test_msvd_takes_eight_frames():
-    assert (get("msvd_qa").num_frames, get("msvd_qa").frame_stride) == (8, 26)
+    assert (get_benchmark("msvd_qa").num_frames, get_benchmark("msvd_qa").frame_stride) == (8, 26)
     assert SOURCES["msvd_qa"].num_frames == 8
 
 
 def test_unknown_names_are_answered_with_the_list():
     with pytest.raises(ValueError, match=r"one of activitynet_cap, .*, xm3600, got 'vqa'"):
-        get("vqa")
+        get_benchmark("vqa")
     with pytest.raises(ValueError, match=r"prompt may hold .*, got \{q\} in 'ask \{q\}'"):
-        dataclasses.replace(get("nlvr"), prompt="ask {q}")
+        dataclasses.replace(get_benchmark("nlvr"), prompt="ask {q}")
     with pytest.raises(ValueError, match="nlvr must have a final_split or, if it is zero-shot"):
-        dataclasses.replace(get("nlvr"), final_split="")
+        dataclasses.replace(get_benchmark("nlvr"), final_split="")

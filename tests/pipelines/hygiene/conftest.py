@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from perf.hygiene import stored
-from pipelines.hygiene.screen import write_lines
+from pipelines.hygiene.screen import write_json_lines
 from pipelines.records import example
 from pipelines.records.dataset import DatasetInfo, PartInfo
 from pipelines.records.schema import Record, Reject
@@ -60,7 +60,7 @@ def write_dataset(tmp_path):
         lost = [
             Reject(id=f"lost{i}", stage="decode", reason="bad", source="x") for i in range(rejects)
         ]
-        write_lines(folder / "rejects.jsonl", (vars(r) for r in lost))
+        write_json_lines(folder / "rejects.jsonl", (vars(r) for r in lost))
         DatasetInfo(
             name=name,
             parts={"caption": PartInfo(shards=shards, num_records=counts)},

@@ -11,22 +11,22 @@ from PIL import Image, ImageDraw
 
 from perf.hygiene import CHANGES, main, rate, read_folder, recall, stored, with_itself
 from perf.hygiene import index_of as benchmark_index
-from pipelines.hygiene.alignment import align
-from pipelines.hygiene.detail import Detail
+from pipelines.hygiene.alignment import align_fingerprints
+from pipelines.hygiene.detail import FineEdges
 from pipelines.hygiene.fingerprint import WHOLE, WINDOWS, coarse_vectors, fingerprint
-from pipelines.hygiene.index import Found, Index
+from pipelines.hygiene.index import PictureIndex, SimilarPicture
 from tests.pipelines.hygiene.conftest import draw
 
 CHARTS = Path(__file__).parents[3] / ".." / "shared" / "data" / "opencqa" / "chart_images"
 NUM = 30
 
 
-def index_of(*images: Image.Image) -> Index:
+def index_of(*images: Image.Image) -> PictureIndex:
     data = [stored(image) for image in images]
-    return Index([print_of(one) for one in data], data.__getitem__)
+    return PictureIndex([print_of(one) for one in data], data.__getitem__)
 
 
-def search(index: Index, *images: Image.Image, **options) -> list[list[Found]]:
+def search(index: PictureIndex, *images: Image.Image, **options) -> list[list[SimilarPicture]]:
     data = [stored(image) for image in images]
     return index.search([print_of(one) for one in data], data.__getitem__, **options)
 
@@ -38,7 +38,7 @@ def print_of(data: bytes) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def index() -> Index:
+def index() -> PictureIndex:
     return index_of(*map(draw, range(NUM)))
 
 
@@ -70,10 +70,10 @@ def test_alignment_says_more_than_the_bare_overlap():
     whole = draw(5)
     a, b = (fingerprint(stored(i)) for i in (whole, whole.crop((30, 0, 300, 270))))
     bare = float((a * 1.0 * b).sum() / np.linalg.norm(a * 1.0) / np.linalg.norm(b * 1.0))
-    aligned, crop = align(b, a, ((0.9, 0.02), (0.9, 0.08)))
+    aligned, crop = align_fingerprints(b, a, ((0.9, 0.02), (0.9, 0.08)))
     assert bare < 0.5 < 0.75 < aligned
     np.testing.assert_allclose(crop, ((0.9, 0.0), (0.9, 0.1)), atol=0.01)
-    assert align(a, a, (WHOLE, WHOLE))[0] == pytest.approx(1, abs=1e-3)
+    assert align_fingerprints(a, a, (WHOLE, WHOLE))[0] == pytest.approx(1, abs=1e-3)
 
 
 def test_what_agrees_at_large_and_not_in_every_part_is_another_picture():
@@ -81,17 +81,17 @@ def test_what_agrees_at_large_and_not_in_every_part_is_another_picture():
     mixed = whole.copy()
     mixed.paste(other.crop((0, 0, 300, 90)), (0, 0))
     a, b, c = (stored(image) for image in (whole, mixed, whole))
-    assert align(print_of(a), print_of(b), (WHOLE, WHOLE))[0] > 0.5
-    assert Detail(a).likeness(Detail(b), (WHOLE, WHOLE)) < 0.15
-    assert Detail(a).likeness(Detail(c), (WHOLE, WHOLE)) == pytest.approx(1, abs=1e-3)
+    assert align_fingerprints(print_of(a), print_of(b), (WHOLE, WHOLE))[0] > 0.5
+    assert FineEdges(a).likeness(FineEdges(b), (WHOLE, WHOLE)) < 0.15
+    assert FineEdges(a).likeness(FineEdges(c), (WHOLE, WHOLE)) == pytest.approx(1, abs=1e-3)
 
 
 def test_detail_knows_a_crop_where_it_lies_and_not_elsewhere():
     whole = draw(7, side=600)
     part = stored(whole.crop((30, 60, 570, 600)))
     there, elsewhere = ((0.9, 0.1), (0.9, 0.05)), ((0.9, 0.0), (0.9, 0.05))
-    assert Detail(part).likeness(Detail(stored(whole)), there) > 0.8
-    assert Detail(part).likeness(Detail(stored(whole)), elsewhere) < 0.3
+    assert FineEdges(part).likeness(FineEdges(stored(whole)), there) > 0.8
+    assert FineEdges(part).likeness(FineEdges(stored(whole)), elsewhere) < 0.3
 
 
 def test_the_first_window_is_the_whole_picture():

@@ -11,7 +11,7 @@ from PIL import Image
 from perf.hygiene import crop, recolour
 from pipelines.hygiene.__main__ import main
 from pipelines.hygiene.matches import MATCHES
-from pipelines.hygiene.screen import COUNTS, HygieneConfig, screen
+from pipelines.hygiene.screen import COUNTS, HygieneConfig, screen_dataset
 from pipelines.records.dataset import REJECTS, Dataset
 from tests.pipelines.hygiene.conftest import draw
 
@@ -53,7 +53,9 @@ def rows(folder):
 
 def test_matches_are_reported_and_nothing_is_lost(training, held_out, tmp_path):
     out = tmp_path / "out"
-    counts = screen(str(training), HygieneConfig(), against={"bench": str(held_out)}, out=str(out))
+    counts = screen_dataset(
+        str(training), HygieneConfig(), against={"bench": str(held_out)}, out=str(out)
+    )
     found = {(r["kind"], r["id"], r["match"], r["exact"]) for r in rows(out)}
     assert found == {
         ("contamination", "b", "q1", False),
@@ -74,7 +76,7 @@ def test_matches_are_reported_and_nothing_is_lost(training, held_out, tmp_path):
 def test_removed_records_are_rejects_with_the_id_of_the_match(training, held_out, tmp_path):
     out = tmp_path / "out"
     config = HygieneConfig(contamination="remove", duplicates="remove")
-    screen(str(training), config, against={"bench": str(held_out)}, out=str(out))
+    screen_dataset(str(training), config, against={"bench": str(held_out)}, out=str(out))
     before, after = Dataset(training), Dataset(out)
     ids = [r.id for r in after.records()] + [r.id for r in after.rejects()]
     assert sorted(ids) == sorted(
@@ -110,7 +112,9 @@ def test_every_input_ends_in_the_dataset_or_in_the_rejects(
     before = Dataset(write_dataset(f"{folder.name}-train", records, rejects=1))
     evaluation = write_dataset(f"{folder.name}-eval", held_out)
     config = HygieneConfig(contamination=contamination, duplicates=duplicates)
-    screen(before.place.uri, config, against={"e": str(evaluation)}, out=str(folder / "out"))
+    screen_dataset(
+        before.place.uri, config, against={"e": str(evaluation)}, out=str(folder / "out")
+    )
     after = Dataset(folder / "out")
     kept, lost = [r.id for r in after.records()], [r.id for r in after.rejects()]
     assert sorted(kept + lost) == sorted([*records, "lost0"])  # Neither in both nor in none.
@@ -124,7 +128,7 @@ def test_every_input_ends_in_the_dataset_or_in_the_rejects(
 def test_each_kind_has_its_own_switch(training, held_out, tmp_path):
     config = HygieneConfig(contamination="remove", duplicates="off")
     out = tmp_path / "out"
-    counts = screen(str(training), config, against={"bench": str(held_out)}, out=str(out))
+    counts = screen_dataset(str(training), config, against={"bench": str(held_out)}, out=str(out))
     assert (counts["contamination"], counts.get("duplicate", 0), counts["removed"]) == (2, 0, 2)
     assert {r.id for r in Dataset(out).rejects()} == {"lost0", "lost1", "b", "g"}
 
@@ -132,14 +136,16 @@ def test_each_kind_has_its_own_switch(training, held_out, tmp_path):
 def test_the_same_inputs_give_the_same_bytes(training, held_out, tmp_path):
     for name in "xy":
         config = HygieneConfig(duplicates="remove")
-        screen(str(training), config, against={"b": str(held_out)}, out=str(tmp_path / name))
+        screen_dataset(
+            str(training), config, against={"b": str(held_out)}, out=str(tmp_path / name)
+        )
     for path in (tmp_path / "x").iterdir():
         assert path.read_bytes() == (tmp_path / "y" / path.name).read_bytes()
 
 
 def test_progress_reaches_the_total(training, held_out, tmp_path):
     seen = []
-    screen(
+    screen_dataset(
         str(training),
         HygieneConfig(),
         against={"bench": str(held_out)},

@@ -13,7 +13,7 @@ from pipelines.images.square import (
     encode_image,
     prepare_image,
     resize_bilinear,
-    squash,
+    squash_image,
 )
 from pipelines.records.schema import BadInput
 
@@ -97,7 +97,7 @@ def test_fuzzed_files_raise_nothing_else():
 
 def test_square_of_the_right_size_is_untouched():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (14, 14, 3), dtype=np.uint8))
-    assert squash(image, SPEC) is image
+    assert squash_image(image, SPEC) is image
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -106,7 +106,7 @@ def test_sides_are_squashed_and_not_swapped(antialias):
     ramp[..., 0] = np.linspace(0, 255, 70)
     ramp[..., 1] = np.linspace(0, 255, 40)[:, None]
     spec = ImageSpec(image_px=10, antialias=antialias)
-    small = np.asarray(squash(Image.fromarray(ramp), spec)).astype(int)
+    small = np.asarray(squash_image(Image.fromarray(ramp), spec)).astype(int)
     assert small.shape == (10, 10, 3)
     assert (np.diff(small[..., 0], axis=1) > 0).all()
     assert (np.diff(small[..., 1], axis=0) > 0).all()
@@ -117,7 +117,7 @@ def test_antialias_averages_what_the_other_skips():
     stripes = np.zeros((60, 60, 3), dtype=np.uint8)
     stripes[:, ::2] = 255
     image = Image.fromarray(stripes)
-    smooth = np.asarray(squash(image, ImageSpec(image_px=10, antialias=True)))
+    smooth = np.asarray(squash_image(image, ImageSpec(image_px=10, antialias=True)))
     assert np.abs(smooth.astype(int) - 127).max() < 12
     sparse = resize_bilinear(np.tile(np.uint8([0, 0, 0, 255])[None, :, None], (60, 15, 3)), 15)
     assert len(np.unique(sparse)) <= 2
@@ -166,5 +166,5 @@ def test_resizing_equals_tensorflow(shape):
     assert np.abs(ours - plain.astype(np.uint8)).max() <= 1  # Truncation may fall either way.
     assert (ours == plain.astype(np.uint8)).mean() > 0.999
     smooth = tf.image.resize(pixels, (28, 28), antialias=True).numpy()
-    pillow = np.asarray(squash(Image.fromarray(pixels), ImageSpec(image_px=28)), dtype=int)
+    pillow = np.asarray(squash_image(Image.fromarray(pixels), ImageSpec(image_px=28)), dtype=int)
     assert np.abs(pillow - smooth).max() <= 1.6  # Pillow rounds after each of two passes.

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from pipelines.prepare import job
-from pipelines.prepare.run import PrepareConfig, make, prepare
+from pipelines.prepare.run import PrepareConfig, make_dataset, prepare_dataset
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
 from pipelines.sources.spec import SourceSpec
@@ -65,7 +65,7 @@ def corpus(tmp_path_factory, encoded, write_video):
 
 def run(corpus, out, **changes) -> dict[str, str]:
     config = dataclasses.replace(CONFIG, **changes)
-    prepare(config, source="web", split="train", data_root=str(corpus), out=str(out))
+    prepare_dataset(config, source="web", split="train", data_root=str(corpus), out=str(out))
     return digests(out)
 
 
@@ -110,7 +110,7 @@ def test_a_part_is_the_same_however_it_is_listed(
         if name == "whole":  # As one list, which is sorted in memory.
             monkeypatch.setattr(SourceSpec, "part_of", lambda spec, split, limit: (split, None))
         given = {"split": split, "data_root": str(corpus), "out": str(tmp_path / name)}
-        info = prepare(config, source="web", **given)
+        info = prepare_dataset(config, source="web", **given)
         found.append(digests(tmp_path / name))
     assert found[0] == found[1]
     assert info.num_inputs == num_inputs
@@ -276,7 +276,7 @@ def test_what_other_code_left_is_not_gone_on_with(corpus, tmp_path, monkeypatch)
     for told, is_kept in (("other", None), (code, False), (code, True)):
         monkeypatch.setattr(job, "code_sha256", lambda told=told: told)
         before = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
-        made = make(config, **given, work=str(work))
+        made = make_dataset(config, **given, work=str(work))
         after = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
         assert made.info.num_inputs == 45
         if is_kept is not None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipelines.images.square import decode_image
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import BadInput, Reject
@@ -29,13 +29,13 @@ from pipelines.sources.registry import get
 from pipelines.sources.web import images as web
 from pipelines.sources.web import tables as web_tables
 from pipelines.transforms.masks import normalize_mask
-from pipelines.video.probe import probe
+from pipelines.video.probe import probe_video
 
 CONFIG = PrepareConfig(image_px=16, num_shards=2, num_workers=1, max_reject_rate=1.0)
 
 
 def run(root, out, source="web") -> tuple[Dataset, dict[str, str]]:
-    prepare(CONFIG, source=source, split="train", data_root=str(root), out=str(out))
+    prepare_dataset(CONFIG, source=source, split="train", data_root=str(root), out=str(out))
     dataset = Dataset(out)
     return dataset, {reject.id: reject.reason for reject in dataset.rejects()}
 
@@ -230,8 +230,8 @@ def test_a_video_cannot_have_other_files_read(tmp_path, write_video):
     path = tmp_path / "b.mp4"
     path.write_text("ffconcat version 1.0\nfile a.mkv\n")
     with pytest.raises(BadInput, match="unreadable video"):
-        probe(str(path))
-    assert probe(str(tmp_path / "a.mkv")).width == 64
+        probe_video(str(path))
+    assert probe_video(str(tmp_path / "a.mkv")).width == 64
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from infra.store import block_reader
-from pipelines.prepare import sample as sampling
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare import estimate as sampling
+from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from tests.gcs.faults import Rule
 from tests.gcs.objects import Content
@@ -64,8 +64,8 @@ def test_a_bucket_gives_the_bytes_of_a_disk(corpus, tmp_path, gcs, source, split
     gcs.upload(corpus, "raw")
     config = dataclasses.replace(CONFIG, shard_by=shard_by)
     words = {"source": source, "split": split}
-    prepare(config, **words, data_root=str(corpus), out=str(tmp_path / "disk"))
-    prepare(config, **words, data_root="gs://testing/raw", out="gs://testing/out")
+    prepare_dataset(config, **words, data_root=str(corpus), out=str(tmp_path / "disk"))
+    prepare_dataset(config, **words, data_root="gs://testing/raw", out="gs://testing/out")
     expected = bytes_of(tmp_path / "disk")
     bucket = gcs.store.bucket("testing")
     found = {n: bucket.objects[n].data for n in bucket.names if not n.startswith("raw/")}
@@ -79,7 +79,7 @@ def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypat
     monkeypatch.setattr(sampling, "_UNITS", most_units)  # So all are listed, or three of six.
     more: dict[str, Any] = {"source": "web", "split": "train", "scratch": str(tmp_path)}
     disk, bucket = (
-        sampling.sample(CONFIG, data_root=root, count=20, **more)
+        sampling.estimate_dataset(CONFIG, data_root=root, count=20, **more)
         for root in (str(corpus), "gs://testing/raw")
     )
     assert disk.core_s.high > 0
@@ -93,7 +93,9 @@ def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch
     gcs.upload(corpus, "raw")
     config = dataclasses.replace(CONFIG, shard_by="archive")
     gcs.tally.clear()
-    prepare(config, source="web", split="train", data_root="gs://testing/raw", out=str(tmp_path))
+    prepare_dataset(
+        config, source="web", split="train", data_root="gs://testing/raw", out=str(tmp_path)
+    )
     moved, objects = gcs.tally.moved(), gcs.store.bucket("testing").objects
     tars = {name: len(held.data) for name, held in objects.items() if name.endswith(("tar", "tgz"))}
     for name, size in tars.items():
@@ -111,10 +113,10 @@ def one_archive(gcs, corpus) -> PrepareConfig:
 @pytest.mark.slow
 def test_a_range_with_other_bytes_is_read_again(one_archive, gcs, tmp_path):
     words = {"source": "web", "split": "train", "data_root": "gs://testing/raw"}
-    prepare(one_archive, **words, out=str(tmp_path / "a"))
+    prepare_dataset(one_archive, **words, out=str(tmp_path / "a"))
     # The first request is the listing's; the pictures follow, each by one of its own.
     gcs.fail(Rule(action="corrupt", verb="media", name="*.tar", skip=1))
-    prepare(one_archive, **words, out=str(tmp_path / "b"))
+    prepare_dataset(one_archive, **words, out=str(tmp_path / "b"))
     assert gcs.faults.fired() == [1]
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
@@ -133,6 +135,6 @@ def test_what_a_bucket_does_not_bring_is_no_damage_of_an_archive(
     config = dataclasses.replace(one_archive, shard_by=shard_by)
     gcs.fail(Rule(**fault, verb="media", name="*.tar", times=None))
     with pytest.raises(RuntimeError, match=told):
-        prepare(
+        prepare_dataset(
             config, source="web", split="train", data_root="gs://testing/raw", out=str(tmp_path)
         )

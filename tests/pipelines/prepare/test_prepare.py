@@ -13,10 +13,10 @@ import pytest
 
 from pipelines.prepare import listing
 from pipelines.prepare.__main__ import main
-from pipelines.prepare.raw_files import RawFile, raw_files
-from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare
+from pipelines.prepare.raw_files import RawFile, list_raw_files
+from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare_dataset
 from pipelines.records.dataset import Dataset
-from pipelines.records.holdings import holdings_of
+from pipelines.records.holdings import count_holdings
 
 TASKS = ("caption", "detect", "grounded_caption", "vqa")
 CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
@@ -62,7 +62,7 @@ def digests(folder) -> dict[str, str]:
 
 
 def run(corpus, out, source="web", split="train", config=CONFIG, **options):
-    return prepare(
+    return prepare_dataset(
         config, source=source, split=split, data_root=str(corpus), out=str(out), **options
     )
 
@@ -132,7 +132,7 @@ def test_a_long_clip_has_all_its_windows(corpus, tmp_path):
         assert record.window(0) == ones[record.id].images
         assert record.frame_requested[:4] == ones[record.id].frame_requested
         assert len(set(record.frame_decoded[::4])) == 3
-    (part,) = holdings_of(Dataset(tmp_path / "a")).parts.values()
+    (part,) = count_holdings(Dataset(tmp_path / "a")).parts.values()
     assert (part.images, part.windows) == ({4: 4}, {3: 4})
 
 
@@ -186,7 +186,7 @@ def test_progress_reaches_the_total(corpus, tmp_path):
 def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
     from pipelines.prepare import graph
 
-    whole, calls = graph.run, []
+    whole, calls = graph.run_pipeline, []
 
     def lossy(job, *words, **more):
         calls.append(job)
@@ -196,15 +196,15 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
                 (Path(job.work) / name).unlink()
             raise graph.WorkerLostError("one is gone")
 
-    monkeypatch.setattr(graph, "run", lossy)
+    monkeypatch.setattr(graph, "run_pipeline", lossy)
     assert run(corpus, tmp_path / "a").num_inputs == 80
     assert len(calls) == 2
 
 
 @pytest.mark.slow
 def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
-    whole = listing._of_shard
-    monkeypatch.setattr(listing, "_of_shard", lambda *words: list(whole(*words))[1:])
+    whole = listing._lines_of_shard
+    monkeypatch.setattr(listing, "_lines_of_shard", lambda *words: list(whole(*words))[1:])
     with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 accounted for"):
         run(corpus, tmp_path / "a")
 
@@ -236,7 +236,7 @@ def test_wrong_config_names_the_field(field, value):
 
 def files_of(corpus, work, source, split) -> list[RawFile]:
     where = {"source": source, "split": split, "data_root": str(corpus), "work": str(work)}
-    return list(raw_files(CONFIG, **where))
+    return list(list_raw_files(CONFIG, **where))
 
 
 def test_every_file_that_is_read_is_listed(corpus, tmp_path):

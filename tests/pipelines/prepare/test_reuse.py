@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.prepare.job import Earlier
-from pipelines.prepare.run import PrepareConfig, make
+from pipelines.prepare.run import PrepareConfig, make_dataset
 from pipelines.records.dataset import Dataset
 
 CONFIG = PrepareConfig(
@@ -52,7 +52,7 @@ def made(
     config = dataclasses.replace(CONFIG, **changes)
     given = earlier and Earlier(store=str(out.parent), folder=earlier.name)
     where = {"data_root": str(corpus), "work": f"{out}-work"}
-    result = make(config, source=source, split="train", earlier=given, **where)
+    result = make_dataset(config, source=source, split="train", earlier=given, **where)
     out.mkdir()
     for name, (stored, _) in result.files.items():
         os.link(f"{out}-work/{stored}", out / name)

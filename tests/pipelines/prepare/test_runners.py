@@ -13,7 +13,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import environments
 
-from pipelines.prepare.graph import build, options_of, pipeline_of
+from pipelines.prepare.graph import add_prepare_steps, make_pipeline, runner_options
 from pipelines.prepare.job import Job
 from pipelines.prepare.run import PrepareConfig
 
@@ -33,8 +33,8 @@ def job(**config: Any) -> Job:
 
 
 def graph_of(job: Job) -> api.Pipeline:
-    pipeline = beam.Pipeline(FnApiRunner(), options=options_of(job))
-    build(pipeline, job, [(0, ["a.tar", "b.tar"]), (1, ["c.tar"])], [(0, 0, ["a.tar"])])
+    pipeline = beam.Pipeline(FnApiRunner(), options=runner_options(job))
+    add_prepare_steps(pipeline, job, [(0, ["a.tar", "b.tar"]), (1, ["c.tar"])], [(0, 0, ["a.tar"])])
     container = environments.DockerEnvironment.from_container_image(IMAGE)
     return pipeline.to_runner_api(default_environment=container)
 
@@ -58,11 +58,11 @@ def test_the_graph_is_the_same_for_every_runner():
 
 
 def test_options_of_other_runners_are_parsed():
-    options = options_of(job(runner="DataflowRunner", runner_options=DATAFLOW))
+    options = runner_options(job(runner="DataflowRunner", runner_options=DATAFLOW))
     assert options.get_all_options()["project"] == "p"
     assert options.view_as(WorkerOptions).sdk_container_image == IMAGE
     external = ("--environment_type=EXTERNAL", "--environment_config=10.99.0.9:50000")
-    flink = options_of(job(runner="FlinkRunner", runner_options=external))
+    flink = runner_options(job(runner="FlinkRunner", runner_options=external))
     assert flink.view_as(PortableOptions).environment_config == "10.99.0.9:50000"
 
 
@@ -88,8 +88,8 @@ def test_dataflow_gets_the_graph_with_its_container(gcs, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     options = ("--project=parcel-test", *DATAFLOW[1:], "--temp_location=gs://testing/tmp")
     asked = job(runner="DataflowRunner", runner_options=(*options, "--dry_run=True"))
-    pipeline = pipeline_of(asked)
-    build(pipeline, asked, [(0, ["a.tar"])], [])
+    pipeline = make_pipeline(asked)
+    add_prepare_steps(pipeline, asked, [(0, ["a.tar"])], [])
     graph = pipeline.run().job.proto_pipeline
     names = {transform.unique_name for transform in graph.components.transforms.values()}
     assert {"ListUnits", "CutShards", "WritePieces", "JoinShards"} <= names
@@ -109,7 +109,7 @@ def test_dataflow_gets_the_graph_with_its_container(gcs, tmp_path, monkeypatch):
 def test_what_dataflow_cannot_reach_is_told_before_it_starts(changes, options, told):
     asked = job(runner="DataflowRunner", runner_options=options)
     with pytest.raises(ValueError, match=told):
-        options_of(dataclasses.replace(asked, **changes))
+        runner_options(dataclasses.replace(asked, **changes))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_dataflow_cannot_reach_is_told_before_it_starts(changes, options, t
 )
 def test_what_beam_refuses_is_told_in_one_line(runner, options, told):
     with pytest.raises(ValueError, match=r"prepare\.runner and prepare\.runner_options") as caught:
-        pipeline_of(job(runner=runner, runner_options=options))
+        make_pipeline(job(runner=runner, runner_options=options))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -130,4 +130,4 @@ def test_dataflow_without_its_client_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.cloud.dataflow", None)
     asked = job(runner="DataflowRunner", runner_options=DATAFLOW)
     with pytest.raises(ValueError, match=r"pip install parcel-pipeline\[dataflow\]"):
-        pipeline_of(asked)
+        make_pipeline(asked)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines.records import example
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
-from pipelines.records.export import DESCRIPTION, export
+from pipelines.records.export import DESCRIPTION, export_records
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import read_frames, write_shard
 from pipelines.sources.corpus import Corpus, Spool
@@ -96,9 +96,9 @@ def test_read_again_gives_the_same_records(found: list[Record], size: int):
         expected = list(dataset.records())
         for form, read in (("tfrecord", from_tfrecords), ("webdataset", from_archives)):
             once, again = root / form, root / f"{form}-again"
-            assert export(dataset, once, form, records_per_file=size) == {"p": len(found)}
+            assert export_records(dataset, once, form, records_per_file=size) == {"p": len(found)}
             assert list(read(once)) == expected
-            export(dataset, again, form, records_per_file=size)
+            export_records(dataset, again, form, records_per_file=size)
             assert digests(once) == digests(again)
             assert len(list(once.iterdir())) == 1 + max(1, -(-len(found) // size))
 
@@ -123,7 +123,7 @@ def dataset(tmp_path, encoded) -> Dataset:
 
 def test_plain_tensorflow_reads_it(tmp_path, dataset):
     tensorflow = pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
-    export(dataset, tmp_path / "out", "tfrecord")
+    export_records(dataset, tmp_path / "out", "tfrecord")
     files = [str(path) for path in (tmp_path / "out").glob("*.tfrecord")]
     rows = list(tensorflow.data.TFRecordDataset(files).as_numpy_iterator())
     assert [
@@ -138,7 +138,7 @@ def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
 
 
 def test_exports_are_corpora_again(tmp_path, dataset):
-    export(dataset, tmp_path / "plain", "tfrecord")
+    export_records(dataset, tmp_path / "plain", "tfrecord")
     about = json.loads((tmp_path / "plain" / DESCRIPTION).read_text())
     items = read_corpus(tmp_path, "tfrecord", "plain", features=about["features"])
     expected = list(dataset.records())
@@ -148,15 +148,15 @@ def test_exports_are_corpora_again(tmp_path, dataset):
     assert [
         (i.id.removeprefix("tfrecord/"), i.prefix, i.suffixes, i.task, i.answers) for i in items
     ] == [(r.id, r.prefix, r.suffixes, r.task, r.answers) for r in expected]
-    export(dataset, tmp_path / "archives", "webdataset")
+    export_records(dataset, tmp_path / "archives", "webdataset")
     items = read_corpus(tmp_path, "web", "archives", tasks=["caption"])
     assert [i.suffixes for i in items] == [(r.suffixes[0],) for r in expected]
 
 
 def test_requests_are_checked(tmp_path, dataset):
     with pytest.raises(ValueError, match=r"part must be one of p, got 'q'"):
-        export(dataset, tmp_path / "out", "tfrecord", part="q")
+        export_records(dataset, tmp_path / "out", "tfrecord", part="q")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/x").touch()
     with pytest.raises(ValueError, match=r"out must be an empty or absent folder"):
-        export(dataset, tmp_path / "out", "webdataset")
+        export_records(dataset, tmp_path / "out", "webdataset")

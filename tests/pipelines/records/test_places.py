@@ -10,7 +10,7 @@ from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from infra.store.stored_folder import open_stored_folder
 from pipelines.records import dataset as datasets
-from pipelines.records.blocks import Blocks
+from pipelines.records.blocks import BlockCache
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
 from pipelines.records.example import encode
 from pipelines.records.schema import Record
@@ -37,8 +37,8 @@ def record(number: int) -> Record:
 
 def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
     """Blocks of this test's own, within a limit [bytes]."""
-    own = Blocks(limit)
-    monkeypatch.setattr(datasets, "blocks", lambda: own)
+    own = BlockCache(limit)
+    monkeypatch.setattr(datasets, "block_cache", lambda: own)
 
 
 @pytest.fixture

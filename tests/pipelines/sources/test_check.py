@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.check import check_benchmarks, check_corpus
+from pipelines.sources.registry import BENCHMARKS
 from tests.pipelines.sources.caption_layouts import write_nocaps
 from tests.pipelines.sources.document_layouts import write_docvqa
 from tests.pipelines.sources.question_layouts import write_aokvqa, write_marvl, write_tallyqa

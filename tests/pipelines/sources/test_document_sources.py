@@ -1,6 +1,6 @@
 """Readers of documents, scene text, book covers, diagrams and school books."""
 
-from pipelines.sources.documents.pages import in_stvqa_val, reordered
+from pipelines.sources.documents.pages import in_stvqa_val, reorder_answers
 from pipelines.sources.item import Edit, Item
 from tests.pipelines.sources.caption_layouts import write_textvqa
 from tests.pipelines.sources.document_layouts import (
@@ -46,7 +46,7 @@ def test_infovqa_accepts_lists_in_any_order(tmp_path, read_source):
 
 
 def test_orders_of_an_answer():
-    assert sorted(reordered(["a, b, c"])) == [
+    assert sorted(reorder_answers(["a, b, c"])) == [
         "a, b, c",
         "a, c, b",
         "b, a, c",
@@ -54,8 +54,8 @@ def test_orders_of_an_answer():
         "c, a, b",
         "c, b, a",
     ]
-    assert reordered(["1, 1"]) == ["1, 1"]
-    assert reordered(["a, b, c, d, e, f, g"]) == ["a, b, c, d, e, f, g"]
+    assert reorder_answers(["1, 1"]) == ["1, 1"]
+    assert reorder_answers(["a, b, c, d, e, f, g"]) == ["a, b, c, d, e, f, g"]
 
 
 def test_stvqa_split_is_by_image_and_complete(tmp_path, read_source):

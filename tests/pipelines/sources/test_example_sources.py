@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.disk import Disk
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.tfrecord import write_shard
 from pipelines.sources.corpus import Corpus, Spool
@@ -237,7 +237,7 @@ def test_prepared_by_beam(tmp_path, encoded):
     config = PrepareConfig(image_px=28, num_workers=1, num_shards=1)
     features = {"image": "image", "caption": "captions/text"}
     out = str(tmp_path / "out")
-    prepare(
+    prepare_dataset(
         config, source="tfds", split="train", data_root=str(tmp_path), out=out, features=features
     )
     records = list(Dataset(out).records())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Item
@@ -187,7 +187,7 @@ def test_prepared_records_are_the_same(tmp_path: Path):
     for root in (published, hub):
         out = tmp_path / f"{root.name}-out"
         config = PrepareConfig(image_px=28, num_workers=1, num_shards=1)
-        prepare(config, source="vqav2", split="val", data_root=str(root), out=str(out))
+        prepare_dataset(config, source="vqav2", split="val", data_root=str(root), out=str(out))
         records.append(list(Dataset(out).records()))
     (one,), (other,) = records
     assert one == dataclasses.replace(other, source=one.source)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipelines.benchmarks.registry import BENCHMARKS
-from pipelines.sources.layout import look_up
-from pipelines.sources.registry import SOURCES
+from pipelines.sources.layout import find_file
+from pipelines.sources.registry import BENCHMARKS, SOURCES
 from tests.pipelines.sources.layouts import WRITERS
 from tests.pipelines.sources.writing import put_json
 
@@ -18,7 +17,7 @@ def splits_written(root, name: str) -> list[str]:
     return [
         split
         for split in SOURCES[name].splits
-        if all(look_up(folder, *names) for names in SOURCES[name].files(split))
+        if all(find_file(folder, *names) for names in SOURCES[name].files(split))
     ]
 
 

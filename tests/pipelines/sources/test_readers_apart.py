@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.corpus import WEB_TASKS
-from pipelines.sources.registry import SOURCES, get, reader_module
+from pipelines.sources.registry import BENCHMARKS, SOURCES, get, reader_module
 from pipelines.sources.web.tasks import TASKS
 
 ROOT = Path(pipelines.__file__).parent.parent
@@ -61,7 +60,6 @@ def test_closure_holds_the_own_reader_and_no_other_family(name: str):
     assert reader in held
     others = [other for other in FAMILIES if other != family]
     assert not [m for m in held if m.split(".")[1:3] in [["sources", o] for o in others]]
-    assert not [m for m in held if m.split(".")[1:3] in [["benchmarks", o] for o in others]]
 
 
 def test_closure_holds_what_makes_pixels_and_records():
@@ -70,7 +68,7 @@ def test_closure_holds_what_makes_pixels_and_records():
         assert f"pipelines.{room}" in held
     for module in ("prepare.graph", "prepare.shards", "sources.spec", "sources.slicing"):
         assert f"pipelines.{module}" in held
-    assert "pipelines.benchmarks.video" in held
+    assert "pipelines.benchmarks.row" in held
 
 
 @pytest.mark.slow
@@ -85,10 +83,10 @@ def test_what_the_registry_says_of_a_source_is_its_readers():
         assert any(spec is get(name) for spec in module_of(reader_module(name)).SOURCES)
 
 
-def test_sources_lie_in_the_family_of_their_benchmark():
-    for name in sorted(set(SOURCES) & set(BENCHMARKS)):
-        family = reader_module(name).split(".")[2]
-        assert name in module_of(f"pipelines.benchmarks.{family}").BENCHMARKS
+def test_benchmarks_are_declared_beside_their_readers():
+    for name, benchmark in BENCHMARKS.items():
+        declared = vars(module_of(reader_module(name))).values()
+        assert any(value is benchmark for value in declared), name
 
 
 def test_no_source_of_that_name():

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from infra.store.block_reader import RangeError
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Item
@@ -42,7 +42,9 @@ def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, featur
     found = []
     for number, root in enumerate((str(raw), "gs://testing/raw")):
         out = tmp_path / f"out-{number}"
-        prepare(CONFIG, source=source, split=split, data_root=root, out=str(out), features=features)
+        prepare_dataset(
+            CONFIG, source=source, split=split, data_root=root, out=str(out), features=features
+        )
         found.append({path.name: path.read_bytes() for path in out.iterdir()})
     assert found[0] == found[1]
     assert sum(len(data) for name, data in found[0].items() if name.endswith(".tfrecord")) > 100

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.sources.item import Item
 from tests.pipelines.sources.video_layouts import (
@@ -143,7 +143,7 @@ def test_frames_of_a_segment_lie_in_it(tmp_path, write_video):
     config = PrepareConfig(
         image_px=16, num_workers=1, num_frames=4, num_shards=1, max_reject_rate=0.9
     )
-    prepare(
+    prepare_dataset(
         config,
         source="activitynet_cap",
         split="val",

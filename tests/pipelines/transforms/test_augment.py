@@ -18,15 +18,15 @@ from flows.config.load import load
 from flows.study.graph import datasets_of
 from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.boxes import OBJECT, pixel_box
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
-from pipelines.transforms.augment import METHODS, Augmentation, Change, augment_image
+from pipelines.transforms.augment import METHODS, Augmentation, DrawnAugmentation, augment_image
 
 STRONG = {"augment_resize": 1.0, "augment_jpeg": 0.5, "augment_crop": 0.2}
 CONFIG = PrepareConfig(image_px=64, encoding="png", num_shards=2, num_workers=1, seed=3, **STRONG)
-NOTHING = Change(method=None, quality=None, cut=(0, 0), begin=(0, 0))
+NOTHING = DrawnAugmentation(method=None, quality=None, cut=(0, 0), begin=(0, 0))
 
 
 def test_it_is_off_unless_asked_for():
@@ -132,7 +132,7 @@ def corpus(tmp_path_factory) -> Path:
 
 
 def run(corpus: Path, out: Path, config: PrepareConfig = CONFIG) -> Dataset:
-    prepare(config, source="web", split="train", data_root=str(corpus), out=str(out))
+    prepare_dataset(config, source="web", split="train", data_root=str(corpus), out=str(out))
     return Dataset(out)
 
 

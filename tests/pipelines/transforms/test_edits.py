@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from pipelines.images.square import ImageSpec, prepare_image
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Edit
@@ -83,7 +83,7 @@ def prepared(tmp_path, source: str, split: str) -> Dataset:
         image_px=56, encoding="png", num_shards=1, num_workers=1, max_reject_rate=0.9
     )
     out = str(tmp_path / "out")
-    prepare(config, source=source, split=split, data_root=str(tmp_path), out=out)
+    prepare_dataset(config, source=source, split=split, data_root=str(tmp_path), out=out)
     return Dataset(out)
 
 

@@ -11,7 +11,7 @@ from pipelines.sources.item import BOX_MARKER, Item, Media
 from pipelines.transforms.decode import Pixels
 from pipelines.transforms.locations import box_tokens
 from pipelines.transforms.masks import normalize_mask, polygon_mask
-from pipelines.transforms.render import render
+from pipelines.transforms.render import render_record
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def item(**fields) -> Item:
 
 
 def test_markers_are_filled_in():
-    record = render(item(), [PIXELS])
+    record = render_record(item(), [PIXELS])
     assert record.suffixes == ("<loc0000><loc0000><loc1023><loc1023><mask> dog",)
     assert decode_mask(record.masks[0]).all()
     assert (record.source, record.source_sha256) == ("web/0.tar/1.jpg", "ab")
@@ -107,7 +107,7 @@ def test_prefix_takes_the_first_box():
         "boxes": ((0.0, 0.0, 20.0, 20.0), (20.0, 10.0, 40.0, 20.0)),
         "masks": (),
     }
-    record = render(item(**fields), [PIXELS])
+    record = render_record(item(**fields), [PIXELS])
     assert record.prefix == "caption <loc0000><loc0000><loc1023><loc0512>"
     assert record.suffixes == ("<loc0512><loc0512><loc1023><loc1023> dog",)
 
@@ -115,7 +115,9 @@ def test_prefix_takes_the_first_box():
 def test_pair_names_both_sources():
     media = (Media(path="a.png"), Media(path="b.png"))
     other = Pixels(images=(b"png",), size=(9, 9), sha256="cd")
-    record = render(item(media=media, suffixes=("True",), boxes=(), masks=()), [PIXELS, other])
+    record = render_record(
+        item(media=media, suffixes=("True",), boxes=(), masks=()), [PIXELS, other]
+    )
     assert record.images == (b"jpeg", b"png")
     assert record.meta["sources"] == [["a.png", "ab"], ["b.png", "cd"]]
 
@@ -131,7 +133,7 @@ def test_pair_names_both_sources():
 )
 def test_what_does_not_fit_is_refused(fields, reason):
     with pytest.raises(BadInput, match=reason):
-        render(item(**fields), [PIXELS])
+        render_record(item(**fields), [PIXELS])
 
 
 def test_item_comes_back_from_its_line():

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DECODERS, choose, decode_pyav
-from pipelines.video.probe import probe
+from pipelines.video.decoders import DECODERS, choose_decoder, decode_pyav
+from pipelines.video.probe import probe_video
 from tests.pipelines.video.decoders import PREFERRED
 from tests.pipelines.video.test_frames import in_sequence, picture
 
@@ -98,11 +98,11 @@ def test_edit_lists_are_followed(tmp_path, kind, preferred):
     path = with_edits(write(tmp_path / "a.mp4", "bframes=3:keyint=12:min-keyint=12"), *edits)
     frames = in_sequence(path)
     assert [drawn(pixels) for _, pixels in frames] == shown
-    info = probe(str(path))
+    info = probe_video(str(path))
     assert len(info.times) == len(frames)
     assert info.starts == () or info.hidden == 0
     times = [i * info.duration / 16 for i in range(16)]
-    found = list(DECODERS[choose(preferred, info)](str(path), info, times))
+    found = list(DECODERS[choose_decoder(preferred, info)](str(path), info, times))
     for requested, (decoded, pixels) in zip(times, found, strict=True):
         at, expected = [frame for frame in frames if frame[0] <= requested + 1e-4][-1]
         assert decoded == pytest.approx(at, abs=1e-3)
@@ -113,13 +113,13 @@ def test_truncated_file_is_told_from_an_edit_list_that_ends_early(tmp_path):
     path = write(tmp_path / "a.mp4", "bframes=0", faststart=True)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(BadInput, match=r"truncated: \d+ of 56 declared frames are present"):
-        probe(str(path))
+        probe_video(str(path))
 
 
 @pytest.mark.parametrize("name", list(STREAMS))
 def test_every_single_frame_is_that_of_decoding_in_sequence(tmp_path, name):
     path = write(tmp_path / name, STREAMS[name])
-    info = probe(str(path))
+    info = probe_video(str(path))
     assert bool(info.starts) == (name != "units.ts")
     for (at, expected), time in zip(in_sequence(path), info.times, strict=True):
         ((decoded, pixels),) = decode_pyav(str(path), info, [time])
@@ -129,7 +129,7 @@ def test_every_single_frame_is_that_of_decoding_in_sequence(tmp_path, name):
 
 def test_several_frames_at_once_and_one_frame_twice(tmp_path):
     path = write(tmp_path / "a.mp4", STREAMS["b_frames.mp4"])
-    info, frames = probe(str(path)), in_sequence(path)
+    info, frames = probe_video(str(path)), in_sequence(path)
     assert len(info.starts) == 5
     indices = [0, 0, 1, 2, 11, 12, 13, 30, 30, 47, 55]
     found = list(decode_pyav(str(path), info, [info.times[i] + 0.001 for i in indices]))
@@ -141,7 +141,7 @@ def test_several_frames_at_once_and_one_frame_twice(tmp_path):
 def test_only_what_is_needed_is_decoded(tmp_path):
     path = write(tmp_path / "a.mp4", STREAMS["b_frames.mp4"])
     data = bytearray(path.read_bytes())
-    info = probe(str(path))
+    info = probe_video(str(path))
     with av.open(str(path)) as container:
         packets = [p for p in container.demux(video=0) if p.size]
     assert packets[info.starts[2]].is_keyframe
@@ -153,7 +153,7 @@ def test_only_what_is_needed_is_decoded(tmp_path):
 
 
 def test_open_groups_are_not_begun_in(tmp_path):
-    info = probe(str(write(tmp_path / "a.mp4", STREAMS["open_gop.mp4"])))
+    info = probe_video(str(write(tmp_path / "a.mp4", STREAMS["open_gop.mp4"])))
     with av.open(str(tmp_path / "a.mp4")) as container:
         assert sum(p.is_keyframe for p in container.demux(video=0) if p.size) > 1
     assert info.starts == (0,)
@@ -171,7 +171,7 @@ def test_damage_that_passes_shows_the_same_frames(tmp_path):
             data[at] ^= 1 << rng.integers(8)
         path = tmp_path / f"{number}.mp4"
         path.write_bytes(data)
-        info = probe(str(path))
+        info = probe_video(str(path))
         times = [info.times[i] for i in range(3, NUM, 12)]
         in_full = dataclasses.replace(info, starts=())
         try:
@@ -187,7 +187,7 @@ def test_damage_that_passes_shows_the_same_frames(tmp_path):
 
 def test_damage_where_it_matters_is_a_reject(tmp_path):
     path = write(tmp_path / "a.mp4", STREAMS["b_frames.mp4"])
-    info, data = probe(str(path)), bytearray(path.read_bytes())
+    info, data = probe_video(str(path)), bytearray(path.read_bytes())
     with av.open(str(path)) as container:
         packets = [p for p in container.demux(video=0) if p.size]
     for packet in packets[info.starts[2] : info.starts[3]]:

@@ -14,12 +14,12 @@ from PIL import Image
 
 from pipelines.images.square import ImageSpec
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.decoders import DECODERS, choose
-from pipelines.video.probe import open_video, probe
+from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.probe import open_video, probe_video
 from pipelines.video.sampling import FrameSampling
 from tests.pipelines.video.decoders import HAS_DECORD, PREFERRED
 
@@ -107,9 +107,9 @@ def test_frames_are_those_of_decoding_in_sequence(files, kind, preferred):
     path = str(files[kind])
     frames = in_sequence(files[kind])
     assert len(frames) == NUM
-    info = probe(path)
+    info = probe_video(path)
     times = [i * info.duration / 9 for i in range(9)]
-    used = choose(preferred, info)
+    used = choose_decoder(preferred, info)
     found = list(DECODERS[used](path, info, times))
     for requested, (decoded, pixels) in zip(times, found, strict=True):
         at, expected = [f for f in frames if f[0] <= requested + 1e-4][-1]
@@ -160,16 +160,18 @@ def test_rotation_turns_pixels_and_size(files, child):
 def test_no_duration_is_told_by_the_packets(files):
     with open_video(str(files["no_duration.mkv"])) as container:
         assert container.duration is None
-    assert probe(str(files["no_duration.mkv"])).duration == pytest.approx(NUM * 0.043, abs=0.05)
+    assert probe_video(str(files["no_duration.mkv"])).duration == pytest.approx(
+        NUM * 0.043, abs=0.05
+    )
 
 
 def test_of_several_streams_it_is_the_one_that_players_show(files):
-    info = probe(str(files["two_streams.mkv"]))
+    info = probe_video(str(files["two_streams.mkv"]))
     with av.open(str(files["two_streams.mkv"])) as container:
         best = container.streams.best("video")
         assert (info.width, info.height) == (best.width, best.height)
     assert info.num_video_streams == 2
-    assert choose("decord", info) == "pyav"
+    assert choose_decoder("decord", info) == "pyav"
 
 
 @pytest.mark.slow
@@ -213,7 +215,9 @@ def test_random_windows_differ_by_file_and_seed_and_repeat_themselves(tmp_path, 
             seed=seed,
         )
         root = str(tmp_path / "root")
-        prepare(config, source="videos", split="train", data_root=root, out=str(tmp_path / out))
+        prepare_dataset(
+            config, source="videos", split="train", data_root=root, out=str(tmp_path / out)
+        )
         records = sorted(Dataset(tmp_path / out).records(), key=lambda r: r.id)
         return [record.frame_requested[0] for record in records]
 

@@ -18,7 +18,7 @@ import pytest
 
 from pipelines.images.square import ImageSpec
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import DESCRIPTION, Dataset
 from pipelines.records.schema import BadInput
 from pipelines.video.client import Clip, VideoChild, VideoChildLostError, VideoLimits
@@ -122,7 +122,7 @@ def prepared(root: Path, out: Path) -> dict[str, bytes]:
     config = PrepareConfig(
         image_px=16, encoding="png", num_frames=4, frame_stride=100, num_workers=1, num_shards=2
     )
-    prepare(config, source="videos", split="train", data_root=str(root), out=str(out))
+    prepare_dataset(config, source="videos", split="train", data_root=str(root), out=str(out))
     return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 from pipelines.images.square import ImageSpec
 from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.decoders import DECODERS, choose
-from pipelines.video.probe import probe
+from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.probe import probe_video
 from pipelines.video.sampling import FrameSampling
 from tests.pipelines.video.decoders import needs_decord
 
@@ -157,11 +157,13 @@ def test_decord_is_refused_where_it_is_not_installed(monkeypatch):
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.avi", "mpeg4")])
 def test_decoders_agree_where_decord_is_allowed(tmp_path, write_video, name, codec):
     path = str(write_video(tmp_path / name, codec=codec))
-    info = probe(path)
-    assert choose("decord", info) == ("decord" if codec == "libx264" else "pyav")
-    assert choose("pyav", info) == "pyav"
+    info = probe_video(path)
+    assert choose_decoder("decord", info) == ("decord" if codec == "libx264" else "pyav")
+    assert choose_decoder("pyav", info) == "pyav"
     times = [0.0, 0.75, 2.0, 2.9]
-    ours, other = (list(DECODERS[d](path, info, times)) for d in ("pyav", choose("decord", info)))
+    ours, other = (
+        list(DECODERS[d](path, info, times)) for d in ("pyav", choose_decoder("decord", info))
+    )
     assert [t for t, _ in ours] == pytest.approx([t for t, _ in other])
     for (_, a), (_, b) in zip(ours, other, strict=True):
         np.testing.assert_allclose(a.astype(int), b.astype(int), atol=2)

@@ -21,7 +21,7 @@ from model.eval.metrics.scores import Item
 from model.eval.metrics.tallyqa import tallyqa
 from model.eval.metrics.vqa import vqa, vqa_lower
 from model.eval.metrics.vqav2 import normalize, vqav2
-from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import BENCHMARKS
 
 WORDS = st.text(alphabet="ab 1.,'-", max_size=6)
 

@@ -25,13 +25,20 @@ import psutil
 from scipy import special
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Desk, Job, begun, grouped
-from pipelines.prepare.listing import Listed, cut_shard, id_of, list_units, pixels_of, work_file
+from pipelines.prepare.job import Job, WorkFolder, group_units, plan_job
+from pipelines.prepare.listing import (
+    ListTotals,
+    cut_shard,
+    item_id,
+    list_units,
+    piece_list_name,
+    pixels_key,
+)
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.slicing import within
+from pipelines.sources.slicing import slice_bounds
 from pipelines.video.client import VideoChild
 
 SEED = 0
@@ -46,7 +53,7 @@ _GROUPS = 8
 _CONFIDENCE = 0.95
 
 
-class Estimate(NamedTuple):
+class Interval(NamedTuple):
     """The ends of a 95% interval; equal where a value is exact."""
 
     low: float
@@ -54,7 +61,7 @@ class Estimate(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
+class DatasetEstimate:
     """Estimates for a whole dataset, made from a sample of it.
 
     Attributes:
@@ -68,13 +75,13 @@ class Sample:
 
     num_sampled: int
     num_rejected: int
-    num_inputs: Estimate
-    num_records: Estimate
-    num_bytes: Estimate
-    core_s: Estimate
+    num_inputs: Interval
+    num_records: Interval
+    num_bytes: Interval
+    core_s: Interval
 
 
-class _Group(NamedTuple):
+class _PreparedGroup(NamedTuple):
     """Inputs that were prepared together."""
 
     num_inputs: int
@@ -83,16 +90,16 @@ class _Group(NamedTuple):
     core_s: float
 
 
-class _Unit(NamedTuple):
+class _ListedUnit(NamedTuple):
     """A unit that was listed, and the group of its inputs that was prepared."""
 
     size: int
-    listed: Listed
+    listed: ListTotals
     list_s: float
-    group: _Group
+    group: _PreparedGroup
 
 
-def sample(
+def estimate_dataset(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -102,7 +109,7 @@ def sample(
     count: int,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
-) -> Sample:
+) -> DatasetEstimate:
     """Prepares about `count` inputs of a dataset, and estimates the whole from them.
 
     Lists all units, or eight if there are more. Augmentation, videos and rejects are included in
@@ -128,14 +135,16 @@ def sample(
         tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
         contextlib.closing(VideoChild(config.video_limits())) as video,
     ):
-        job, units = begun(config, **where, work=work)
+        # If there are few units, all are listed, and the number of inputs is exact. Of many, eight
+        # are drawn by the hashes of their names: the same raw files give the same estimate.
+        job, units = plan_job(config, **where, work=work)
         if len(units) <= _UNITS:
-            return _Sampler(job, count, video).all_of(units)
+            return _SampleWriter(job, count, video).all_of(units)
         drawn = sorted(units, key=lambda unit: stable_hash(f"{SEED} {unit}"))[:_UNITS]
-        return _Sampler(job, count, video).some_of(units, drawn)
+        return _SampleWriter(job, count, video).some_of(units, drawn)
 
 
-class _Sampler:
+class _SampleWriter:
     """Prepares a sample of a run.
 
     Args:
@@ -154,84 +163,93 @@ class _Sampler:
         config = dataclasses.replace(job.config, num_shards=1, limit=limit)
         self._job = dataclasses.replace(job, config=config, part=None, by_archive=False)
 
-    def all_of(self, units: Sequence[str]) -> Sample:
+    def all_of(self, units: Sequence[str]) -> DatasetEstimate:
         """Measures a dataset whose units are all listed."""
-        desk = Desk(self._job)
-        listed, num_pieces, list_s = self._list(desk, units)
-        drawn = self._draw(desk, num_pieces, self._count)
+        work_folder = WorkFolder(self._job)
+        # Pictures are dealt to the groups like cards, so each group is a small sample of the same
+        # kind; how much the groups differ says how far the estimate may be off.
+        listed, num_pieces, list_s = self._list(work_folder, units)
+        drawn = self._draw(work_folder, num_pieces, self._count)
         dealt = [drawn[start::_GROUPS] for start in range(_GROUPS)]
-        groups = self._write(desk, num_pieces, [pictures for pictures in dealt if pictures])
-        there = listed.num_items + listed.num_rejects
-        taken = self._taken(there)
-        whole = listed.num_items * taken / there if there else 0.0
+        groups = self._write(work_folder, num_pieces, [pictures for pictures in dealt if pictures])
+        num_listed = listed.num_items + listed.num_rejects
+        num_in_part = self._taken(num_listed)
+        num_items = listed.num_items * num_in_part / num_listed if num_listed else 0.0
         sizes = [group.num_inputs for group in groups]
-        left = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
+        share_left = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
 
-        def scaled(values: Sequence[float], plus: float = 0.0) -> Estimate:
-            found = _scaled(values, sizes, whole, left=left)
-            return Estimate(found.low + plus, found.high + plus)
+        def scaled(values: Sequence[float], plus: float = 0.0) -> Interval:
+            found = _scale_to_whole(values, sizes, num_items, left=share_left)
+            return Interval(found.low + plus, found.high + plus)
 
         records = scaled([group.num_inputs - group.num_rejects for group in groups])
-        return Sample(
+        return DatasetEstimate(
             num_sampled=sum(sizes),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Estimate(taken, taken),
-            num_records=_doubted(Estimate(records.low, min(records.high, whole)), groups, left),
+            num_inputs=Interval(num_in_part, num_in_part),
+            num_records=_widen_without_rejects(
+                Interval(records.low, min(records.high, num_items)), groups, share_left
+            ),
             num_bytes=scaled([group.num_bytes for group in groups]),
             core_s=scaled([group.core_s for group in groups], list_s),
         )
 
-    def some_of(self, units: Sequence[str], drawn: Sequence[str]) -> Sample:
+    def some_of(self, units: Sequence[str], drawn: Sequence[str]) -> DatasetEstimate:
         """Measures a dataset by its drawn units; the others are not listed."""
+        # A sample in two stages: drawn units, and drawn pictures of each. A unit's values are
+        # scaled to its own number of items first, then all units' by their bytes.
         of_each = math.ceil(self._count / len(drawn))
-        found = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
-        sizes = [unit.size for unit in found]
-        whole = sum(map(self._size, units))
-        there = [unit.listed.num_items + unit.listed.num_rejects for unit in found]
-        inputs = _scaled(there, sizes, whole)
+        listed_units = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
+        sizes = [unit.size for unit in listed_units]
+        total_size = sum(map(self._size, units))
+        nums_listed = [unit.listed.num_items + unit.listed.num_rejects for unit in listed_units]
+        inputs = _scale_to_whole(nums_listed, sizes, total_size)
         share = self._taken(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
 
-        def of_units(prepared: Sequence[float], listing: bool = False) -> Estimate:
+        def of_units(prepared: Sequence[float], listing: bool = False) -> Interval:
             """Scales each group's value to its unit, and the units' values to all units."""
             values = [
                 share * value * unit.listed.num_items / max(unit.group.num_inputs, 1)
                 + listing * unit.list_s
-                for value, unit in zip(prepared, found, strict=True)
+                for value, unit in zip(prepared, listed_units, strict=True)
             ]
-            return _scaled(values, sizes, whole)
+            return _scale_to_whole(values, sizes, total_size)
 
-        groups = [unit.group for unit in found]
+        groups = [unit.group for unit in listed_units]
         records = of_units([group.num_inputs - group.num_rejects for group in groups])
-        whole_records = Estimate(*(min(end, self._taken(inputs.high)) for end in records))
-        return Sample(
+        whole_records = Interval(*(min(end, self._taken(inputs.high)) for end in records))
+        return DatasetEstimate(
             num_sampled=sum(group.num_inputs for group in groups),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Estimate(*map(self._taken, inputs)),
-            num_records=_doubted(whole_records, groups),
+            num_inputs=Interval(*map(self._taken, inputs)),
+            num_records=_widen_without_rejects(whole_records, groups),
             num_bytes=of_units([group.num_bytes for group in groups]),
             core_s=of_units([group.core_s for group in groups], listing=True),
         )
 
-    def _unit(self, number: int, unit: str, count: int) -> _Unit:
+    def _unit(self, number: int, unit: str, count: int) -> _ListedUnit:
         """Lists a unit and prepares some of it; its unpacked files are deleted at the end."""
         with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=self._job.work) as work:
-            desk = Desk(dataclasses.replace(self._job, work=work))
-            listed, num_pieces, list_s = self._list(desk, [unit])
-            drawn = self._draw(desk, num_pieces, count)
-            (group,) = self._write(desk, num_pieces, [drawn])
-        return _Unit(self._size(unit), listed, list_s, group)
+            work_folder = WorkFolder(dataclasses.replace(self._job, work=work))
+            listed, num_pieces, list_s = self._list(work_folder, [unit])
+            drawn = self._draw(work_folder, num_pieces, count)
+            (group,) = self._write(work_folder, num_pieces, [drawn])
+        return _ListedUnit(self._size(unit), listed, list_s, group)
 
-    def _list(self, desk: Desk, units: Sequence[str]) -> tuple[Listed, int, float]:
+    def _list(self, work_folder: WorkFolder, units: Sequence[str]) -> tuple[ListTotals, int, float]:
         """Lists units and cuts their items; returns totals, pieces and processor time [s]."""
         began = self._core_s()
-        lists = [list_units(desk, number, group) for number, group in enumerate(grouped(units))]
-        num_pieces = cut_shard(desk, 0, len(lists))
-        whole = Listed()
-        for one in lists:
-            whole = whole + one
-        return whole, num_pieces, self._core_s() - began
+        lists = [
+            list_units(work_folder, number, group)
+            for number, group in enumerate(group_units(units))
+        ]
+        num_pieces = cut_shard(work_folder, 0, len(lists))
+        totals = ListTotals()
+        for totals_of_list in lists:
+            totals = totals + totals_of_list
+        return totals, num_pieces, self._core_s() - began
 
-    def _draw(self, desk: Desk, num_pieces: int, count: int) -> list[list[str]]:
+    def _draw(self, work_folder: WorkFolder, num_pieces: int, count: int) -> list[list[str]]:
         """Returns pictures in random order, each as the lines of the items that show it.
 
         Together they have at least `count` items, if there are so many, and at least two pictures.
@@ -241,7 +259,9 @@ class _Sampler:
         heap: list[tuple[int, str, list[str]]] = []
         num = 0
         for piece in range(num_pieces):
-            for pixels, same in itertools.groupby(desk.lines(work_file(0, piece)), pixels_of):
+            for pixels, same in itertools.groupby(
+                work_folder.lines(piece_list_name(0, piece)), pixels_key
+            ):
                 lines = list(same)
                 num += len(lines)
                 heapq.heappush(heap, (-stable_hash(f"{SEED} {pixels}"), pixels, lines))
@@ -250,22 +270,22 @@ class _Sampler:
         return [lines for *_, lines in sorted(heap, reverse=True)]
 
     def _write(
-        self, desk: Desk, num_pieces: int, groups: Sequence[Sequence[list[str]]]
-    ) -> list[_Group]:
+        self, work_folder: WorkFolder, num_pieces: int, groups: Sequence[Sequence[list[str]]]
+    ) -> list[_PreparedGroup]:
         """Writes each group of pictures as a further piece of the shard, and measures it."""
-        found = []
+        measured = []
         # One picture is written first and not counted: a worker loads its decoders only once.
         warm = [groups[0][:1]] if groups else []
         for number, pictures in enumerate([*warm, *groups], num_pieces):
             in_order = sorted(pictures, key=_first_id)
             lines = itertools.chain.from_iterable(in_order)
-            desk.files.put(work_file(0, number), "".join(lines).encode())
+            work_folder.files.put(piece_list_name(0, number), "".join(lines).encode())
             began = self._core_s()
-            report = write_piece(desk, 0, number, self._video)
+            report = write_piece(work_folder, 0, number, self._video)
             took = self._core_s() - began
             sizes = [part.data.size + part.index.size for part in report.parts.values()]
-            found.append(_Group(report.num_items, report.num_rejects, sum(sizes), took))
-        return found[len(warm) :]
+            measured.append(_PreparedGroup(report.num_items, report.num_rejects, sum(sizes), took))
+        return measured[len(warm) :]
 
     def _core_s(self) -> float:
         """Returns the processor time of this process and its children [s]."""
@@ -279,30 +299,32 @@ class _Sampler:
     def _size(self, unit: str) -> int:
         """Returns a unit's bytes; 1 if its files are not known before reading."""
         files = self._job.spec.files_of_unit(self._corpus, unit)
-        return sum(map(_bytes_of, files)) or 1
+        return sum(map(_file_size, files)) or 1
 
     def _taken(self, there: float) -> float:
         """Returns the number of inputs that are taken if there are `there`."""
         if self._part is None:
             return there
-        return len(range(round(there))[within(self._part, round(there))])
+        return len(range(round(there))[slice_bounds(self._part, round(there))])
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
         """The source's folder, kept because it remembers the names in a bucket."""
-        return Desk(self._job).corpus(Spool())
+        return WorkFolder(self._job).corpus(Spool())
 
 
 def _first_id(lines: Sequence[str]) -> str:
-    return id_of(lines[0])
+    return item_id(lines[0])
 
 
-def _bytes_of(path: Any) -> int:
+def _file_size(path: Any) -> int:
     """Returns the size of a raw file on disk or in a bucket."""
     return path.stat().st_size if isinstance(path, Path) else path.state().size
 
 
-def _doubted(records: Estimate, groups: Sequence[_Group], left: float = 1.0) -> Estimate:
+def _widen_without_rejects(
+    records: Interval, groups: Sequence[_PreparedGroup], left: float = 1.0
+) -> Interval:
     """Widens the estimate of records if the sample has no rejects, which may be chance.
 
     If none of n inputs was rejected, up to 3 / n of all may be, at 95%: the rule of three.
@@ -311,12 +333,12 @@ def _doubted(records: Estimate, groups: Sequence[_Group], left: float = 1.0) -> 
     if not num or any(group.num_rejects for group in groups):
         return records
     least = records.high * (1 - min(3 / num, 1.0) * max(left, 0.0))
-    return Estimate(min(records.low, least), records.high)
+    return Interval(min(records.low, least), records.high)
 
 
-def _scaled(
+def _scale_to_whole(
     values: Sequence[float], sizes: Sequence[float], whole: float, *, left: float = 1.0
-) -> Estimate:
+) -> Interval:
     """Scales values of drawn groups to the whole, as a 95% interval.
 
     The ratio estimator of a cluster sample, with Student's t because there are few groups.
@@ -330,11 +352,13 @@ def _scaled(
     """
     total = sum(sizes)
     if not total:
-        return Estimate(0.0, 0.0)
+        return Interval(0.0, 0.0)
+    # values 2, 3 of sizes 10, 14, whole 100: ratio 5/24, estimate 20.8. The spread of the values
+    # around ratio * size gives its error.
     ratio, num = sum(values) / total, len(values)
     if num == 1:
-        return Estimate(whole * ratio, whole * ratio)
+        return Interval(whole * ratio, whole * ratio)
     squares = sum((v - ratio * s) ** 2 for v, s in zip(values, sizes, strict=True)) / (num - 1)
     error = whole / (total / num) * math.sqrt(max(left, 0.0) * squares / num)
     reach = float(special.stdtrit(num - 1, (1 + _CONFIDENCE) / 2)) * error
-    return Estimate(max(whole * ratio - reach, 0.0), whole * ratio + reach)
+    return Interval(max(whole * ratio - reach, 0.0), whole * ratio + reach)

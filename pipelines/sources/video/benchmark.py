@@ -5,10 +5,10 @@ PaliGemma 2, table 14. Training sizes are PaliGemma's, made after some videos we
 evaluation splits are the authors' published ones.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 
 
-def _video(
+def video_benchmark(
     name: str,
     title: str,
     recipe: Recipe,
@@ -21,6 +21,7 @@ def _video(
     split: str = "test",
     suite: str = "main",
 ) -> Benchmark:
+    """Returns a benchmark with a single row; it is of captions if its name ends in "_cap"."""
     caption = name.endswith("_cap")
     row = Row(
         titles=(title,),
@@ -47,9 +48,10 @@ def _video(
     )
 
 
-def _recipe(
+def video_recipe(
     lr_pg1: float, lr_pg2: float, epochs: int, *, decay: bool = False, freeze_vision: bool = False
 ) -> Recipe:
+    """Returns the recipe at 224 px."""
     return Recipe(
         batch_size=128,
         lr_pg1=lr_pg1,
@@ -58,64 +60,3 @@ def _recipe(
         epochs=epochs,
         freeze_vision=freeze_vision,
     )
-
-
-BENCHMARKS = by_name(
-    _video(
-        "activitynet_cap",
-        "ActivityNet-CAP",
-        _recipe(1e-5, 3e-6, 1, decay=True, freeze_vision=True),
-        text_len=64,
-        stride=30,
-        num_train=44_775,
-        size=17_031,
-    ),
-    _video(
-        "activitynet_qa",
-        "ActivityNet-QA",
-        _recipe(1e-5, 6e-6, 1, decay=True),
-        text_len=64,
-        stride=70,
-        num_train=43_130,
-        size=8_000,
-    ),
-    _video(
-        "msrvtt_cap",
-        "MSRVTT-Cap",
-        _recipe(1e-5, 1e-5, 20, freeze_vision=True),
-        text_len=32,
-        stride=9,
-        num_train=4_965,
-        size=2_990,
-    ),
-    _video(
-        "msrvtt_qa",
-        "MSRVTT-QA",
-        _recipe(1e-5, 6e-6, 1, freeze_vision=True),
-        text_len=64,
-        stride=9,
-        num_train=121_646,
-        size=72_821,
-    ),
-    _video(
-        "msvd_qa",
-        "MSVD-QA",
-        _recipe(3e-6, 3e-6, 1, decay=True),
-        text_len=64,
-        stride=26,
-        num_frames=8,
-        num_train=29_749,
-        size=13_157,
-    ),
-    _video(
-        "vatex_cap",
-        "VATEX",
-        _recipe(3e-6, 3e-6, 10, decay=True),
-        text_len=64,
-        stride=7,
-        num_train=24_850,
-        size=3_000,
-        split="val",
-        suite="other",
-    ),
-)

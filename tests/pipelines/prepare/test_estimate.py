@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.prepare import sample as sampling
+from pipelines.prepare import estimate as sampling
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
-from pipelines.prepare.sample import Estimate, Sample, sample
+from pipelines.prepare.estimate import DatasetEstimate, Interval, estimate_dataset
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import DatasetInfo
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
@@ -31,7 +31,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sampled(corpus: Path, tmp_path: Path, source: str, config=CONFIG, *, count=60, **more):
     more = {"split": "train", **more}
-    return sample(
+    return estimate_dataset(
         config, source=source, data_root=str(corpus), scratch=str(tmp_path), count=count, **more
     )
 
@@ -41,7 +41,7 @@ def made(corpus: Path, out: Path, source: str, config=CONFIG, split="train"):
     from pipelines.prepare import graph  # noqa: F401  Beam's import is not what is measured.
 
     began = _core_s()
-    info = prepare(config, source=source, split=split, data_root=str(corpus), out=str(out))
+    info = prepare_dataset(config, source=source, split=split, data_root=str(corpus), out=str(out))
     took = _core_s() - began
     parts = [path for path in out.iterdir() if path.suffix in (".tfrecord", ".idx")]
     return info, sum(path.stat().st_size for path in parts), took
@@ -52,7 +52,7 @@ def _core_s() -> float:
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
-def check(found: Sample, info: DatasetInfo, num_bytes: int) -> None:
+def check(found: DatasetEstimate, info: DatasetInfo, num_bytes: int) -> None:
     """Asserts that a sample told what then came."""
     for told, came in ((found.num_records, info.num_records), (found.num_bytes, num_bytes)):
         assert sum(told) / 2 == pytest.approx(came, rel=0.15)
@@ -75,7 +75,7 @@ def test_a_few_archives_tell_what_all_take(corpus: Path, tmp_path: Path):
 def test_a_list_that_is_read_whole_tells_the_number_of_inputs(corpus: Path, tmp_path: Path):
     found = sampled(corpus, tmp_path, "chartqa", PrepareConfig(), count=40)
     info, num_bytes, _ = made(corpus, tmp_path / "out", "chartqa", PrepareConfig())
-    assert found.num_inputs == Estimate(info.num_inputs, info.num_inputs)
+    assert found.num_inputs == Interval(info.num_inputs, info.num_inputs)
     assert found.num_records.low <= info.num_records <= found.num_records.high
     assert sum(found.num_bytes) / 2 == pytest.approx(num_bytes, rel=0.15)
 
@@ -112,16 +112,16 @@ def test_a_sample_is_the_same_each_time_but_for_its_seconds(corpus: Path, tmp_pa
 
 def test_all_items_of_a_picture_are_prepared_together(corpus: Path, tmp_path: Path, monkeypatch):
     groups: list[list[list[str]]] = []
-    write = sampling._Sampler._write
+    write = sampling._SampleWriter._write
 
-    def noted(self, desk, num_pieces, pictures):
+    def noted(self, work_folder, num_pieces, pictures):
         groups.extend(pictures)
-        return write(self, desk, num_pieces, pictures)
+        return write(self, work_folder, num_pieces, pictures)
 
-    monkeypatch.setattr(sampling._Sampler, "_write", noted)
+    monkeypatch.setattr(sampling._SampleWriter, "_write", noted)
     found = sampled(corpus, tmp_path, "web", count=40)
     assert len(groups) == 8
-    pictures = [sampling.pixels_of(lines[0]) for group in groups for lines in group]
+    pictures = [sampling.pixels_key(lines[0]) for group in groups for lines in group]
     assert len(set(pictures)) == len(pictures)
     assert any(len(lines) > 1 for group in groups for lines in group)
     assert found.num_sampled == sum(len(lines) for group in groups for lines in group)
@@ -179,12 +179,12 @@ def test_units_count_by_their_bytes(tmp_path: Path):
 
 
 def test_groups_that_agree_leave_no_doubt_and_others_as_much_as_they_differ():
-    assert sampling._scaled([2, 4, 6], [1, 2, 3], 60) == pytest.approx((120, 120))
+    assert sampling._scale_to_whole([2, 4, 6], [1, 2, 3], 60) == pytest.approx((120, 120))
     # Student's t of two groups at 95 % is 12.706; their means differ from 3 by 1.
-    low, high = sampling._scaled([2, 4], [1, 1], 10)
+    low, high = sampling._scale_to_whole([2, 4], [1, 1], 10)
     assert (low, high) == pytest.approx((0, 30 + 12.706 * 10), rel=1e-4)
-    low, high = sampling._scaled([2, 4, 3, 3], [1, 1, 1, 1], 10, left=0.25)
+    low, high = sampling._scale_to_whole([2, 4, 3, 3], [1, 1, 1, 1], 10, left=0.25)
     error = 3.1824 * 10 * (2 / 3 / 4 * 0.25) ** 0.5
     assert (low, high) == pytest.approx((30 - error, 30 + error), rel=1e-4)
-    assert sampling._scaled([2, 4], [1, 1], 10, left=0) == pytest.approx((30, 30))
-    assert sampling._scaled([], [], 10) == (0, 0)
+    assert sampling._scale_to_whole([2, 4], [1, 1], 10, left=0) == pytest.approx((30, 30))
+    assert sampling._scale_to_whole([], [], 10) == (0, 0)

@@ -1,0 +1,186 @@
+"""Reading of annotation files, whatever their format, row by row."""
+
+import bz2
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.records.schema import BadInput, Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.hub import table_rows
+from pipelines.sources.item import Item, Listing
+
+Form = Literal["list", "dict", "csv", "table", "lines"]
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+
+
+def load_list(
+    corpus: Corpus, path: Path, key: str = "", *, compact: Callable[[dict], object] | None = None
+) -> list:
+    """Returns the list in a JSON file, or under `key` in it.
+
+    Args:
+      corpus: the corpus, which notes the file.
+      path: the file.
+      key: key of the list in the file; "" if the file is the list.
+      compact: function that replaces every object as it is parsed, innermost first.
+
+    Raises:
+      ValueError: if there is no list, naming the file.
+    """
+    return _load_json_value(corpus, path, key, list, "a list", compact)
+
+
+def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
+    """Returns the object in a JSON file, or under `key` in it.
+
+    Raises:
+      ValueError: if there is no object, naming the file.
+    """
+    return _load_json_value(corpus, path, key, dict, "an object")
+
+
+def _load_json_value(
+    corpus: Corpus, path: Path, key: str, kind: type, description: str, compact=None
+) -> Any:
+    content: Any = corpus.load_json(path, compact)
+    if key:
+        if not isinstance(content, dict) or key not in content:
+            raise ValueError(f"{path} must hold {description} under {key!r}.")
+        content = content[key]
+    if not isinstance(content, kind):
+        under = f" under {key!r}" if key else " of rows"
+        raise ValueError(f"{path} must hold {description}{under}, got a {type(content).__name__}.")
+    return content
+
+
+def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
+    """Returns the rows of a file as a dict, indexed by their values under `key`.
+
+    Raises:
+      ValueError: if a row lacks `key`, naming the file.
+    """
+    row_of = {}
+    # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
+    # row gives all of its items or none.
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping) or key not in row:
+            raise ValueError(f"{path}: row {number} lacks {key!r}.")
+        row_of[row[key]] = row
+    return row_of
+
+
+def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
+    """Groups rows by their value under `key`, in order of appearance; rows without it are alone."""
+    groups: dict[object, list[Any]] = {}
+    for number, row in enumerate(rows):
+        shared = row.get(key) if isinstance(row, Mapping) else None
+        groups.setdefault(("alone", number) if shared is None else str(shared), []).append(row)
+    return list(groups.values())
+
+
+def json_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file that hold anything; the file may be packed with bzip2."""
+    with path.open("rb") as file, bz2.open(file) if path.suffix == ".bz2" else file as lines:
+        yield from (line for line in lines if line.strip())
+
+
+def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
+    """Yields the rows of a table.
+
+    Raises:
+      ValueError: if a column is missing, naming the file.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if missing := set(columns) - set(reader.fieldnames or ()):
+            raise ValueError(f"{path} lacks the column {min(missing)!r}.")
+        yield from reader
+
+
+def read_file(
+    corpus: Corpus,
+    file: Path | list[Path],
+    name: str,
+    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
+    *,
+    form: Form = "list",
+    key: str = "",
+    group_by: str = "",
+    columns: Sequence[str] = (),
+) -> Listing:
+    """Yields the items that `make` returns for each row of a file, whatever its format.
+
+    A list of tables stands for the file; `make` then gets a `TableRow` for each of their rows.
+
+    Args:
+      corpus: the file's corpus.
+      file: the file, or the tables.
+      name: prefix of the ids of rejects, for example "docvqa/val".
+      make: as in `read_rows`.
+      form: layout of a file that is not a list of tables: JSON list, JSON object whose (key, value)
+        pairs are the rows, JSON lines, CSV or a single table.
+      key: key of the list in a JSON file; "" if the file is the list.
+      group_by: key whose equal values make several rows one, a list; "" groups none. Tables have a
+        row for such a group.
+      columns: columns that CSV must have, or that are read of tables; empty reads all.
+    """
+    if isinstance(file, list):
+        for table in file:
+            rows = table_rows(corpus, table, columns)
+            yield from read_rows(corpus, table, f"{name}/{table.stem}", rows, make)
+        return
+    match form:
+        case "list":
+            rows = load_list(corpus, file, key)
+            rows = group_rows(rows, group_by) if group_by else rows
+        case "dict":
+            rows = load_dict(corpus, file, key).items()
+        case "csv":
+            rows = csv_rows(file, *columns)
+        case "table":
+            rows = table_rows(corpus, file, columns)
+        case "lines":
+            # Parsed within `read_rows`, where a malformed line is a reject and not an error.
+            yield from read_rows(
+                corpus, file, name, json_lines(file), lambda line: make(json.loads(line))
+            )
+            return
+    yield from read_rows(corpus, file, name, rows, make)
+
+
+def read_rows(
+    corpus: Corpus,
+    path: Path,
+    name: str,
+    rows: Iterable[Any],
+    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
+) -> Listing:
+    """Yields the items that `make` returns for each row, or a reject if it fails.
+
+    Args:
+      corpus: the rows' corpus.
+      path: the file that holds the rows.
+      name: prefix of the ids of rejects, for example "docvqa/val".
+      rows: the rows.
+      make: one row -> its items, or None if the row is not an input; it need not catch the errors
+        that a malformed row causes.
+    """
+    for number, row in enumerate(rows):
+        try:
+            result = make(row)
+            items = [result] if isinstance(result, Item) else list(result or ())
+        except BadInput as error:
+            yield _reject_row(corpus, path, f"{name}/row-{number}", str(error))
+        except _MALFORMED as error:
+            reason = f"malformed row: {type(error).__name__}: {error}"
+            yield _reject_row(corpus, path, f"{name}/row-{number}", reason)
+        else:
+            yield from items
+
+
+def _reject_row(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
+    return Reject(id=identity, stage="read", reason=reason, source=corpus.relative(path))
