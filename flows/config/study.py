@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from flows.config.benchmark import (
     EvalRow,
@@ -16,15 +16,15 @@ from flows.config.benchmark import (
     check_transfer,
     rows_of,
     trained_on,
-    with_recipes,
 )
 from flows.config.compute import ComputeConfig
 from flows.config.disk_use import KeepConfig
 from flows.config.held_out import check_held_out, check_watched
-from flows.config.image_size import check_image_px, with_image_px
-from flows.config.own import corpus_named, offered_connectors, with_connectors_named
+from flows.config.image_size import check_image_px
+from flows.config.normalise import normalise, parse
+from flows.config.own import corpus_named, offered_connectors
 from flows.config.source import SourceConfig
-from flows.config.stage2 import Stage2Config, scaled, with_stage2
+from flows.config.stage2 import Stage2Config, scaled
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from infra.store.digest import NOT_IDENTITY
@@ -155,17 +155,15 @@ class StudyConfig:
     stage2: Stage2Config | None = None
     watch: WatchedConfig | None = None
     softcaps_in_transfers: bool = False
-    transfers: Annotated[dict[str, TransferConfig], BeforeValidator(with_recipes)] = (
-        dataclasses.field(default_factory=dict)
-    )
+    transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
 
     @model_validator(mode="before")
     @classmethod
-    def _at_model_size(cls, values: Any) -> Any:
-        return with_image_px(with_stage2(with_connectors_named(values)))
+    def _normalise(cls, values: Any) -> Any:
+        return normalise(parse(values)) if isinstance(values, Mapping) else values
 
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):
