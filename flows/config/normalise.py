@@ -143,20 +143,20 @@ def normalise(stated: StudyValues) -> StudyValues:
       ValidationError: if a zero-shot benchmark states a recipe of its own beside its parent.
     """
     values = _with_connectors_named(stated)
-    stage2 = values.get("stage2")
     transfers = values.get("transfers", {})
+    if (stage2 := values.get("stage2")) is not None:
+        values["stage2"] = _normalised_stage2(stage2, transfers)
 
-    px = values.get("model", {}).get("vision", {}).get("image_px", ModelConfig().vision.image_px)
-    values = {**values, "prepare": {"image_px": px, **values.get("prepare", {})}}
+    px = ModelConfig().vision.image_px
+    if "model" in values and "vision" in values["model"]:
+        px = values["model"]["vision"].get("image_px", px)
+    values["prepare"] = _sized_prepare(values.get("prepare", {}), px)
     if "sources" in values:
         values["sources"] = tuple(_sized(source, px) for source in values["sources"])
     if watch := values.get("watch"):
         sources = tuple(_sized(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
-
-    if stage2 is not None:
-        values["stage2"] = _normalised_stage2(stage2, transfers)
     return values
 
 
@@ -165,11 +165,12 @@ def _normalised_stage2(
 ) -> Stage2Values:
     """Returns Stage 2's values; `base` has the study's transfers as the user stated them."""
     px = stage2.get("image_px", Stage2Config.image_px)
-    values = _sized(stage2, px)
-    if (sources := stage2.get("sources")) is not None:
-        values = {**values, "sources": tuple(_sized(source, px) for source in sources)}
-    transfers = _laid_over(base, stage2.get("transfers") or {})
-    return {**values, "transfers": _with_recipes(transfers, px, ("stage2", "transfers"))}
+    values = _sized(stage2, px).copy()
+    if (sources := values.get("sources")) is not None:
+        values["sources"] = tuple(_sized(source, px) for source in sources)
+    transfers = _laid_over(base, values.get("transfers") or {})
+    values["transfers"] = _with_recipes(transfers, px, ("stage2", "transfers"))
+    return values
 
 
 def _with_connectors_named(stated: StudyValues) -> StudyValues:
@@ -203,7 +204,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
     def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
         return {named(field, method): setting for method, setting in settings.items()}
 
-    values: StudyValues = {**stated}
+    values = stated.copy()
     if "methods" in stated:
         methods = enumerate(stated["methods"])
         values["methods"] = tuple(named(f"methods.{i}", method) for i, method in methods)
@@ -218,13 +219,14 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
             of = named(f"variants.{name}.of", variant["of"])
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
     if stage2 is not None:
-        stage2 = {**stage2}
+        stage2 = values["stage2"] = stage2.copy()
         if "connectors" in stage2:
             stage2["connectors"] = by_method("stage2.connectors", stage2["connectors"])
         if "train_budgets" in stage2:
             stage2["train_budgets"] = by_method("stage2.train_budgets", stage2["train_budgets"])
-        values["stage2"] = stage2
-    return {**values, "connector_files": files} if files else values
+    if files:
+        values["connector_files"] = files
+    return values
 
 
 def _check_kind(field: str, connector: ConnectorValues) -> None:
@@ -264,8 +266,12 @@ def _sized(owner: _Owner, px: int) -> _Owner:
     if (prepare := owner.get("prepare")) is None:
         return owner  # It takes the study's.
     owner = owner.copy()
-    owner["prepare"] = {"image_px": px, **prepare}
+    owner["prepare"] = _sized_prepare(prepare, px)
     return owner
+
+
+def _sized_prepare(prepare: PrepareValues, px: int) -> PrepareValues:
+    return {"image_px": px, **prepare}
 
 
 def _with_recipes(
