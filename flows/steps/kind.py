@@ -5,7 +5,7 @@
     pieces = Step(kind="tokenizer", inputs={"data/0": texts}) … and from which other steps
 
 A step runs once its inputs are artifacts of the store. Then its `Recipe` is known: the contents of
-the inputs, the config, the seed, and the code that `make` can reach (`flows.steps.code`). `make`
+the inputs, the config, the seed, and the code that `make` can reach (`infra.source_code`). `make`
 sees a `Work`: folders to read and one to write. The files that it leaves there become an
 artifact, found again by its recipe.
 """

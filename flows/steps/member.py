@@ -19,7 +19,6 @@ import pickle
 import sys
 import traceback
 
-from flows.steps.code import code_sha256
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
@@ -27,6 +26,7 @@ from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
 from infra.gang.words import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
 from infra.reason import reason_of
+from infra.source_code import code_sha256
 from infra.store.places import open_files
 
 _HEARTBEAT = 10

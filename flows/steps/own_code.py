@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.steps.code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
 from infra.references import entry_points, in_file, in_module, load, provide
+from infra.source_code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
 from infra.store.environment import PACKAGES
 from pipelines.sources.own_source import OwnSource
 

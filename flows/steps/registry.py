@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 from typing import Any
 
-from flows.steps.code import Tree, checkout, code_sha256
 from flows.steps.kind import Kind
 from flows.steps.kinds.chance import CHANCE
 from flows.steps.kinds.checkpoint import CHECKPOINT
@@ -21,6 +20,7 @@ from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
 from flows.steps.own_code import libraries
+from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
 
 KINDS: dict[str, Kind] = {

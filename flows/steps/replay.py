@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps import remake_child, replay_child
-from flows.steps.code import OWN
+from infra.source_code import OWN
 from infra.store.manifest import Recipe
 from infra.store.sources import lay_out
 from infra.store.store import Artifact, Store

@@ -264,8 +264,8 @@ def bind(kind: str, config: Any) -> dict[str, str]:
     Afterwards an edit of a file does not affect this process. Before, it would: imports are inside
     functions, and a study may run for days before it reaches one.
     """
-    from flows.steps.code import checkout, read_checkout
     from flows.steps.registry import code_of
+    from infra.source_code import checkout, read_checkout
 
     reached = code_of(kind, config, checkout())
     if any(module not in sys.modules for module in reached):
@@ -278,9 +278,9 @@ def bind(kind: str, config: Any) -> dict[str, str]:
 
 def _take_over_own(store: Store, recipe: Recipe) -> None:
     """Takes the user's own code over from the sources of the run, if this process lacks it."""
-    from flows.steps.code import checkout
     from flows.steps.own_code import take_over
     from flows.steps.registry import own_modules
+    from infra.source_code import checkout
 
     if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
         take_over(store.source(recipe.source))
@@ -288,9 +288,9 @@ def _take_over_own(store: Store, recipe: Recipe) -> None:
 
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code or libraries than its key states."""
-    from flows.steps.code import Tree, code_sha256
     from flows.steps.own_code import libraries
     from flows.steps.registry import code_of, own_modules
+    from infra.source_code import Tree, code_sha256
 
     for module in own_modules(recipe.kind, recipe.config):
         for name, version in libraries(module).items():

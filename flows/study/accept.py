@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from flows.steps.accepted import accept
-from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest
 from flows.steps.replay import ReplayError, replay
 from flows.study.explain import Explanation
 from infra.reason import ConfigError
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pydantic
 
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import look_up
 from flows.study.graph import raw_files_spec
 from infra.reason import ConfigError
+from infra.source_code import checkout
 from infra.store.pins import Pin
 from infra.store.raw_files import RawState
 from infra.store.store import Artifact, Store

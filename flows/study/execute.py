@@ -16,7 +16,6 @@ from typing import Any, Literal, cast
 from flows.pages.lineage import page as lineage_page
 from flows.report.links import page_key
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
@@ -33,6 +32,7 @@ from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.lost import WorkerLost
 from infra.reason import reason_of
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store

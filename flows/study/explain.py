@@ -14,7 +14,6 @@ from typing import Any, Literal
 from flows.config.disk_use import KeepConfig, told_of_steps
 from flows.lineage.leaves import leaves
 from flows.report.columns import listed
-from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import Found, device_seconds, look_up
@@ -22,6 +21,7 @@ from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.reading import told_of_reading
 from infra.reason import ConfigError
+from infra.source_code import Tree, changes, checkout
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store

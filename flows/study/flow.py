@@ -17,7 +17,6 @@ from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.runs import note_run
 from flows.pages.rebuild import publish_results
-from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import story
@@ -36,6 +35,7 @@ from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
 from infra.references import load
+from infra.source_code import checkout
 from infra.store.pins import Pin
 from infra.store.store import Store
 

@@ -18,7 +18,6 @@ from flows.config.load import check, load, overridden, read
 from flows.config.own import connector_named
 from flows.config.server_limits import limits
 from flows.config.study import StudyConfig
-from flows.steps.code import checkout
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
@@ -31,6 +30,7 @@ from flows.study.form import deployments_of
 from flows.study.graph import graph_of
 from flows.study.sweep import Firing, Sweep
 from infra.reason import ConfigError
+from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
 from tests.flows.steps.test_own_code import install

@@ -10,12 +10,12 @@ import pytest
 from flows.config.load import load
 from flows.plan.prepared import ToPrepare, prepared, ranged
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.flow import _APPROVAL
 from flows.study.graph import graph_of
 from infra import references
+from infra.source_code import checkout
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.own_code import libraries, named, with_code
 from flows.steps.registry import code_digest, code_of, libraries_of
+from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.manifest import Recipe
 from infra.store.store import Store

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from flows.steps import registry, worker
-from flows.steps.code import checkout
 from flows.steps.kind import Work
 from flows.steps.kinds.files import FilesSpec, check_given
 from flows.steps.registry import KINDS, code_digest
 from infra.progress import Progress
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 
