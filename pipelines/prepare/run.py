@@ -117,6 +117,7 @@ def make(
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     earlier: Earlier | None = None,
+    code: str = "",
 ) -> Made:
     """Makes a dataset in a work folder, or continues one; its files stay there.
 
@@ -130,6 +131,8 @@ def make(
       features: as in `prepare`.
       on_progress: as in `prepare`.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      code: digest of the code of the step that asks; work in the folder that other code left is
+        done again. "" takes that of the pipelines, which does not cover a user's own reader.
 
     Raises:
       ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare`.
@@ -145,7 +148,7 @@ def make(
         earlier=earlier,
     )
     desk = Desk(job)
-    _forget_other_code(desk)
+    _forget_other_code(desk, code or job.code)
     if earlier and not job.by_archive:
         lay_out_rejects(desk)
     lists = [] if job.by_archive else list(enumerate(grouped(units)))
@@ -153,15 +156,14 @@ def make(
     return _finish(desk, f"{job.spec.name}/{split}", len(lists))
 
 
-def _forget_other_code(desk: Desk) -> None:
-    """Removes work that other code of the pipelines has left: one code makes all of a dataset."""
-    own = desk.job.code.encode()
-    if desk.receipt(_CODE) == own:
+def _forget_other_code(desk: Desk, code: str) -> None:
+    """Removes work that other code has left: one code makes all of a dataset."""
+    if desk.receipt(_CODE) == code.encode():
         return
     if any(work_counts(desk.files).values()):
         for folder in desk.files.folders(""):
             desk.files.remove(folder)
-    desk.files.put(_CODE, own)
+    desk.files.put(_CODE, code.encode())
 
 
 def _claim(files: Files, work: str, request: str) -> None:

@@ -43,6 +43,7 @@ def make(work: Work) -> Iterator[Progress]:
             work=work.shared,
             on_progress=report,
             earlier=Earlier(store=earlier[0], folder=earlier[1]) if earlier else None,
+            code=work.code,
         )
     )
     for name, (stored, file) in files.items():
