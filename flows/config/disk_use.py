@@ -27,7 +27,7 @@ class KeepConfig:
     transfers: Literal["all", "params", "predictions"] = "all"
 
 
-def let_go_by(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
+def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
     if keep.transfers != "predictions":
         return set()
@@ -39,10 +39,10 @@ def _is_scores(artifact: Artifact) -> bool:
     return artifact.manifest.kind == "predictions"
 
 
-def told_of_keys(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
+def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
     """Returns a line on the size of a run's artifacts, by kind."""
     artifacts = [store.recall(key) for key in keys]
-    gone = let_go_by(keep, artifacts)
+    gone = prunable_checkpoints(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:
         if artifact.key not in gone:
@@ -52,7 +52,7 @@ def told_of_keys(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
     return _line(sizes, keep)
 
 
-def told_of_steps(
+def describe_future_disk_use(
     steps: Sequence[Step],
     there: Mapping[Step, Artifact | None],
     keep: KeepConfig,

@@ -113,7 +113,7 @@ def prepared(
         return Prepared(records={}, lines=(f"storage and reading are not known: {error}",))
     explanation = Explanation(store.at_once(), graph)
     found = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
-    told = explanation.told_of_store(config.keep, found.expected)
+    told = explanation.describe_storage(config.keep, found.expected)
     return dataclasses.replace(found, lines=(*found.lines, *told))
 
 

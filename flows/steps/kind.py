@@ -77,9 +77,9 @@ class Work:
         self._adopt = adopt
         self.cache = store.cache
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
-        self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
-        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
-        self.stored: Mapping[str, str] = _WhenAsked(
+        self.inputs: Mapping[str, Path] = _LazyInputs(read, lambda artifact: artifact.path)
+        self.places: Mapping[str, str] = _LazyInputs(read, lambda artifact: artifact.place)
+        self.stored: Mapping[str, str] = _LazyInputs(
             read, lambda artifact: f"{artifact.files.uri}/{artifact.folder}"
         )
         self.artifacts = read
@@ -133,7 +133,7 @@ class Work:
         return None if whole is None else (store.uri, whole.folder)
 
 
-class _WhenAsked(Mapping[str, T]):
+class _LazyInputs(Mapping[str, T]):
     """Role -> a value of the input artifact that may cost a copy, computed on access."""
 
     def __init__(self, read: Mapping[str, Artifact], give: Callable[[Artifact], T]) -> None:

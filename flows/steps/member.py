@@ -20,7 +20,7 @@ import sys
 import traceback
 
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
-from flows.steps.own_code import take_over
+from flows.steps.own_code import install_user_code
 from flows.steps.worker import OtherCodeError, bind
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
@@ -84,7 +84,7 @@ def _run(asked: argparse.Namespace) -> int:
     teller = Teller(asked.supervised)
     try:
         stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
-        take_over(stage.own)
+        install_user_code(stage.own)
         _check_code(stage)
         coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)

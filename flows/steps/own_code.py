@@ -63,7 +63,7 @@ def named(reference: str, group: str) -> str:
     return canonical
 
 
-def take_over(files: Mapping[str, bytes]) -> None:
+def install_user_code(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
     own = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
     if not own.keys() <= checkout().files.keys():
@@ -86,7 +86,7 @@ def with_code(reader: str | OwnSource) -> str | OwnSource:
 
 
 def own_files(modules: Iterable[str]) -> dict[str, bytes]:
-    """Returns path -> bytes of the user's own files that some modules reach, for `take_over`."""
+    """Returns path -> bytes of the user's own files that some modules reach, for `install_user_code`."""
     tree = checkout()
     return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
 

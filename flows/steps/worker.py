@@ -278,12 +278,12 @@ def bind(kind: str, config: Any) -> dict[str, str]:
 
 def _take_over_own(store: Store, recipe: Recipe) -> None:
     """Takes the user's own code over from the sources of the run, if this process lacks it."""
-    from flows.steps.own_code import take_over
+    from flows.steps.own_code import install_user_code
     from flows.steps.registry import own_modules
     from infra.source_code import checkout
 
     if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
-        take_over(store.source(recipe.source))
+        install_user_code(store.source(recipe.source))
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:

@@ -28,7 +28,7 @@ def none_held(explanation: Explanation) -> Mapping[Node, str]:
     return {}
 
 
-def failed_last(store: Store, name: str) -> tuple[str, ...]:
+def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     """Returns the names of the steps that failed in the last run of a study, or were given up.
 
     Raises:
@@ -45,7 +45,7 @@ def failed_last(store: Store, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*failed, *newest.get("given_up", ())]))
 
 
-def told_of_failed(name: str, failed: Sequence[str]) -> str:
+def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
     told = f"{len(failed)} steps failed or were given up in {name}'s last run"
     return f"{told}; only these are tried: {listed(failed, _NAMED)}"

@@ -22,7 +22,7 @@ class HeldError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Allowance:
+class SweepLimits:
     """When the cells of a sweep may begin, and which ones come first.
 
     Attributes:
@@ -115,11 +115,11 @@ class Allowance:
         return found
 
 
-ALWAYS = Allowance()
+ALWAYS = SweepLimits()
 """No window and no bound."""
 
 
-class Gate:
+class Admission:
     """Decides which nodes of one firing may begin, by its allowance; thread-safe.
 
     Args:
@@ -131,7 +131,9 @@ class Gate:
       held: node that may not begin at all -> why.
     """
 
-    def __init__(self, allowance: Allowance = ALWAYS, now: datetime.datetime | None = None) -> None:
+    def __init__(
+        self, allowance: SweepLimits = ALWAYS, now: datetime.datetime | None = None
+    ) -> None:
         self.allowance, self.expected = allowance, Expected()
         self.held: Mapping[Node, str] = {}
         self.closes = allowance.closes(now or datetime.datetime.now(datetime.UTC))

@@ -12,9 +12,9 @@ from flows.config.server_limits import check_served, check_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import records
-from flows.study.again import failed_last
-from flows.study.allowance import Allowance
-from flows.study.sweep import Firing, Sweep
+from flows.study.again import failed_steps_of_last_run
+from flows.study.allowance import SweepLimits
+from flows.study.sweep import Sweep, SweepRun
 from infra.reason import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
@@ -56,7 +56,7 @@ def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[s
     return config
 
 
-def study_asked(
+def study_of_form(
     study: str,
     store: Store,
     overrides: Sequence[str],
@@ -81,15 +81,15 @@ def study_asked(
     return config
 
 
-def sweep_asked(
+def sweep_of_form(
     study: str, store: Store, overrides: Sequence[str], sweep: Sweep, given: Given | None = None
-) -> Firing:
-    """Returns the sweep that a form asks for; arguments as in `study_asked`.
+) -> SweepRun:
+    """Returns the sweep that a form asks for; arguments as in `study_of_form`.
 
     Raises:
-      ConfigError: as `study_asked`.
+      ConfigError: as `study_of_form`.
     """
-    firing = Firing(
+    firing = SweepRun(
         values=values_of(study, store, given),
         source=study,
         overrides=tuple(overrides),
@@ -101,7 +101,7 @@ def sweep_asked(
     return firing
 
 
-def open_served(store: str) -> Store:
+def open_form_store(store: str) -> Store:
     """Opens the store that a form asks for.
 
     Raises:
@@ -118,15 +118,15 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
     """
     known = {name: value for name, value in parameters.items() if value is not None}
     try:
-        store = open_served(known.get("store", ".parcel"))
+        store = open_form_store(known.get("store", ".parcel"))
         asked = known.get("study", "demo"), store, known.get("overrides", ())
         if "add" not in known:
-            config = study_asked(*asked, known.get("data_root", ""), known.get("given"))
+            config = study_of_form(*asked, known.get("data_root", ""), known.get("given"))
             if known.get("failed"):
-                failed_last(store, config.name)
+                failed_steps_of_last_run(store, config.name)
             return None
-        sweep_asked(*asked, checked(Sweep, known["add"], "add"), known.get("given"))
-        checked(Allowance, known.get("when", {}), "when")
+        sweep_of_form(*asked, checked(Sweep, known["add"], "add"), known.get("given"))
+        checked(SweepLimits, known.get("when", {}), "when")
     except (ConfigError, ValueError, OSError) as error:
         return str(error)
     return None

@@ -15,9 +15,9 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from flows.config.own import CONNECTORS
 from flows.config.server_limits import check_commands, limits
 from flows.config.study import StudyConfig
-from flows.study.allowance import Allowance
-from flows.study.form import deployments_of, described, told_of_next
-from flows.study.sweep import Firing
+from flows.study.allowance import SweepLimits
+from flows.study.form import deployments_of, describe_next_sweep, described
+from flows.study.sweep import SweepRun
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
@@ -193,7 +193,7 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
             )
 
 
-def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
+def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
     """Sets the schedule on which a sweep fires, and yields lines on what changed.
 
     Args:
@@ -222,7 +222,7 @@ def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
             describe(deployment.id, described(firing))
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
-            yield from told_of_next(firing)
+            yield from describe_next_sweep(firing)
             yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
     except NoServerError as error:
         raise ConfigError(str(error)) from None

@@ -21,7 +21,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
 from flows.study import story
-from flows.study.allowance import Gate, HeldError
+from flows.study.allowance import Admission, HeldError
 from flows.study.display import Display
 from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
@@ -92,7 +92,7 @@ class Session:
     retries: int = 0
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
-    gate: Gate = dataclasses.field(default_factory=Gate)
+    gate: Admission = dataclasses.field(default_factory=Admission)
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)

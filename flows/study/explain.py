@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from flows.config.disk_use import KeepConfig, told_of_steps
+from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.lineage.leaves import leaves
 from flows.report.columns import listed
 from flows.steps.kind import Step
@@ -19,7 +19,7 @@ from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
-from flows.study.reading import told_of_reading
+from flows.study.reading import describe_reads
 from infra.reason import ConfigError
 from infra.source_code import Tree, changes, checkout
 from infra.store.digest import canonical_json
@@ -176,9 +176,9 @@ class Explanation:
         cost = self._at_stake(self.stale())
         told = f"; remaking the stale steps takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {found}{told}"
-        yield from self.told_of_store(keep)
+        yield from self.describe_storage(keep)
 
-    def told_of_store(
+    def describe_storage(
         self, keep: KeepConfig, expected: Mapping[str, float] | None = None
     ) -> Iterator[str]:
         """Yields a line on the requests that trainings make, and one on the bytes that will stay.
@@ -188,8 +188,8 @@ class Explanation:
           expected: name of a step -> size that its artifact is expected to have [bytes].
         """
         there = {step: verdict.artifact for step, verdict in self.steps.items()}
-        yield told_of_reading(self.graph.steps, there)
-        yield told_of_steps(self.graph.steps, there, keep, expected or {})
+        yield describe_reads(self.graph.steps, there)
+        yield describe_future_disk_use(self.graph.steps, there, keep, expected or {})
 
     def markdown(self) -> str:
         """Returns a table with a row per node."""

@@ -20,8 +20,15 @@ from flows.pages.rebuild import publish_results
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import story
-from flows.study.again import GIVEN_UP, Held, all_but, failed_last, none_held, told_of_failed
-from flows.study.allowance import ALWAYS, Allowance, Gate
+from flows.study.again import (
+    GIVEN_UP,
+    Held,
+    all_but,
+    describe_failed_steps,
+    failed_steps_of_last_run,
+    none_held,
+)
+from flows.study.allowance import ALWAYS, Admission, SweepLimits
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.expected import Expected, Forecast
@@ -137,10 +144,10 @@ def run_once(
     """Runs a study within a flow run, with the arguments of `study`; returns the run's state."""
     held = none_held
     if failed:
-        names = failed_last(opened, config.name)
+        names = failed_steps_of_last_run(opened, config.name)
         if not names:
             return Completed(message=f"nothing to run: no step failed in {config.name}'s last run")
-        print(told_of_failed(config.name, names), flush=True)
+        print(describe_failed_steps(config.name, names), flush=True)
         held = all_but(names)
     return run_passes(iter([config]), opened, until, rebuild, approve=approve, held=held)
 
@@ -151,7 +158,7 @@ def run_passes(
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
     *,
-    allowance: Allowance = ALWAYS,
+    allowance: SweepLimits = ALWAYS,
     approve: bool = False,
     held: Held = none_held,
 ) -> Any:
@@ -175,7 +182,7 @@ def run_passes(
             workers.cancel()
 
     result: StudyResult | None = None
-    gate = Gate(allowance)
+    gate = Admission(allowance)
     # The pin encloses all else: its lease shows others that this run is alive (see
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
@@ -222,7 +229,7 @@ def carry_out(
     journal: Journal,
     rebuild: tuple[str, ...] = (),
     *,
-    gate: Gate | None = None,
+    gate: Admission | None = None,
     approve: bool = False,
     held: Held = none_held,
 ) -> StudyResult:
@@ -244,7 +251,7 @@ def carry_out(
       NotApprovedError: if approval is refused.
     """
     explanation = Explanation(opened.at_once(), graph)
-    gate = gate or Gate()
+    gate = gate or Admission()
     gate.held = held(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
     foreseen = {step: artifact.key for step, artifact in explanation.found().items()}

@@ -15,7 +15,7 @@ POD_PACE = 7300
 """Assumed throughput of training on 256 TPU v4 chips [records/s]."""
 
 
-def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
+def describe_reads(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
     """Returns a line on the training that would make the most requests to a bucket.
 
     Args:

@@ -9,7 +9,7 @@ from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
-from flows.config.disk_use import told_of_keys
+from flows.config.disk_use import describe_disk_use
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run
 from flows.report.columns import listed
@@ -111,7 +111,7 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
     if result.results:
         record = find_run(store, config.name)
         keys = [*record["artifacts"], *record[LET_GO]]
-        console.print(told_of_keys(store.at_once(), keys, config.keep), soft_wrap=True)
+        console.print(describe_disk_use(store.at_once(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         method = config.methods[-1]

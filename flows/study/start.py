@@ -11,7 +11,7 @@ from infra.store.store import Store
 
 if TYPE_CHECKING:
     from flows.config.study import StudyConfig
-    from flows.study.allowance import Allowance
+    from flows.study.allowance import SweepLimits
     from flows.study.graph import Phase
     from flows.study.sweep import Sweep
     from infra.prefect.server import UI
@@ -50,7 +50,7 @@ def start_sweep(
     store: Store,
     overrides: Sequence[str],
     add: "Sweep",
-    when: "Allowance",
+    when: "SweepLimits",
     *,
     approve: bool = False,
 ) -> int:

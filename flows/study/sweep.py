@@ -192,7 +192,7 @@ NOTHING = Sweep()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Firing:
+class SweepRun:
     """A sweep and the study it widens, at one moment; reads the store and starts nothing.
 
     Attributes:
@@ -259,7 +259,7 @@ class Firing:
         config, _, failed = self._next()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
-        gone = _told_of_given_up(failed)
+        gone = _describe_abandoned(failed)
         but = f", but for {gone}" if gone else ""
         return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}{but}"
 
@@ -352,7 +352,7 @@ class Firing:
         return begun, explanation if begun == likely else self.explain(begun)
 
 
-def told_before(
+def describe_sweep(
     explanation: Explanation, config: StudyConfig, failed: Mapping[Node, int]
 ) -> Iterator[str]:
     """Yields lines on a sweep that is about to begin: how many cells are new, and of which sort.
@@ -380,7 +380,7 @@ def told_before(
     made = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
     if again := sum(0 < count < MAX_TRIES and _scores(node) for node, count in failed.items()):
         yield f"{again} transfers failed before and are tried again"
-    if gone := _told_of_given_up(failed):
+    if gone := _describe_abandoned(failed):
         yield gone
     if made:
         listed = ", ".join(f"{count} {kind}" for kind, count in made.items())
@@ -448,7 +448,7 @@ def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
     return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
 
 
-def _told_of_given_up(failed: Mapping[Node, int]) -> str:
+def _describe_abandoned(failed: Mapping[Node, int]) -> str:
     """Returns a line that names the transfers that failed too often; "" if there are none."""
     gone = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
     if not gone:

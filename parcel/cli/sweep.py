@@ -80,8 +80,8 @@ def sweep(
     heed_signals()
     words = list(arguments or [])
     study = words.pop(0) if words and "=" not in words[0] else "demo"
-    from flows.study.allowance import Allowance
-    from flows.study.asked import checked, sweep_asked
+    from flows.study.allowance import SweepLimits
+    from flows.study.asked import checked, sweep_of_form
     from flows.study.sweep import Sweep
     from infra.reason import ConfigError
 
@@ -107,9 +107,9 @@ def sweep(
         "max_hours": max_hours,
         "first": tuple(first or ()),
     }
-    asked = checked(Sweep, add, "sweep"), checked(Allowance, when, "sweep")
+    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, when, "sweep")
     opened = open_store(store)
-    firing = sweep_asked(study, opened, words, asked[0])
+    firing = sweep_of_form(study, opened, words, asked[0])
     if cron is not None:
         apply_prefect(opened)
         from infra.prefect.server import connect
@@ -130,10 +130,10 @@ def sweep(
         typer.echo(firing.why_nothing())
         return
     from flows.study.again import failures
-    from flows.study.sweep import told_before
+    from flows.study.sweep import describe_sweep
 
     explanation = firing.explain(config)
-    for line in told_before(explanation, config, failures(opened, explanation)):
+    for line in describe_sweep(explanation, config, failures(opened, explanation)):
         typer.echo(line)
     if explain:
         for line in explanation.lines(config.keep):

@@ -28,7 +28,7 @@ from flows.study.costs import costs_of
 from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
 from flows.study.graph import graph_of
-from flows.study.sweep import Firing, Sweep
+from flows.study.sweep import Sweep, SweepRun
 from infra.reason import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
@@ -309,7 +309,7 @@ def test_forms_offer_entry_points_and_what_the_study_has(folder: Path, tmp_path:
 def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
-    firing = Firing(
+    firing = SweepRun(
         values=read(folder / "plain.yaml"),
         source="plain",
         overrides=(),

@@ -204,12 +204,12 @@ def test_a_reader_travels_with_the_work_of_those_who_list(tmp_path: Path):
 WORKER = """
 import sys
 from pathlib import Path
-from flows.steps.own_code import take_over
+from flows.steps.own_code import install_user_code
 from flows.steps.registry import code_digest
 from infra.store.store import Store
 from model.eval.metrics.registry import get_metric
 store = Store(sys.argv[1])
-take_over(store.source(sys.argv[2]))
+install_user_code(store.source(sys.argv[2]))
 metric = "own_metric:f1"
 print(get_metric(metric).score("x", {"answers": ["x"]}), code_digest("chance", metric))
 """

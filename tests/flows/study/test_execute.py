@@ -11,7 +11,7 @@ import pytest
 from flows.steps.kind import Step
 from flows.steps.worker import Made
 from flows.study import execute
-from flows.study.allowance import Gate, HeldError
+from flows.study.allowance import Admission, HeldError
 from flows.study.execute import Session, StepFailedError, run_graph
 from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
@@ -46,7 +46,7 @@ def run(
         noted = Journal(tmp_path, "run")
         forecast = Forecast(Expected(), nodes)
         given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
-        given["gate"] = Gate()
+        given["gate"] = Admission()
         session = cast(
             Session,
             SimpleNamespace(
