@@ -86,7 +86,7 @@ def with_code(reader: str | OwnSource) -> str | OwnSource:
 
 
 def own_files(modules: Iterable[str]) -> dict[str, bytes]:
-    """Returns path -> bytes of the user's own files that some modules reach, for `install_user_code`."""
+    """Returns path -> bytes of the user's files that modules reach, for `install_user_code`."""
     tree = checkout()
     return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
 
