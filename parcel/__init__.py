@@ -127,10 +127,10 @@ def sweep(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.allowance import SweepLimits
-    from flows.study.asked import checked, sweep_of_form
+    from flows.study.form_values import checked, sweep_of_form
     from flows.study.start import start_sweep
     from flows.study.sweep import Sweep
+    from flows.study.sweep_limits import SweepLimits
 
     asked = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
     opened, words = open_store(_uri(store)), _words(overrides or {})

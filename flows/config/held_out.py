@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
-from flows.config.own import corpus_named
+from flows.config.references import corpus_named
 from flows.config.source import SourceConfig
 from pipelines.sources.registry import get
 from pipelines.sources.spec import SourceSpec

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
-from flows.config.own import corpus_named
+from flows.config.references import corpus_named
 from flows.config.server_limits import check_function
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec

@@ -22,7 +22,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from flows.config.benchmark import own_benchmark, recipe_of, trained_on
-from flows.config.own import connector_named
+from flows.config.references import connector_named
 from flows.config.stage2 import Stage2Config
 from flows.config.validation import adapter
 from infra.references import in_file

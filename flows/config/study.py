@@ -22,7 +22,7 @@ from flows.config.disk_use import KeepConfig
 from flows.config.held_out import check_held_out, check_watched
 from flows.config.image_size import check_image_px
 from flows.config.normalise import normalise, parse
-from flows.config.own import corpus_named, offered_connectors
+from flows.config.references import corpus_named, offered_connectors
 from flows.config.source import SourceConfig
 from flows.config.stage2 import Stage2Config, scaled
 from flows.config.variant import Variant

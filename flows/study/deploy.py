@@ -12,12 +12,12 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from flows.config.own import CONNECTORS
+from flows.config.references import CONNECTORS
 from flows.config.server_limits import check_commands, limits
 from flows.config.study import StudyConfig
-from flows.study.allowance import SweepLimits
 from flows.study.form import deployments_of, describe_next_sweep, described
 from flows.study.sweep import SweepRun
+from flows.study.sweep_limits import SweepLimits
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, describe, register, set_schedule

@@ -20,11 +20,11 @@ from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
-from flows.study import story
-from flows.study.allowance import Admission, HeldError
+from flows.study import run_log
 from flows.study.display import Display
-from flows.study.expected import Expected, Forecast
+from flows.study.eta import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
+from flows.study.sweep_limits import Admission, HeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
@@ -413,7 +413,7 @@ def _run_job(
         name, progress = item
         if not has_begun:  # Before its first progress the job may have waited for a free worker.
             has_begun = True
-            session.live.log(story.beginning(node, session.expected.of_node(node)), node.name)
+            session.live.log(run_log.beginning(node, session.expected.of_node(node)), node.name)
         if progress.happened and progress != last:  # The same report may arrive several times.
             session.display.tell(node.name, progress.note)
             session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
@@ -477,9 +477,9 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
         last = time.monotonic()
-        if last - logged >= story.TOLD_EVERY:
+        if last - logged >= run_log.TOLD_EVERY:
             logged = last
-            live.log(story.going(name, progress), node)
+            live.log(run_log.going(name, progress), node)
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
         if page is None:

@@ -19,8 +19,13 @@ from flows.lineage.runs import note_run
 from flows.pages.rebuild import publish_results
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
-from flows.study import story
-from flows.study.again import (
+from flows.study import run_log
+from flows.study.display import Display
+from flows.study.eta import Expected, Forecast
+from flows.study.execute import Session, run_graph
+from flows.study.explain import Explanation
+from flows.study.graph import Graph, Phase, graph_of
+from flows.study.retry_policy import (
     GIVEN_UP,
     Held,
     all_but,
@@ -28,12 +33,7 @@ from flows.study.again import (
     failed_steps_of_last_run,
     none_held,
 )
-from flows.study.allowance import ALWAYS, Admission, SweepLimits
-from flows.study.display import Display
-from flows.study.execute import Session, run_graph
-from flows.study.expected import Expected, Forecast
-from flows.study.explain import Explanation
-from flows.study.graph import Graph, Phase, graph_of
+from flows.study.sweep_limits import ALWAYS, Admission, SweepLimits
 from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import recorded
 from infra.prefect.journal import Journal
@@ -277,7 +277,7 @@ def carry_out(
     forecast = Forecast(expected, graph.nodes)
     display, began = Display(len(graph.nodes), left=forecast.seconds), time.monotonic()
     with display, Live(journal.flow_run_id) as live:
-        live.log(story.opening(graph, reused))
+        live.log(run_log.opening(graph, reused))
         session = Session(
             study=config.name,
             store=opened,
@@ -317,7 +317,7 @@ def carry_out(
             config=config,
         )
         seconds = time.monotonic() - began
-        live.log(story.ending(result.told, result.failed, seconds, result.results))
+        live.log(run_log.ending(result.told, result.failed, seconds, result.results))
     note_run(
         opened,
         dataclasses.asdict(config),

@@ -10,12 +10,12 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
-from flows.study.again import failures, given_up
-from flows.study.allowance import ALWAYS, SweepLimits
-from flows.study.asked import Given, open_form_store, study_of_form, sweep_of_form
 from flows.study.flow import run_once, run_passes
+from flows.study.form_values import Given, open_form_store, study_of_form, sweep_of_form
 from flows.study.graph import Phase
+from flows.study.retry_policy import failures, given_up
 from flows.study.sweep import NOTHING, Sweep, SweepRun, describe_sweep
+from flows.study.sweep_limits import ALWAYS, SweepLimits
 from infra.prefect.deployed import describe, name_run
 from infra.prefect.published import published
 
@@ -51,7 +51,7 @@ def study_form(
     store: str = ".parcel",
     given: dict[str, Any] | None = None,
 ) -> Any:
-    """Runs a study that a form names; see `flows.study.flow.study` and `flows.study.asked`."""
+    """Runs a study that a form names; see `flows.study.flow.study` and `flows.study.form_values`."""
     opened = open_form_store(store)
     config = study_of_form(study, opened, overrides, data_root, given)
     published(name_run, config.name)

@@ -31,9 +31,9 @@ from flows.config.benchmark import (
 )
 from flows.config.groups import check_groups
 from flows.config.input_files import files_of, paths_of
-from flows.config.own import corpus_named
 from flows.config.own_connectors import check_own_connectors
 from flows.config.own_data import check_own_data
+from flows.config.references import corpus_named
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.config.watched import name_of
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan

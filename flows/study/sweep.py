@@ -17,14 +17,14 @@ from pydantic import Field
 
 from flows.config.input_files import raw_files
 from flows.config.load import overridden
-from flows.config.own import connector_named
+from flows.config.references import connector_named
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
 from flows.report.columns import listed
 from flows.report.decision import Decision, decide
-from flows.study.again import MAX_TRIES, failures
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
+from flows.study.retry_policy import MAX_TRIES, failures
 from infra.reason import ConfigError
 from infra.store.store import Store
 from pipelines.benchmarks.registry import BENCHMARKS

@@ -7,7 +7,7 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
-from flows.study.asked import study_of_form
+from flows.study.form_values import study_of_form
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.published import published
 from infra.prefect.rows import settle_ended

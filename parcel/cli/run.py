@@ -136,7 +136,11 @@ def _study(
     explanation = Explanation(opened.at_once(), graph)
     held = {}
     if failed:
-        from flows.study.again import all_but, describe_failed_steps, failed_steps_of_last_run
+        from flows.study.retry_policy import (
+            all_but,
+            describe_failed_steps,
+            failed_steps_of_last_run,
+        )
 
         names = failed_steps_of_last_run(opened, config.name)
         if not names:

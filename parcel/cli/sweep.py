@@ -80,9 +80,9 @@ def sweep(
     heed_signals()
     words = list(arguments or [])
     study = words.pop(0) if words and "=" not in words[0] else "demo"
-    from flows.study.allowance import SweepLimits
-    from flows.study.asked import checked, sweep_of_form
+    from flows.study.form_values import checked, sweep_of_form
     from flows.study.sweep import Sweep
+    from flows.study.sweep_limits import SweepLimits
     from infra.reason import ConfigError
 
     if until not in ("", "decided"):
@@ -129,7 +129,7 @@ def sweep(
     if config is None:
         typer.echo(firing.why_nothing())
         return
-    from flows.study.again import failures
+    from flows.study.retry_policy import failures
     from flows.study.sweep import describe_sweep
 
     explanation = firing.explain(config)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from flows.config.load import check, load, overridden, read
-from flows.config.own import connector_named
+from flows.config.references import connector_named
 from flows.config.server_limits import limits
 from flows.config.study import StudyConfig
 from flows.steps.kinds.checkpoint import FitSpec
@@ -23,10 +23,10 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
 from flows.steps.own_code import own_files
 from flows.steps.registry import libraries_of, own_modules
-from flows.study.asked import problem
 from flows.study.costs import costs_of
 from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
+from flows.study.form_values import problem
 from flows.study.graph import graph_of
 from flows.study.sweep import Sweep, SweepRun
 from infra.reason import ConfigError

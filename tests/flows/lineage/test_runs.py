@@ -10,7 +10,7 @@ import pytest
 from flows.config.load import check, load
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run, note_run, records
-from flows.study.asked import study_of_form
+from flows.study.form_values import study_of_form
 from infra.reason import ConfigError
 from infra.store.records import RecordError
 from infra.store.redact import redact

@@ -11,10 +11,10 @@ import pytest
 from flows.steps.kind import Step
 from flows.steps.worker import Made
 from flows.study import execute
-from flows.study.allowance import Admission, HeldError
+from flows.study.eta import Expected, Forecast
 from flows.study.execute import Session, StepFailedError, run_graph
-from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
+from flows.study.sweep_limits import Admission, HeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live

@@ -10,7 +10,10 @@ from flows.config.study import StudyConfig
 from flows.lineage.runs import note_run
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
-from flows.study.again import (
+from flows.study.explain import Explanation
+from flows.study.form_values import checked, problem, sweep_of_form
+from flows.study.graph import graph_of
+from flows.study.retry_policy import (
     MAX_TRIES,
     all_but,
     describe_failed_steps,
@@ -18,9 +21,6 @@ from flows.study.again import (
     failures,
     given_up,
 )
-from flows.study.asked import checked, problem, sweep_of_form
-from flows.study.explain import Explanation
-from flows.study.graph import graph_of
 from flows.study.sweep import Sweep, SweepRun, _differences, describe_sweep
 from infra.reason import ConfigError
 from infra.store.store import Attempt, Store

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.study.expected import Expected
+from flows.study.eta import Expected
 from flows.study.graph import Graph, Node
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"

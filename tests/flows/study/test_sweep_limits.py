@@ -9,9 +9,9 @@ import pytest
 
 from flows.config.load import load
 from flows.steps.kind import Step
-from flows.study.allowance import Admission, HeldError, SweepLimits
-from flows.study.expected import Expected
+from flows.study.eta import Expected
 from flows.study.graph import Job, Node, graph_of
+from flows.study.sweep_limits import Admission, HeldError, SweepLimits
 
 
 def cell(name: str) -> Node:

@@ -12,9 +12,9 @@ from flows.config.server_limits import check_served, check_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import records
-from flows.study.again import failed_steps_of_last_run
-from flows.study.allowance import SweepLimits
+from flows.study.retry_policy import failed_steps_of_last_run
 from flows.study.sweep import Sweep, SweepRun
+from flows.study.sweep_limits import SweepLimits
 from infra.reason import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
