@@ -51,7 +51,7 @@ def study_form(
     store: str = ".parcel",
     given: dict[str, Any] | None = None,
 ) -> Any:
-    """Runs a study that a form names; see `flows.study.flow.study` and `flows.study.form_values`."""
+    """Runs a study that a form names; see `flow.study` and `form_values`."""
     opened = open_form_store(store)
     config = study_of_form(study, opened, overrides, data_root, given)
     published(name_run, config.name)
