@@ -114,8 +114,8 @@ def own_benchmark(
 
 def eval_window_of(name: str) -> str:
     """Returns where in a video the frames for evaluation begin; "first" for users' benchmarks."""
-    known = BENCHMARKS.get(name)
-    return known.eval_window if known else "first"
+    benchmark = BENCHMARKS.get(name)
+    return benchmark.eval_window if benchmark else "first"
 
 
 def metric_of(name: str, transfer: TransferConfig) -> str:
@@ -164,10 +164,10 @@ def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str,
     The folder is "" where the usual one is taken.
     """
     trained = trained_on(name)
-    own = transfers.get(trained)
-    split = (own or transfers[name]).train_split
-    split = split or benchmark_of(trained, own or transfers[name]).train_split
-    return own.path if own else "", split
+    parent_transfer = transfers.get(trained)
+    split = (parent_transfer or transfers[name]).train_split
+    split = split or benchmark_of(trained, parent_transfer or transfers[name]).train_split
+    return parent_transfer.path if parent_transfer else "", split
 
 
 def check_transfer(name: str, transfer: TransferConfig) -> None:

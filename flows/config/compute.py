@@ -126,14 +126,14 @@ class ComputeConfig:
     @property
     def of_stage(self) -> dict[str, Any]:
         """Resources for Stage 1, as arguments of `graph.Job`."""
-        return self._asked("stage", self.gpus_per_stage)
+        return self._resources_for("stage", self.gpus_per_stage)
 
     @property
     def of_cell(self) -> dict[str, Any]:
         """Resources for an intermediary, a Stage 2 or a transfer, as arguments of `graph.Job`."""
-        return self._asked("cell", self.gpus_of_cell)
+        return self._resources_for("cell", self.gpus_of_cell)
 
-    def _asked(self, what: str, gpus: float) -> dict[str, Any]:
+    def _resources_for(self, what: str, gpus: float) -> dict[str, Any]:
         cpus, processes = (getattr(self, f"{name}_per_{what}") for name in ("cpus", "processes"))
         launcher, (command, options) = self.launcher or "", self._launched_by
         if command == "ray" and processes > 1:
@@ -162,8 +162,8 @@ class ComputeConfig:
     @property
     def gpus_of_evaluation(self) -> float:
         """GPUs that a transfer's evaluations ask for."""
-        own = self.gpus_per_evaluation
-        return self.gpus_of_cell if own is None else float(own)
+        gpus = self.gpus_per_evaluation
+        return self.gpus_of_cell if gpus is None else float(gpus)
 
 
 def check_ray_address(address: str) -> None:

@@ -42,10 +42,10 @@ def _is_scores(artifact: Artifact) -> bool:
 def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
     """Returns a line on the size of a run's artifacts, by kind."""
     artifacts = [store.recall(key) for key in keys]
-    gone = prunable_checkpoints(keep, artifacts)
+    pruned = prunable_checkpoints(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:
-        if artifact.key not in gone:
+        if artifact.key not in pruned:
             kind = artifact.manifest.kind
             total = sum(file.size for file in artifact.manifest.files.values())
             sizes[kind] = sizes.get(kind, 0) + total
@@ -54,7 +54,7 @@ def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> st
 
 def describe_future_disk_use(
     steps: Sequence[Step],
-    there: Mapping[Step, Artifact | None],
+    artifacts: Mapping[Step, Artifact | None],
     keep: KeepConfig,
     expected: Mapping[str, float],
 ) -> str:
@@ -65,7 +65,7 @@ def describe_future_disk_use(
 
     Args:
       steps: steps of the study.
-      there: step -> its artifact, or None if it has none yet.
+      artifacts: step -> its artifact, or None if it has none yet.
       keep: which files the study keeps.
       expected: name of a step -> size that its artifact is expected to have [bytes].
     """
@@ -77,7 +77,7 @@ def describe_future_disk_use(
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:
-        artifact = there.get(step)
+        artifact = artifacts.get(step)
         if step in scored and keep.transfers == "predictions":
             continue
         if artifact is not None:

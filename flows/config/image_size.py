@@ -21,9 +21,9 @@ def check_image_px(
     stated: dict[str, PrepareConfig | None] = {"prepare": prepare}
     stated |= {f"sources.{i}.prepare": source.prepare for i, source in enumerate(sources)}
     stated |= {f"transfers.{name}.prepare": entry.prepare for name, entry in transfers.items()}
-    for field, own in stated.items():
-        if own is not None and own.image_px != image_px:
+    for field, config in stated.items():
+        if config is not None and config.image_px != image_px:
             raise ValueError(
-                f"{field}.image_px must be model.vision.image_px={image_px}, got {own.image_px}; "
-                f"leave it out to use the model's size."
+                f"{field}.image_px must be model.vision.image_px={image_px}, got "
+                f"{config.image_px}; leave it out to use the model's size."
             )

@@ -28,12 +28,12 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Checked before `<<` is resolved, which may well repeat keys of the mapping.
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
+                if key.value in keys:
                     raise _TwiceError(key.value, key.start_mark.line + 1)
-                seen.add(key.value)
+                keys.add(key.value)
         return node
 
 
@@ -140,15 +140,15 @@ def _without_dropped(
     Raises:
       ConfigError: if a benchmark is dropped that neither was there nor is published.
     """
-    transfers, known = values.get("transfers"), below.get("transfers", {})
-    if not isinstance(transfers, dict) or not isinstance(known, dict):
+    transfers, base_transfers = values.get("transfers"), below.get("transfers", {})
+    if not isinstance(transfers, dict) or not isinstance(base_transfers, dict):
         return values
     dropped = [name for name, value in transfers.items() if value is None]
     # A published benchmark may be dropped twice; another name that is not there is a slip.
-    if unknown := [name for name in dropped if name not in {*known, *BENCHMARKS}]:
+    if unknown := [name for name in dropped if name not in {*base_transfers, *BENCHMARKS}]:
         raise ConfigError(
             f"{source}: transfers.{unknown[0]}: null drops a benchmark, and there is none of that "
-            f"name; there are {', '.join(known) or 'none'}."
+            f"name; there are {', '.join(base_transfers) or 'none'}."
         )
     return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
 
@@ -186,8 +186,8 @@ def anchored(reference: str, folder: Path) -> str:
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        is_mapping = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if is_mapping else value
     return merged
 
 

@@ -208,7 +208,7 @@ class StudyConfig:
         self._check_processes()
 
     def _check_processes(self) -> None:
-        tunings = {f"transfers.{name}.train": one for name, one in self.fine_tunings.items()}
+        tunings = {f"transfers.{name}.train": train for name, train in self.fine_tunings.items()}
         trained: dict[str, tuple[str, TrainConfig | None]] = {
             "stage1": ("processes_per_stage", self.stage1),
             "intermediary": ("processes_per_cell", self.intermediary),
@@ -400,8 +400,8 @@ class StudyConfig:
         pairs = []
         order = np.random.default_rng(self.seed).permutation(high - low + 1)
         for number in range(self.num_pretrain_seeds):
-            own = order[number * per_pretraining :][: self.num_seeds]
-            pairs += [(number, int(low + value)) for value in own]
+            seeds = order[number * per_pretraining :][: self.num_seeds]
+            pairs += [(number, int(low + value)) for value in seeds]
         return tuple(pairs)
 
     @property

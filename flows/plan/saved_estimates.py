@@ -22,7 +22,7 @@ _FORM = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept:
+class SavedEstimate:
     """A measured sample, as it is kept.
 
     Attributes:
@@ -47,16 +47,20 @@ class Samples:
         self._folder = store.state / _FOLDER
         self._scratch = store.cache
 
-    def find(self, step: Step) -> Kept | None:
+    def find(self, step: Step) -> SavedEstimate | None:
         """Returns the latest sample of a dataset; None if there is none."""
         path = self._path(step)
         if not path.is_file():
             return None
         raw = json.loads(path.read_text())
         ends = {name: Estimate(*value) for name, value in raw["sample"].items() if _is_range(value)}
-        return Kept(asked=raw["asked"], cpu=raw["cpu"], sample=Sample(**raw["sample"] | ends))
+        return SavedEstimate(
+            asked=raw["asked"], cpu=raw["cpu"], sample=Sample(**raw["sample"] | ends)
+        )
 
-    def measure(self, step: Step, explanation: Explanation, count: int) -> tuple[Kept | None, str]:
+    def measure(
+        self, step: Step, explanation: Explanation, count: int
+    ) -> tuple[SavedEstimate | None, str]:
         """Measures and keeps a sample of a dataset; returns (sample, "") or (None, reason)."""
         spec = step.config
         raw = explanation.steps[step.inputs["raw"]].artifact
@@ -74,7 +78,7 @@ class Samples:
             )
         except (OSError, ValueError, RuntimeError) as error:
             return None, reason_of(error)
-        kept = Kept(asked=count, cpu=environment()["hardware"]["cpu"], sample=found)
+        kept = SavedEstimate(asked=count, cpu=environment()["hardware"]["cpu"], sample=found)
         text = json.dumps(dataclasses.asdict(kept))
         open_files(str(self._folder)).put(self._path(step).name, text.encode())
         return kept, ""

@@ -21,7 +21,7 @@ import traceback
 
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import install_user_code
-from flows.steps.worker import OtherCodeError, bind
+from flows.steps.worker import OtherCodeError, import_step_code
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
 from infra.gang.words import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
@@ -159,7 +159,7 @@ def _is_of_runtime(error: BaseException | None) -> bool:
 
 def _check_code(stage: Stage) -> None:
     """Refuses other code than the supervisor's: the artifact's key would state the wrong code."""
-    here = code_sha256(bind(CHECKPOINT.name, stage.spec))
+    here = code_sha256(import_step_code(CHECKPOINT.name, stage.spec))
     if here != stage.code:
         raise OtherCodeError(
             f"the stage must be trained with code {stage.code[:8]}, but this process has "

@@ -49,8 +49,8 @@ def named(reference: str, group: str) -> str:
         path, name = file[0].absolute(), file[1]
         _add(path.parent, _module_of(path))
         canonical = f"{path.stem}:{name}"
-    elif found := in_module(reference):
-        canonical, (module, _) = reference, found
+    elif module_and_name := in_module(reference):
+        canonical, (module, _) = reference, module_and_name
         top = module.partition(".")[0]
         if top not in _OURS and (folder := _folder_of(top)):
             _add(folder, module)
@@ -58,17 +58,17 @@ def named(reference: str, group: str) -> str:
         raise ValueError(
             f"a function must be named as file.py:function or module:function, got {reference!r}."
         )
-    if not callable(found := load(canonical)) and not hasattr(found, "score"):
-        raise ValueError(f"{canonical} must be a function or a class, got {found!r:.60}.")
+    if not callable(module_and_name := load(canonical)) and not hasattr(module_and_name, "score"):
+        raise ValueError(f"{canonical} must be a function or a class, got {module_and_name!r:.60}.")
     return canonical
 
 
 def install_user_code(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
-    own = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
-    if not own.keys() <= checkout().files.keys():
-        provide(_relative(own))
-        add_own(own)
+    user_files = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
+    if not user_files.keys() <= checkout().files.keys():
+        provide(_relative(user_files))
+        add_own(user_files)
 
 
 def is_taken(files: Mapping[str, bytes]) -> bool:
@@ -109,12 +109,14 @@ def libraries(module: str) -> dict[str, str]:
     """
     tree = checkout()
     tops = {module.partition(".")[0]}
-    for own in filter(tree.is_own, tree.reach([module])):
-        tops |= {name.partition(".")[0] for name in read_module(tree.text(own)).names}
+    for module_name in filter(tree.is_own, tree.reach([module])):
+        tops |= {name.partition(".")[0] for name in read_module(tree.text(module_name)).names}
     distributions = importlib.metadata.packages_distributions()
-    found = {name for top in tops - _OURS for name in distributions.get(top, ())}
+    distributions_used = {name for top in tops - _OURS for name in distributions.get(top, ())}
     return {
-        name: importlib.metadata.version(name) for name in sorted(found) if name not in PACKAGES
+        name: importlib.metadata.version(name)
+        for name in sorted(distributions_used)
+        if name not in PACKAGES
     }
 
 

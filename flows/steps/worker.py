@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from infra.progress import Progress
 from infra.reason import reason_of
 from infra.store.digest import value_sha256
@@ -26,7 +26,7 @@ _NOTED_EVERY = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
+class StepOutcome:
     """The outcome of one step.
 
     Attributes:
@@ -54,7 +54,7 @@ def make(
     context: Mapping[str, Any],
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes steps one after the other; yields (step, its progress) and the outcome of each step.
 
     An artifact already committed is not made again, and a step that fails does not stop the others.
@@ -72,17 +72,17 @@ def make(
     """
     opened = Store(store)
     for group in _groups(recipes):
-        told: set[str] = set()
+        reported: set[str] = set()
         try:
             for item in _make(opened, group, context, token, lost):
-                if isinstance(item, Made):
-                    told.add(item.name)
+                if isinstance(item, StepOutcome):
+                    reported.add(item.name)
                 yield item
         except Exception as error:  # As text: not every exception survives pickling.
             reason, where = reason_of(error), traceback.format_exc()
             for recipe in group:
-                if recipe.name not in told:
-                    yield Made(name=recipe.name, error=reason, traceback=where)
+                if recipe.name not in reported:
+                    yield StepOutcome(name=recipe.name, error=reason, traceback=where)
 
 
 def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
@@ -104,7 +104,7 @@ def make_apart(
     context: Mapping[str, Any],
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Does as `make`, in a process that does nothing else and has not imported JAX yet.
 
     Processes of one machine share the programs that they compile. After `context["closes"]`
@@ -115,7 +115,7 @@ def make_apart(
     closes, piece = context.get("closes", math.inf), context.get("piece")
     context = {name: value for name, value in context.items() if name not in ("closes", "piece")}
     if time.time() >= closes:
-        yield from (Made(name=recipe.name, held=True) for recipe in recipes)
+        yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
         return
     share_programs(Store(store).cache("jax"))
     if piece is not None:
@@ -126,7 +126,7 @@ def make_apart(
 
 def _make_piece(
     store: Store, recipes: Sequence[Recipe], number: int, num_pieces: int
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes one piece of every group that is made in pieces; a piece that exists is kept.
 
     No lease is taken: two processes that make the same piece get the same result.
@@ -144,7 +144,9 @@ def _make_piece(
                     _take_over_own(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
-                making = make_piece([Work(r, store, out, out) for r in group], number, num_pieces)
+                making = make_piece(
+                    [StepContext(r, store, out, out) for r in group], number, num_pieces
+                )
                 # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
@@ -154,7 +156,9 @@ def _make_piece(
                         store.fleeting.put(name, took.encode() + end.value)
                         break
         except Exception as error:  # As text, as in `make`.
-            yield Made(name=group[0].name, error=reason_of(error), traceback=traceback.format_exc())
+            yield StepOutcome(
+                name=group[0].name, error=reason_of(error), traceback=traceback.format_exc()
+            )
 
 
 def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
@@ -166,14 +170,14 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
 def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
-    there = sorted(store.fleeting.listing(folder))
+    names = sorted(store.fleeting.listing(folder))
     # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
     # with most pieces made is taken.
-    ways = {name.partition("-of-")[2] for name in there}
-    chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in there), default="")
-    told = [store.fleeting.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
-    seconds = sum(float(text.partition(b"\n")[0]) for text in told)
-    return [text.partition(b"\n")[2] for text in told], seconds
+    ways = {name.partition("-of-")[2] for name in names}
+    chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in names), default="")
+    texts = [store.fleeting.read(f"{folder}/{n}") for n in names if n.endswith(f"-of-{chosen}")]
+    seconds = sum(float(text.partition(b"\n")[0]) for text in texts)
+    return [text.partition(b"\n")[2] for text in texts], seconds
 
 
 def _make(
@@ -182,13 +186,13 @@ def _make(
     context: Mapping[str, Any],
     token: str | None,
     lost: Collection[str],
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes a group of steps together; yields as `make` does."""
     from flows.steps.registry import KINDS
 
     kind = KINDS[group[0].kind]
     with contextlib.ExitStack() as held:
-        begun: list[tuple[Work, Attempt, Scratch]] = []
+        begun: list[tuple[StepContext, Attempt, Scratch]] = []
         for recipe in sorted(
             group, key=lambda recipe: recipe.key
         ):  # Same order everywhere: no deadlock.
@@ -196,7 +200,7 @@ def _make(
             _check_code(store, recipe)
             scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
             if store.find(recipe.key):
-                yield Made(name=recipe.name, reused=True)
+                yield StepOutcome(name=recipe.name, reused=True)
             else:
                 begun.append((*_begin(store, recipe, scratch, context), scratch))
         if not begun:
@@ -212,21 +216,21 @@ def _make(
             if progress.resumable:
                 scratch.save()
             yield group[0].name, progress
-        for work, attempt, own in begun:
+        for work, attempt, step_scratch in begun:
             attempt.earlier_seconds, attempt.share = earlier, 1 / len(begun)
             attempt.counts, attempt.content = work.counts, work.content
             attempt.accelerator = work.accelerator
             attempt.commit(context)
-            own.clear()
-            yield Made(name=attempt.step.name)
+            step_scratch.clear()
+            yield StepOutcome(name=attempt.step.name)
 
 
 def _begin(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
-) -> tuple[Work, Attempt]:
+) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
     attempt = Attempt(store, recipe)
-    work = Work(
+    work = StepContext(
         recipe,
         store,
         attempt.path,
@@ -258,7 +262,7 @@ class _Clock:
             partial.replace(self._path)
 
 
-def bind(kind: str, config: Any) -> dict[str, str]:
+def import_step_code(kind: str, config: Any) -> dict[str, str]:
     """Imports the code of a kind, and returns module -> digest of what was imported.
 
     Afterwards an edit of a file does not affect this process. Before, it would: imports are inside
@@ -294,16 +298,16 @@ def _check_code(store: Store, recipe: Recipe) -> None:
 
     for module in own_modules(recipe.kind, recipe.config):
         for name, version in libraries(module).items():
-            if (asked := recipe.libraries.get(name)) != version:
+            if (wanted := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(
-                    f"step {recipe.name!r} must be made with {name} {asked}, but this process has "
+                    f"step {recipe.name!r} must be made with {name} {wanted}, but this process has "
                     f"{version}; install the same version."
                 )
-    here = bind(recipe.kind, recipe.config)
-    if recipe.code == code_sha256(here):
+    modules = import_step_code(recipe.kind, recipe.config)
+    if recipe.code == code_sha256(modules):
         return
-    asked = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
-    differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
+    wanted = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
+    differ = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "
         f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same "

@@ -90,14 +90,14 @@ def _register(
     times: CronSchedule | None,
     alerts: Alerts,
 ) -> Iterator[str]:
-    there = find_pool(client, target.pool, target.kind)
-    kind = cast(PoolType, there.type) if there else target.kind or "process"
+    existing_pool = find_pool(client, target.pool, target.kind)
+    kind = cast(PoolType, existing_pool.type) if existing_pool else target.kind or "process"
     _check_pool(kind, target, store)
     check_code(kind, config, target)
     if not target.any_runner:
         check_commands(config)
-    pool = there or make_pool(client, target.pool, kind)
-    yield f"work pool {pool.name}: {'there' if there else 'new'}, {kind}"
+    pool = existing_pool or make_pool(client, target.pool, kind)
+    yield f"work pool {pool.name}: {'there' if existing_pool else 'new'}, {kind}"
     allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
     variables = {**target.variables, "env": {**_RUNS, **allowed, **target.environment}}
     if target.image is not None:
@@ -113,12 +113,12 @@ def _register(
         work_pool_name=pool.name,
         job_variables=variables,
     ):
-        own = times if deployment.flow_name == "study" else None
-        known, changed = register(client, deployment, own)
+        cron_schedule = times if deployment.flow_name == "study" else None
+        row, changed = register(client, deployment, cron_schedule)
         yield f"deployment {deployment.full_name}: {', '.join(changed) or 'unchanged'}"
-        for name, how in register_alerts(client, deployment.full_name, known, alerts).items():
+        for name, how in register_alerts(client, deployment.full_name, row, alerts).items():
             yield f"alert {name}: {how}"
-        yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{known}"
+        yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{row}"
     yield f"start a worker: prefect worker start --pool {pool.name}"
     yield f"and beside the server: parcel watch --store {store}"
 
@@ -132,8 +132,8 @@ def _store_of(store: str) -> str:
 
 def _check_paths(config: StudyConfig) -> None:
     """Checks that every path is absolute, since runs start in another folder."""
-    given = {"data_root": config.data_root, **config.given}
-    for key, path in given.items():
+    paths = {"data_root": config.data_root, **config.given}
+    for key, path in paths.items():
         if path is not None and "://" not in path and not PurePosixPath(path).is_absolute():
             raise ConfigError(
                 f"{key} must be an absolute path in a deployment, whose runs start in another "
@@ -173,14 +173,14 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
     """
     installed = {*KINDS, *entry_points(CONNECTORS).values()}
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
-    named = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
+    refs = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
     for view in config.resolutions:
-        named += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
+        refs += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
         watched = view.watch.sources if view.watch else ()
-        named += [(f"watch.sources.{i}.reader", one.reader) for i, one in enumerate(watched)]
+        refs += [(f"watch.sources.{i}.reader", source.reader) for i, source in enumerate(watched)]
         for name, entry in view.transfers.items():
-            named += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
-    for field, reference in named:
+            refs += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
+    for field, reference in refs:
         if not target.any_runner and (in_file(reference) or in_module(reference)):
             raise ConfigError(
                 f"--any-runner must be given for {field}: {reference} is code that a run brings; "

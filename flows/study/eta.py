@@ -48,8 +48,8 @@ class Expected:
 
     def of_node(self, node: Node) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
-        found = [self.seconds(step) for step in node.steps]
-        return None if None in found else sum(filter(None, found))
+        times = [self.seconds(step) for step in node.steps]
+        return None if None in times else sum(filter(None, times))
 
     def ranks(self, graph: Graph) -> dict[Node, tuple[float, float]]:
         """Returns the urgency of each node: the time, then the work, of the longest chain it heads.

@@ -18,7 +18,7 @@ from flows.report.links import page_key
 from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.lookup import Found, device_seconds, look_up
+from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
 from flows.study import run_log
 from flows.study.display import Display
@@ -105,7 +105,7 @@ class Session:
         """Digest of this run's source tree, a copy of which is put in the store."""
         return self.store.keep(checkout().files)
 
-    def look_up(self, step: Step) -> Found:
+    def look_up(self, step: Step) -> StepLookup:
         """Looks a step up in the store.
 
         Raises:
@@ -233,20 +233,20 @@ def _find(session: Session, node: Node) -> bool:
     """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
-    found: dict[Step, Artifact] = {}
+    artifacts: dict[Step, Artifact] = {}
     try:
         for step in node.steps:
-            if any(s not in found and s not in session.artifacts for s in step.inputs.values()):
+            if any(s not in artifacts and s not in session.artifacts for s in step.inputs.values()):
                 return False
             key = session.foreseen[step]
             artifact = session.view.find(key) or session.view.let_go(key)
             if artifact is None:
                 return False
-            found[step] = artifact
+            artifacts[step] = artifact
     except (OSError, ValueError):
         return False
-    session.artifacts.update(found)
-    session.accepted.update(found.keys() & session.kept)
+    session.artifacts.update(artifacts)
+    session.accepted.update(artifacts.keys() & session.kept)
     return True
 
 
@@ -331,7 +331,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     _publish(session, node, step, found.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
-        ends: dict[str, worker.Made] = {}
+        ends: dict[str, worker.StepOutcome] = {}
         try:
             if missing:
                 # A table of the results so far always passes the gate: the cells it reads are made.
@@ -358,7 +358,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     return outcome
 
 
-def _is_wanted(session: Session, node: Node, found: Found) -> bool:
+def _is_wanted(session: Session, node: Node, found: StepLookup) -> bool:
     """Whether a step of the node must be made and reads `found`, whose files were let go."""
     step = next(step for step in node.steps if step.name == found.recipe.name)
     session.artifacts[step] = cast(Artifact, found.artifact)
@@ -372,7 +372,7 @@ def _run_job(
     job: Job,
     keys: Sequence[str],
     recipes: Sequence[Recipe],
-    ends: dict[str, worker.Made],
+    ends: dict[str, worker.StepOutcome],
     closes: float,
 ) -> None:
     """Runs the missing steps of a job and shows their progress; fills `ends` as each step ends.
@@ -402,7 +402,7 @@ def _run_job(
     has_begun, last = not job.cpus or job is not node.jobs[0], None
     show = _progress_page(session.live, recipes[0].key, node.name)
     for item in stream:  # To its very end: leaving a stream early ends its worker.
-        if isinstance(item, worker.Made):
+        if isinstance(item, worker.StepOutcome):
             if not item.held:
                 ends[item.name] = item
             continue
@@ -450,7 +450,7 @@ def _make_pieces(
         for item in session.workers.make(
             name, own, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
         ):
-            if isinstance(item, worker.Made):
+            if isinstance(item, worker.StepOutcome):
                 if item.error:
                     session.live.log(f"{name}: {item.traceback}", node.name, failed=True)
             elif not isinstance(item, Joined):

@@ -16,7 +16,7 @@ from flows.lineage.leaves import leaves
 from flows.report.columns import listed
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
-from flows.steps.lookup import Found, device_seconds, look_up
+from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.reading import describe_reads
@@ -269,7 +269,7 @@ class Explanation:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
         return listed(list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED)
 
-    def _changed(self, found: Found) -> str:
+    def _changed(self, found: StepLookup) -> str:
         """Returns the names of the functions that changed since an artifact was made."""
         assert found.artifact is not None
         manifest, recipe = found.artifact.manifest, found.recipe

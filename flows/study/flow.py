@@ -17,7 +17,7 @@ from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.runs import note_run
 from flows.pages.rebuild import publish_results
-from flows.steps.worker import bind
+from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import run_log
 from flows.study.display import Display
@@ -301,7 +301,7 @@ def carry_out(
                 # Import now the code of steps that run in this process: an edit of the sources
                 # during the run must not reach them.
                 for step in (s for job in node.jobs if not job.cpus for s in job.steps):
-                    bind(step.kind, step.config)
+                    import_step_code(step.kind, step.config)
         # With a window, a bound or an order, no node is queued beyond the workers' capacity: a node
         # that has passed the gate should begin at once, and none before those that come first.
         at_once = workers.at_once + (_WAITING if gate.allowance.queues else 0)

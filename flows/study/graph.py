@@ -206,14 +206,14 @@ class _Builder:
           more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
-        known = self._known.setdefault(_same(step), step)
-        if known is step:
+        existing = self._known.setdefault(_same(step), step)
+        if existing is step:
             job = Job(steps=(step,), **(asks or {}))
             self.nodes.append(Node(name=name, jobs=(job,)))
-        return known
+        return existing
 
     def _prepare(self) -> dict[str, Step]:
-        config, found = self.config, {}
+        config, datasets = self.config, {}
         corpus = state = None
         if config.data_root is None:
             corpus = self._add("corpus", "corpus", config=config.corpus)
@@ -230,7 +230,7 @@ class _Builder:
                     location=config.data_root,
                 )
             assert raw is not None
-            found[name] = self._add(
+            datasets[name] = self._add(
                 "dataset",
                 f"prepare {name}",
                 config=spec,
@@ -238,8 +238,8 @@ class _Builder:
                 location=config.data_root,
             )
         for view in config.resolutions:
-            found |= self._screen(view, found)
-        return found
+            datasets |= self._screen(view, datasets)
+        return datasets
 
     def _screen(self, view: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
@@ -264,7 +264,7 @@ class _Builder:
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
         train = {role: datasets[role] for role in texts if role not in held_out}
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
-        made = {
+        steps = {
             "tokenizer": self._add(
                 "tokenizer",
                 "tokenizer",
@@ -275,7 +275,7 @@ class _Builder:
             )
         }
         if config.mask_codec is not None:
-            made["mask_codec"] = self._add(
+            steps["mask_codec"] = self._add(
                 "mask_codec",
                 "mask codec",
                 config=config.mask_codec,
@@ -287,7 +287,7 @@ class _Builder:
                 },
                 keys={"": "mask_codec"},
             )
-        return made
+        return steps
 
     def _given(self, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
@@ -300,7 +300,7 @@ class _Builder:
         self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
-        config, found = self.config, {}
+        config, checkpoints = self.config, {}
         inputs = {
             view.at: {
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
@@ -345,21 +345,21 @@ class _Builder:
                 if config.intermediary is not None:
                     train = config.drawing(config.intermediary, method)
                     last = {"init": fit("intermediary", config, method, train, number, last)}
-                found[config.at, method, number] = last["init"]
+                checkpoints[config.at, method, number] = last["init"]
                 for view in config.resolutions[1:]:
                     assert config.stage2 is not None
                     train = view.drawing(config.stage2.train, method)
                     made = fit("stage2", view, method, train, number, last)
-                    found[view.at, method, number] = made
-        return found
+                    checkpoints[view.at, method, number] = made
+        return checkpoints
 
     def _start(self, method: Method) -> dict[str, Step]:
         """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
         start = self.config.start
         if start is None:
             return {}
-        own = isinstance(start, dict)
-        name = f"start.{method}" if own else "start"
+        is_by_method = isinstance(start, dict)
+        name = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
             "start", name.replace(".", " "), inputs=self._given(name), location=location

@@ -89,30 +89,30 @@ class SweepLimits:
         """Returns the time at which the window closes; `now` outside it, None without a window."""
         if not self.start:
             return None
-        here = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
+        local_now = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
         start, end = (datetime.time.fromisoformat(text) for text in (self.start, self.end))
-        time = here.time().replace(tzinfo=None)
+        time = local_now.time().replace(tzinfo=None)
         # A window with end < start spans midnight: from `start` on, or before `end`.
         is_open = start <= time < end if start < end else time >= start or time < end
         if not is_open:
             return now
-        day = here.date() + datetime.timedelta(days=int(time >= end))
-        return datetime.datetime.combine(day, end, here.tzinfo)
+        day = local_now.date() + datetime.timedelta(days=int(time >= end))
+        return datetime.datetime.combine(day, end, local_now.tzinfo)
 
     def ahead(self, graph: Graph) -> dict[Node, int]:
         """Returns the nodes that `first` names, with all that they need: node -> its place there.
 
         A node that several names need has the place of the earliest.
         """
-        upstream, found = graph.upstream, dict[Node, int]()
+        upstream, places = graph.upstream, dict[Node, int]()
         for place, name in reversed([*enumerate(self.first)]):  # So that the earliest stays.
-            found.update((node, place) for node in graph.nodes if node.matches(name))
+            places.update((node, place) for node in graph.nodes if node.matches(name))
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(graph.nodes):
-            if node in found:
+            if node in places:
                 for needed in upstream[node]:
-                    found[needed] = min(found.get(needed, found[node]), found[node])
-        return found
+                    places[needed] = min(places.get(needed, places[node]), places[node])
+        return places
 
 
 ALWAYS = SweepLimits()
@@ -186,5 +186,5 @@ class Admission:
 
     def _cost(self, node: Node) -> float:
         """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
-        known = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
-        return sum(seconds * devices for seconds, devices in known)
+        times = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
+        return sum(seconds * devices for seconds, devices in times)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.gang.launched import LaunchedGang
 from infra.gang.local import LocalGang
 from infra.gang.supervise import Gang, supervise
@@ -97,7 +97,7 @@ class Stage:
     own: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Trains the stage of a `FitSpec`, starting from the input `init` if there is one.
 
     With `work.processes` above 1, that many processes train it together. `work.launcher` starts
@@ -142,7 +142,7 @@ def make(work: Work) -> Iterator[Progress]:
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
-def _by_several(stage: Stage, work: Work, is_apart: bool) -> Generator[Progress, None, None]:
+def _by_several(stage: Stage, work: StepContext, is_apart: bool) -> Generator[Progress, None, None]:
     """Trains a stage with several processes, in the worker's folders or apart from them."""
     with contextlib.ExitStack() as opened:
         # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
@@ -248,7 +248,7 @@ class _Sent:
         self._files.put(_ALL, json.dumps(self._sent).encode())
 
 
-def _fetch(work: Work, ended: str) -> None:
+def _fetch(work: StepContext, ended: str) -> None:
     """Takes the files that members sent into the artifact; parameters stay in the store.
 
     Args:

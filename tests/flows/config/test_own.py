@@ -350,7 +350,7 @@ def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Pat
             if read not in made:
                 recipe = recipe_of(read)
                 (*_, end) = worker.make(store.uri, [recipe], {})
-                assert isinstance(end, worker.Made)
+                assert isinstance(end, worker.StepOutcome)
                 assert not end.error, end.traceback
                 made[read] = store.get(recipe.key)
         inputs = {role: made[read] for role, read in step.inputs.items()}

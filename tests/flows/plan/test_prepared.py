@@ -55,7 +55,7 @@ def prepare(config, store: Store, *names: str) -> None:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}
             recipe = look_up(store, step, inputs, frozenset(), source=source).recipe
             *_, end = worker.make(store.uri, [recipe], {})
-            assert isinstance(end, worker.Made)
+            assert isinstance(end, worker.StepOutcome)
             assert not end.error
             made[step.name] = store.get(recipe.key)
 

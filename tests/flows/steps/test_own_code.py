@@ -161,7 +161,7 @@ def test_a_worker_with_another_version_refuses(tmp_path: Path, monkeypatch):
         libraries={"own_versions": "1.1"},
     )
     (end,) = worker.make(str(Store(tmp_path / "store").state), [recipe], {})
-    assert isinstance(end, worker.Made)
+    assert isinstance(end, worker.StepOutcome)
     assert "must be made with own_versions 1.1, but this process has 1.2" in end.error
 
 
