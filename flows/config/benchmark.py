@@ -215,6 +215,7 @@ def _check_published(name: str, transfer: TransferConfig) -> None:
 
 def _check_own(name: str, transfer: TransferConfig) -> None:
     where = f"transfers.{name}"
+    # A name that is neither published nor has a reader is most likely misspelt.
     if not transfer.reader:
         raise ValueError(
             f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
@@ -231,6 +232,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
             f"{transfer.prompt!r}."
         )
+    # Only prepared, to be compared with the mixture: no metric is needed.
     if not transfer.transfer:
         return
     if not transfer.metric:
@@ -238,6 +240,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"{where}.metric must be given: one of {', '.join(METRICS)}, or a function as "
             f"file.py:function or module:function."
         )
+    # Rows of a user's own hold text answers; a mask metric would score nothing.
     if get_metric(metric_of(name, transfer)).reads_masks:
         raise ValueError(
             f"{where}.metric must not be a mask metric, because your own rows have no masks, got "

@@ -75,11 +75,13 @@ class ComputeConfig:
     mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
 
     def __post_init__(self) -> None:
+        # `profiled` gives (0, 0) for a text that is no pair of steps.
         first, last = self.profiled
         if self.profile is not None and not 0 < first <= last:
             raise ValueError(
                 f'profile must be two steps from 1 on, such as "10:13", got {self.profile!r}.'
             )
+        # Parsed for its error only: a plan parses it again.
         if self.topology is not None:
             Topology.parse(self.topology)
         if self.ray_address is not None:
@@ -89,6 +91,7 @@ class ComputeConfig:
                 "launcher ray needs ray_address, the cluster whose nodes it places processes on; "
                 "without one, leave launcher out: they are started on this machine."
             )
+        # Ray's fractions of a GPU exist only below one whole GPU.
         if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
             raise ValueError(
                 f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "

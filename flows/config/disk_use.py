@@ -73,10 +73,12 @@ def describe_future_disk_use(
         num_params,
     )  # Here: it imports JAX, which most commands do not need.
 
+    # With keep.transfers=predictions their files are let go, so they do not count.
     scored = {step.inputs["checkpoint"] for step in steps if step.kind == "predictions"}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:
+        # Best first: the true size, the size by the model's shape, an estimate, unknown.
         artifact = artifacts.get(step)
         if step in scored and keep.transfers == "predictions":
             continue

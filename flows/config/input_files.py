@@ -35,6 +35,7 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
     """
     _check_data_root(config)
     paths = {key: Path(path) for key, path in config.given.items()}
+    # A start is a folder or a file of several formats; everything else is one file.
     for key, path in paths.items():
         if not key.startswith("start") and not path.is_file():
             raise ConfigError(f"{key} must be an existing file, got {path}.")
@@ -54,6 +55,7 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
     checkpoint, ours = _model_of(key, path), config.model
     for part in ("vision", "text"):
         theirs = dataclasses.asdict(getattr(checkpoint, part))
+        # `image_px` may differ: position embeddings are resized when a stage begins.
         for name, own in dataclasses.asdict(getattr(ours, part)).items():
             if name != "image_px" and theirs[name] != own:
                 raise ConfigError(
@@ -61,8 +63,10 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
                     f"{own}, got one of {theirs[name]}: {path}."
                 )
     kind = checkpoint.connector.kind
+    # A connector without parameters, such as pooling, fits every method.
     if not checkpoint.connector.routing.has_parameters:
         return
+    # `start` is shared by all that begin with it; `start.parcel` is for that method alone.
     _, _, own = key.partition(".")
     methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
     first = [own] if own else [*methods]
@@ -83,6 +87,7 @@ def _model_of(key: str, path: Path) -> ModelConfig:
     try:
         if not (path / DIGEST).is_file():
             return open_source(path).model
+        # The kind is looked at before the config is made, which would import a class it names.
         kind = json.loads((path / CONFIG).read_text())["connector"]["kind"]
         if kind not in KINDS:
             check_function(f"the connector of {key}", kind)

@@ -114,7 +114,9 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
+    # Before the base is merged in: `./mine.py` means a file beside the YAML file that says so.
     _anchor(values, path.parent)
+    # The base is read the same way, with this file among those that must not come again.
     base = values.pop("base", None)
     below: dict[str, Any] = {}
     if base is not None:
@@ -202,6 +204,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"{path}: {error}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None
+    # Copied on the way down, so that the caller's values stay as they are.
     for key in keys[:-1]:
         inner = values.get(key)
         inner = dict(inner) if isinstance(inner, dict) else {}

@@ -142,11 +142,14 @@ def normalise(stated: StudyValues) -> StudyValues:
       ValueError: if a connector does not exist, or this process may not import it.
       ValidationError: if a zero-shot benchmark states a recipe of its own beside its parent.
     """
+    # 1: names. Everything below finds settings by method.
     values = _with_connectors_named(stated)
     transfers = values.get("transfers", {})
+    # 2: Stage 2, while `transfers` still holds only what the user stated.
     if (stage2 := values.get("stage2")) is not None:
         values["stage2"] = _normalised_stage2(stage2, transfers)
 
+    # 3 and 4: sizes and recipes of the study itself.
     px = ModelConfig().vision.image_px
     if "model" in values and "vision" in values["model"]:
         px = values["model"]["vision"].get("image_px", px)

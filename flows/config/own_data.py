@@ -64,6 +64,7 @@ def _readable(
         raise ConfigError(f"transfers.{name}.reader: {error}") from None
     if not rows:
         raise ConfigError(f"{field}: split {split!r} of {corpus.folder} has no rows.")
+    # Pictures are looked for, not decoded: a missing folder shows, at little cost.
     read = MediaReader(root)
     wrong = [fault for row in rows if (fault := _wrong(row, read, data_root))]
     # In a split that was read in part, the first rows may be the worst: be more lenient there.

@@ -219,6 +219,7 @@ class _Planner:
         """Returns the row of one stage of a method."""
         self._check(f"{stage}.train" if view.at else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
+        # Epochs become steps only once all datasets of the mixture are prepared and counted.
         mixture, unknown = mixture_of(view), ""
         if records.keys() >= {*mixture}:
             train = train.in_steps(sum(records[name] for name in mixture))
@@ -255,6 +256,7 @@ class _Planner:
         model = view.model_of(method, transfer=True)
         runs = len(view.seed_pairs)
         steps, samples, tokens, flops, unknown = 0, 0, 0.0, 0.0, []
+        # Sums over benchmarks; those whose epochs cannot be counted yet are named in the row.
         for benchmark in view.fine_tunings:
             train = view.fine_tuning_of(benchmark, method)
             name = f"{benchmark}{view.at}/train"
@@ -271,6 +273,7 @@ class _Planner:
             mean = images * sum(s.share * s.tokens for s in shapes) + train.text_len
             tokens += updates * train.batch_size * mean
             flops += updates * sum(s.share * s.flops for s in shapes)
+        # Transfers are many and small: none is compiled, all are timed by their FLOPs.
         pace = _pace([row for row in pretrainings if row.name.endswith(f" {method}")])
         count = len(view.fine_tunings) - len(unknown)
         return Training(
@@ -300,6 +303,7 @@ class _Planner:
 
     def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[Shape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
+        # Shapes come in the order of their size; the last one decides memory.
         shapes = _shapes(model, train, num_images=1)
         largest = self._compiled(model, train, shapes[-1])
         timed = []

@@ -131,6 +131,7 @@ def prepared_of(
     for step in explanation.graph.steps:
         if step.kind != "dataset" or _is_there(explanation, step):
             continue
+        # An earlier sample, or a new one if it was too small; else what a similar dataset took.
         kept, reason = samples.find(step), reason_against(step, explanation)
         if count is not None and not reason and (kept is None or kept.asked < count):
             on_sample(step.name)

@@ -70,6 +70,8 @@ def compile_program(
         ) from None
     from model.train.ahead import Ahead, TooLarge, lower_ahead
 
+    # Lowering is quick, compiling is not: so an outcome is kept under the digest of the
+    # lowered program, and whatever does not change the program does not compile again.
     lowered = lower_ahead(model, train, topology, tokens)
     program = "\n".join([version, str(topology), str(model.loss_chunk), lowered.text])
     outcome_file = cache / f"{hashlib.sha256(program.encode()).hexdigest()}.json"
@@ -78,6 +80,7 @@ def compile_program(
     started = time.monotonic()
     try:
         ahead: Ahead = lowered.compile()
+    # Too large is an answer, too: the compiler says how much memory it would need.
     except TooLarge as error:
         took = time.monotonic() - started
         compiled = Compiled(

@@ -121,6 +121,7 @@ class StepContext:
         config = redact(json.loads(canonical_json(recipe.config)))  # The form of manifests.
         wanted = config, recipe.seed, recipe.code, dict(recipe.libraries)
         candidates = []
+        # The key's end is the code's digest: most artifacts are ruled out without reading them.
         for key in store.keys(recipe.kind):
             if key.endswith(recipe.code_suffix):
                 with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
@@ -133,6 +134,7 @@ class StepContext:
                         manifest.libraries,
                     ) == wanted:
                         candidates.append(artifact)
+        # A damaged artifact is passed over for the next older one.
         newest = sorted(candidates, key=lambda artifact: artifact.manifest.started, reverse=True)
         complete = next((artifact for artifact in newest if store.is_whole(artifact)), None)
         return None if complete is None else (store.uri, complete.folder)

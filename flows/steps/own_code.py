@@ -150,6 +150,7 @@ def _add(folder: Path, module: str) -> None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # At the end, where it hides no module of ours.
         importlib.invalidate_caches()
+    # A file `numbers.py` would import as Python's own `numbers`: refused, not guessed at.
     top = module.partition(".")[0]
     if _folder_of(top) != folder:
         spec = importlib.util.find_spec(top)
@@ -157,6 +158,10 @@ def _add(folder: Path, module: str) -> None:
             f"{folder / top} has the name of another module, {spec and spec.origin}; rename it."
         )
     files: dict[str, bytes] = {}
+    # From the named module, follow imports for as long as they stay in its folder:
+    #
+    #   my_metric.py ─▶ my_words.py ─▶ numpy (installed: stop)
+    #                └▶ model.eval.… (ours: stop, part of the checkout's tree)
     waiting, seen = [module], set[str]()
     while waiting:
         name = waiting.pop()
@@ -171,6 +176,7 @@ def _add(folder: Path, module: str) -> None:
         if path is None or _folder_of(top) != folder:
             continue
         data = path.read_bytes()
+        # Its place in the source tree of the run, which workers import from.
         place = f"{OWN}/{path.relative_to(folder).as_posix()}"
         try:
             names = read_module(data).names_in(name, place)
@@ -183,5 +189,6 @@ def _add(folder: Path, module: str) -> None:
             )
         files[place] = data
         waiting += names
+    # Added only now: a folder with one file that is refused adds nothing.
     add_own(files)
     checkout().reach([module])  # Raises if its code cannot be determined.

@@ -93,6 +93,7 @@ def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     for recipe in recipes:
         kind = KINDS[recipe.kind]
         alike = (recipe.kind, recipe.inputs, kind.alike(recipe.config), recipe.seed, recipe.code)
+        # Kinds that cannot be made together get their own key into the digest: a group of one.
         alone = "" if kind.make_together else recipe.key
         groups.setdefault(value_sha256([alone, *alike]), []).append(recipe)
     return list(groups.values())
@@ -114,6 +115,7 @@ def make_apart(
     """
     closes, piece = context.get("closes", math.inf), context.get("piece")
     context = {name: value for name, value in context.items() if name not in ("closes", "piece")}
+    # The window may have closed while this call waited for a free worker.
     if time.time() >= closes:
         yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
         return
@@ -190,6 +192,9 @@ def _make(
     """Makes a group of steps together; yields as `make` does."""
     from flows.steps.registry import KINDS
 
+    # All of a group are held until the last one is committed, so the order is:
+    #
+    #   take over code, check it ─▶ lease ─▶ there already? ─▶ attempt ─▶ make ─▶ commit each
     kind = KINDS[group[0].kind]
     with contextlib.ExitStack() as held:
         begun: list[tuple[StepContext, Attempt, Scratch]] = []
@@ -199,28 +204,34 @@ def _make(
             _take_over_own(store, recipe)
             _check_code(store, recipe)
             scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
+            # Looked up under the lease: another holder may have committed while we waited for it.
             if store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
             else:
                 begun.append((*_begin(store, recipe, scratch, context), scratch))
         if not begun:
             return
+        # The group shares the first member's scratch, where its progress and its clock are kept.
         works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
         clock = _Clock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
+        # Pieces that parallel jobs made are part of the work, and so is the time they took.
         if kind.make_piece is not None:
             works[0].pieces, seconds = _pieces(store, group)
             earlier += seconds
         for progress in together(works) if together else kind.make(works[0]):
             clock.note()
+            # Copied to the store, so that another machine can resume from here.
             if progress.resumable:
                 scratch.save()
             yield group[0].name, progress
         for work, attempt, step_scratch in begun:
+            # Everything was made in one go; each artifact is charged its equal share of the time.
             attempt.earlier_seconds, attempt.share = earlier, 1 / len(begun)
             attempt.counts, attempt.content = work.counts, work.content
             attempt.accelerator = work.accelerator
             attempt.commit(context)
+            # Progress is of no use once the artifact is committed; before that it must stay.
             step_scratch.clear()
             yield StepOutcome(name=attempt.step.name)
 
@@ -296,6 +307,7 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     from flows.steps.registry import code_of, own_modules
     from infra.source_code import Tree, code_sha256
 
+    # Library versions first: the error can name a version, but of a digest only that it differs.
     for module in own_modules(recipe.kind, recipe.config):
         for name, version in libraries(module).items():
             if (wanted := recipe.libraries.get(name)) != version:
@@ -307,6 +319,7 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     if recipe.code == code_sha256(modules):
         return
     wanted = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
+    # Only on this failing path is the asked code read, to name the modules that differ.
     differ = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "

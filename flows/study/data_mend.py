@@ -47,6 +47,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
             f"dataset must be made from files of yours, got {before.key}: its corpus is drawn, and "
             f"nothing of it can be repaired."
         )
+    # The same two steps that `parcel run` has, with the files as they are now.
     spec = pydantic.TypeAdapter(DatasetSpec).validate_python(before.manifest.config)
     files = Step(
         kind="raw_files",
@@ -61,6 +62,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
         inputs={"raw": files},
         location=data_root,
     )
+    # Pinned: the old dataset's shards are re-used, and a gc meanwhile must not delete them.
     with opened.pinned(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
         noted = _find_or_make(opened, files, {}, pin)

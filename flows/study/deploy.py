@@ -92,6 +92,7 @@ def _register(
 ) -> Iterator[str]:
     existing_pool = find_pool(client, target.pool, target.kind)
     kind = cast(PoolType, existing_pool.type) if existing_pool else target.kind or "process"
+    # What the runs may use is checked before anything changes on the server.
     _check_pool(kind, target, store)
     check_code(kind, config, target)
     if not target.any_runner:

@@ -253,6 +253,7 @@ def _find(session: Session, node: Node) -> bool:
 def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
     """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
     for attempt in range(1, session.retries + 2):
+        # Journal before UI: what a killed process was doing must be on disk, not on a server.
         began = journal.Node(name=node.name, started=journal.now())
         session.journal.submitted(node.name, session.live.task_run_id(node.name))
         session.journal.started(node.name)
@@ -266,6 +267,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             session.held[node] = detail
         except BaseException as error:
             outcome, detail = "failed", reason_of(error)
+            # Only a lost worker is worth another try: other errors would come again.
             if isinstance(error, WorkerLost) and attempt <= session.retries:
                 session.display.finish(node.name, outcome="again", detail=f": {detail}")
                 session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)
@@ -273,6 +275,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
                 continue
             session.failures[node.name] = detail
             session.forecast.end(node.name)
+        # From here on, what its estimate was too high by is free for other nodes.
         session.gate.leave(node)
         if outcome == "made" or outcome == "reused":
             detail, took = _tell_end(session, node, outcome)
@@ -385,12 +388,14 @@ def _run_job(
         "flow_run_id": session.live.flow_run_id or None,
     }
     context: dict[str, Any] = {"prefect": prefect, "devices": job.devices}
+    # The context says how to make it, never what: it is not part of the recipe.
     if job.processes > 1:
         context["processes"] = job.processes
         if job.launcher:
             context["launcher"] = job.launcher
     if math.isfinite(closes):
         context["closes"] = closes
+    # Without cores of its own, a job is small and runs in this process.
     if job.cpus:
         if job.pieces > 1:
             _make_pieces(session, node, job, keys, recipes, context)
@@ -420,6 +425,7 @@ def _run_job(
         last = progress
         session.display.update(node.name, progress)
         show(name, progress)
+    # No step ended and the window is closed: the worker never started one.
     if not ends and time.time() >= closes:
         raise HeldError(session.gate.told)
     for recipe in recipes:

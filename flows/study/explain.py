@@ -203,11 +203,13 @@ class Explanation:
     def _judge(self, step: Step) -> Verdict:
         reads = {role: self.steps[read] for role, read in step.inputs.items()}
         inputs = {role: v.artifact for role, v in reads.items() if v.artifact is not None}
+        # The contents of the inputs are part of the key: without them there is nothing to look up.
         if len(inputs) < len(reads):
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return Verdict(state="new", why=(*self._differences(step, {}), told))
         found = look_up(self._store, step, inputs, self.accepted)
+        # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if found.artifact is None and (earlier := self._earlier(step)):
             why = ("its raw files have changed, or were touched, since then",)
             return Verdict(state="follows", why=why, artifact=earlier)
@@ -217,12 +219,14 @@ class Explanation:
         if found.state == "let go":
             self._let_go.append(step)
         seconds = device_seconds(found.artifact)
+        # Its own code changed; the names of what changed are what a person decides by.
         if found.state == "stale":
             changed = self._changed(found)
             why = (f"{changed} changed since {found.artifact.key}",)
             return Verdict(
                 state="stale", why=why, changed=changed, artifact=found.artifact, seconds=seconds
             )
+        # Its inputs may become other artifacts, or the same bytes again: known when they are made.
         uncertain = [s for s in step.inputs.values() if self.steps[s].state in ("follows", "stale")]
         if uncertain:
             why = (f"reads {self._names(uncertain)}",)

@@ -214,6 +214,8 @@ class _Builder:
 
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}
+        # Raw data are one step if they are drawn here. A user's own are noted dataset by dataset,
+        # so that a changed file only touches the datasets that read it.
         corpus = state = None
         if config.data_root is None:
             corpus = self._add("corpus", "corpus", config=config.corpus)
@@ -237,6 +239,7 @@ class _Builder:
                 inputs={"raw": raw},
                 location=config.data_root,
             )
+        # Screening reads prepared datasets of all benchmarks, so it comes after all of them.
         for view in config.resolutions:
             datasets |= self._screen(view, datasets)
         return datasets
@@ -260,6 +263,7 @@ class _Builder:
     def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
         config = self.config
         texts = datasets_of(config)  # The texts are the same at every resolution.
+        # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
         train = {role: datasets[role] for role in texts if role not in held_out}
@@ -301,6 +305,7 @@ class _Builder:
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
         config, checkpoints = self.config, {}
+        # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
         inputs = {
             view.at: {
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
@@ -335,6 +340,12 @@ class _Builder:
             )
 
         starts = {m: self._start(config.connector_of(m)) for m in config.methods}
+        # One Stage 1 for each pretraining seed, shared by all methods; then, method by method,
+        #
+        #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
+        #                 └─▶ intermediary m3     ─▶ …
+        #
+        # A stage that the config leaves out passes on what it would have started from.
         for number in range(config.num_pretrain_seeds):
             first: dict[str, Step] | None = None
             if config.stage1 is not None:
@@ -346,6 +357,7 @@ class _Builder:
                     train = config.drawing(config.intermediary, method)
                     last = {"init": fit("intermediary", config, method, train, number, last)}
                 checkpoints[config.at, method, number] = last["init"]
+                # Transfers at the study's size start from `last`, whether or not a Stage 2 follows.
                 for view in config.resolutions[1:]:
                     assert config.stage2 is not None
                     train = view.drawing(config.stage2.train, method)
@@ -614,6 +626,7 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     """Returns name -> spec of every dataset to prepare at a resolution."""
     found: dict[str, DatasetSpec] = {}
+    # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
         found[f"{source.name}{config.at}"] = DatasetSpec(
             reader=corpus_named(f"sources.{i}.reader", source.reader),
@@ -631,6 +644,8 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             prepare=(source.prepare or config.prepare).unaugmented(),
         )
     for name, transfer in config.transfers.items():
+        # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
+        # whichever of the two the config names first.
         trained = trained_on(name)
         if f"{trained}{config.at}/train" not in found:
             own = config.transfers.get(trained)

@@ -318,6 +318,7 @@ class SweepRun:
             return config, _has_work(explanation, failed), failed
         begun, explanation = self._begun()
         failed = failures(self.store, explanation)
+        # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _lacking_cells(explanation) - failed.keys():
             return begun, True, failed
         wider = dataclasses.replace(
@@ -504,6 +505,7 @@ def _differences(
     Seeds count in order, up to the first that lacks a score. Stage 2's rows are included if Stage 2
     has the same seeds as the study.
     """
+    # [pretrainings, seeds]: a column is one seed's transfers from every pretraining.
     seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
 
     def mean(row: str, budgets: Set[int], method: Method, number: int) -> float:
@@ -514,6 +516,7 @@ def _differences(
         ]
         return float(np.mean([scores.get(key, np.nan) for key in keys]))
 
+    # Rows that both methods are scored in, each with the budgets that both serve.
     rows = [
         (row, budgets)
         for view in config.resolutions
@@ -527,6 +530,7 @@ def _differences(
             for number in range(config.num_seeds)
         ]
     )
+    # A gap ends the count: seeds after it would be chosen by which runs happened to succeed.
     lacking = np.flatnonzero(np.isnan(differences).any(axis=1))
     complete = differences[: lacking[0]] if len(lacking) else differences
     if not len(complete):

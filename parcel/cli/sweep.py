@@ -79,6 +79,7 @@ def sweep(
     """Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing."""
     heed_signals()
     words = list(arguments or [])
+    # `parcel sweep num_seeds=5` changes the demo; a first word without `=` is a study.
     study = words.pop(0) if words and "=" not in words[0] else "demo"
     from flows.study.form_values import checked, sweep_of_form
     from flows.study.sweep import Sweep
@@ -110,6 +111,7 @@ def sweep(
     asked = checked(Sweep, add, "sweep"), checked(SweepLimits, when, "sweep")
     opened = open_store(store)
     firing = sweep_of_form(study, opened, words, asked[0])
+    # A schedule is registered and nothing runs now.
     if cron is not None:
         apply_prefect(opened)
         from infra.prefect.server import connect
@@ -139,6 +141,7 @@ def sweep(
         for line in explanation.lines(config.keep):
             typer.echo(line)
         return
+    # Dear stale steps stop the sweep here, before a server or a cluster is started.
     explanation.check(config.compute.rebuild_limit, ())
     from flows.study.start import start_sweep
 

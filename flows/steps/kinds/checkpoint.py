@@ -185,6 +185,8 @@ def train(
     spec = stage.spec
     with contextlib.ExitStack() as opened:
         scratch, out, sent = stage.scratch, stage.out, None
+        # On another host there is no folder of the worker's to write to: a temporary one takes its
+        # place, and its files are sent at the end, parameters as they are written.
         if not stage.out:
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
             scratch, out = str(folder / "scratch"), str(folder / "out")
@@ -201,6 +203,7 @@ def train(
             out=out,
             put=put,
         )
+        # Measured on held-out data beside the training; changes no parameter.
         watch = None
         if spec.watch is not None:
             watch = Watcher(
@@ -214,6 +217,7 @@ def train(
             opened.enter_context(contextlib.closing(watch))
         seeds = Seeds.of(stage.seed)
         yield from fit(spec.model, spec.train, paths, seeds, watch, spec.profile, must_leave)
+        # Every member has sent its own part of the parameters; rank 0 sends the other files.
         if sent is not None and jax.process_index() == 0:
             sent.finish(Path(out))
 
@@ -259,6 +263,7 @@ def _fetch(work: StepContext, ended: str) -> None:
     sent = open_files(f"{work.shared}/{source}")
     for name, (sha256, size) in json.loads(sent.read(_ALL)).items():
         file = File(sha256=sha256, size=size)
+        # Parameters are large and lie in the store already: adopted by name, not copied.
         if name.endswith(".safetensors"):
             work.adopt(name, f"{source}/{name}", file)
         else:
