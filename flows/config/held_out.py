@@ -28,6 +28,7 @@ def check_held_out(
         if not transfer.transfer or transfer.allow_train_on_eval:
             continue
         trained = trained_on(name)
+        # What a row's checkpoints have read: the benchmark's own training split, and the mixture.
         folder, split = train_data(name, transfers)
         field = f"transfers.{trained if trained in transfers else name}.train_split"
         read = [(field, get(source_of(trained, transfers.get(trained))), folder, split), *mixture]

@@ -145,6 +145,7 @@ def _without_dropped(
     transfers, base_transfers = values.get("transfers"), below.get("transfers", {})
     if not isinstance(transfers, dict) or not isinstance(base_transfers, dict):
         return values
+    # null in a file with a base, or in an override, takes a benchmark out of what it changes.
     dropped = [name for name, value in transfers.items() if value is None]
     # A published benchmark may be dropped twice; another name that is not there is a slip.
     if unknown := [name for name in dropped if name not in {*base_transfers, *BENCHMARKS}]:

@@ -138,6 +138,7 @@ def prepared_of(
             kept, reason = samples.measure(step, explanation, count)
         row = _of_sample(step, kept) if kept else _of_others(step, explanation, store)
         missing.append(row)
+        # A sample shows before hours of work that a dataset would fail in the end.
         if row.rejected > step.config.prepare.max_reject_rate:
             rejecting.append(
                 f"{row.name} would fail: its {row.measured} shows that at least {row.rejected:.0%} "

@@ -84,6 +84,7 @@ class Samples:
         return kept, ""
 
     def _path(self, step: Step) -> Path:
+        # A sample holds for the same raw files, settings, code and libraries, as a dataset does.
         depends = [
             _FORM,
             step.config,

@@ -86,6 +86,8 @@ def _run(asked: argparse.Namespace) -> int:
         stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
         install_user_code(stage.own)
         _check_code(stage)
+        # Code is checked before members meet: a wrong checkout on one host fails at once, and not
+        # after all have waited for one another.
         coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
@@ -95,6 +97,7 @@ def _run(asked: argparse.Namespace) -> int:
         for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
             if asked.rank == 0:
                 teller.tell(progress)
+        # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
         return 0
     except Preempted:

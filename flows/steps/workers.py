@@ -154,6 +154,7 @@ class JobWorkers:
                 self._jobs[work] = job
             return job
 
+        # The report grows while the job runs; `told` of its outcomes were yielded already.
         job, told = submit(), 0
         if job.found:
             yield Joined(job=job.id)

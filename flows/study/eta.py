@@ -33,6 +33,7 @@ class Expected:
         """Records the time that a step took [s]."""
         name = _alike(step.name)
         with self._lock:
+            # Twice: by name without seeds, exact; and per unit of work of the kind, for the rest.
             total, count = self._alike.get(name, (0.0, 0))
             self._alike[name] = total + seconds, count + 1
             total, work = self._kinds.get(step.kind, (0.0, 0.0))

@@ -82,6 +82,7 @@ class Explanation:
         self._let_go: list[Step] = []
         self._known: dict[str, list[_Known]] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
+        # In the graph's order, so that the verdicts on a step's inputs are there before its own.
         for step in graph.steps:
             self.steps[step] = self._judge(step)
             kept = any(read in self.accepted for read in step.inputs.values())
@@ -124,6 +125,7 @@ class Explanation:
                     f"--rebuild must name a step of the study, got {pattern!r}; "
                     f"`--explain` lists them."
                 )
+        # What the user named with --rebuild, or what does not begin anyway, costs nothing here.
         stale = [step for step in self.stale(but=rebuild) if self._owner[step] not in held]
         hours = self._at_stake(stale) / 3600
         if not stale or hours <= limit:

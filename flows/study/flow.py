@@ -252,6 +252,8 @@ def carry_out(
     """
     explanation = Explanation(opened.at_once(), graph)
     gate = gate or Admission()
+    # In this order: who may begin, whether that redoes too much work, and only then the first
+    # trace of the run: pins, journal, page, a request for approval.
     gate.held = held(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
     foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
@@ -270,6 +272,7 @@ def carry_out(
         print("waiting for somebody to resume the run in the UI …", flush=True)
         told = load(_APPROVAL)(config, opened, explanation)
         wait_for_approval(journal.flow_run_id, told)
+    # Times of what is there already teach the times of what is missing.
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)

@@ -398,6 +398,8 @@ class _Builder:
                     profile=config.compute.profiled,
                 )
                 evaluations = _evaluations(config, benchmark, method)
+                # One node for each seed: the checkpoint, then all its evaluations in one job,
+                # which load it once.
                 for pretrain, seed in config.seed_pairs:
                     checkpoint = Step(
                         kind="checkpoint",

@@ -80,6 +80,7 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI |
         if not RESULTS:
             raise
         state = None  # The server is gone, but the study has ended and left its result.
+    # A flow without a result had nothing to run, or failed before the study began.
     if not RESULTS:
         assert state is not None
         if not state.is_completed():

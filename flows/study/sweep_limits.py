@@ -153,6 +153,7 @@ class Admission:
           HeldError: if it may not begin.
         """
         with self._lock:
+            # A retry, or a second job of the node: it was let in, and its cost is counted.
             if node in self._under_way:
                 return math.inf
             if node in self.held:
