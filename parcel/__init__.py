@@ -127,14 +127,14 @@ def sweep(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.allowance import Allowance
-    from flows.study.asked import checked, sweep_asked
+    from flows.study.form_values import checked, sweep_of_form
     from flows.study.start import start_sweep
     from flows.study.sweep import Sweep
+    from flows.study.sweep_limits import SweepLimits
 
-    asked = checked(Sweep, add, "sweep"), checked(Allowance, dict(when or {}), "sweep")
+    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
     opened, words = open_store(_uri(store)), _words(overrides or {})
-    firing = sweep_asked(study, opened, words, asked[0])  # Refuses before anything has started.
+    firing = sweep_of_form(study, opened, words, asked[0])  # Refuses before anything has started.
     if start_sweep(study, opened, words, *asked, approve=approve):
         raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")
     return results(firing.config.name, store=store)

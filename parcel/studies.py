@@ -28,6 +28,6 @@ def study_named(path: str | None, overrides: Sequence[str], store: str) -> "Stud
     if path is None or Path(path).suffix:
         return load(path, overrides)
     from flows.lineage.open_store import open_store
-    from flows.study.asked import values_of
+    from flows.study.form_values import values_of
 
     return overridden(values_of(path, open_store(store)), overrides, source=path)

@@ -30,9 +30,9 @@ from typing import Any
 from flows.config.load import load
 from flows.config.study import StudyConfig
 from flows.steps import worker
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from flows.steps.registry import KINDS
-from flows.steps.worker import Made
+from flows.steps.worker import StepOutcome
 from flows.study.graph import Graph, graph_of
 from infra.prefect.settings import apply
 from infra.progress import Progress
@@ -66,7 +66,7 @@ class Spent:
         return [what, str(cells), f"{self.wall:.1f}", *(f"{1e3 * t / cells:.2f}" for t in times)]
 
 
-def nothing(work: Work) -> Iterator[Progress]:
+def nothing(work: StepContext) -> Iterator[Progress]:
     """Makes an artifact of a few bytes, which are different for every step."""
     (work.out / "made").write_text(
         f"{work.seed} {sorted((r, a.key) for r, a in work.artifacts.items())} {work.config}"
@@ -124,7 +124,7 @@ class SimulatedCluster:
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | Made]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome]:
         """Makes the steps of a job on some slot."""
         token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
         number, items = next(self._numbers), queue.SimpleQueue[Any]()

@@ -5,10 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, ValidationInfo
+from pydantic import Field
 
-from flows.config.own import metric_named, reader_named
-from flows.config.validation import adapter
+from flows.config.references import metric_named, reader_named
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
@@ -28,8 +27,7 @@ class TransferConfig:
     """One benchmark to fine-tune on and to evaluate.
 
     Attributes:
-      train: the recipe; fields that a config leaves out come from the registry, see
-        `with_recipes`.
+      train: the recipe; fields that a config leaves out come from the registry.
       reader: reader of a benchmark of yours: "jsonl", "csv", or a function as "file.py:name",
         "module:name" or an entry point of `parcel.readers`; "" for a published benchmark.
       path: the benchmark's folder below the data root; "" takes the usual one, that of its name.
@@ -115,8 +113,8 @@ def own_benchmark(
 
 def eval_window_of(name: str) -> str:
     """Returns where in a video the frames for evaluation begin; "first" for users' benchmarks."""
-    known = BENCHMARKS.get(name)
-    return known.eval_window if known else "first"
+    benchmark = BENCHMARKS.get(name)
+    return benchmark.eval_window if benchmark else "first"
 
 
 def metric_of(name: str, transfer: TransferConfig) -> str:
@@ -165,10 +163,10 @@ def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str,
     The folder is "" where the usual one is taken.
     """
     trained = trained_on(name)
-    own = transfers.get(trained)
-    split = (own or transfers[name]).train_split
-    split = split or benchmark_of(trained, own or transfers[name]).train_split
-    return own.path if own else "", split
+    parent_transfer = transfers.get(trained)
+    split = (parent_transfer or transfers[name]).train_split
+    split = split or benchmark_of(trained, parent_transfer or transfers[name]).train_split
+    return parent_transfer.path if parent_transfer else "", split
 
 
 def check_transfer(name: str, transfer: TransferConfig) -> None:
@@ -216,6 +214,7 @@ def _check_published(name: str, transfer: TransferConfig) -> None:
 
 def _check_own(name: str, transfer: TransferConfig) -> None:
     where = f"transfers.{name}"
+    # A name that is neither published nor has a reader is most likely misspelt.
     if not transfer.reader:
         raise ValueError(
             f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
@@ -232,6 +231,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
             f"{transfer.prompt!r}."
         )
+    # Only prepared, to be compared with the mixture: no metric is needed.
     if not transfer.transfer:
         return
     if not transfer.metric:
@@ -239,6 +239,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"{where}.metric must be given: one of {', '.join(METRICS)}, or a function as "
             f"file.py:function or module:function."
         )
+    # Rows of a user's own hold text answers; a mask metric would score nothing.
     if get_metric(metric_of(name, transfer)).reads_masks:
         raise ValueError(
             f"{where}.metric must not be a mask metric, because your own rows have no masks, got "
@@ -257,51 +258,6 @@ def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
             get(source).parse(split)
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
-
-
-def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
-    """Fills in, from the registry's recipes, what the plain values of `transfers` leave out.
-
-    A recipe depends on the size of the images, which is read from the sibling field `model` or
-    `image_px`. A zero-shot benchmark takes its parent's recipe, whose checkpoints it is scored
-    with.
-
-    Raises:
-      ValueError: if a zero-shot benchmark states a recipe of its own beside its parent.
-    """
-    model = info.data.get("model")
-    image_px = info.data.get("image_px") if model is None else model.vision.image_px
-    if not isinstance(transfers, Mapping) or image_px is None:
-        return transfers  # Malformed, or `model` failed first; pydantic reports it.
-    filled = {}
-    for name, entry in transfers.items():
-        if not isinstance(entry, Mapping) or (name not in BENCHMARKS and not entry.get("reader")):
-            filled[name] = entry
-            continue
-        benchmark = BENCHMARKS.get(name) or own_benchmark(name)
-        stated = entry.get("train") or {}
-        recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), image_px)
-        if stated and transfers.get(benchmark.parent) is not None and not _is(recipe, stated):
-            raise ValueError(
-                f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state "
-                f"its recipe under {benchmark.parent}.train."
-            )
-        if isinstance(stated, Mapping):
-            if "total_steps" in stated:
-                recipe.pop("epochs", None)
-            entry = {**entry, "train": {**recipe, **stated}}
-        if benchmark.parent and benchmark.text_len != BENCHMARKS[benchmark.parent].text_len:
-            entry = {"eval_text_len": benchmark.text_len, **entry}
-        filled[name] = entry
-    return filled
-
-
-def _is(recipe: dict[str, Any], stated: Any) -> bool:
-    """Whether stated values are a whole recipe as it was filled in: a run's record has these."""
-    try:
-        return adapter(TrainConfig).validate_python(stated) == TrainConfig(**recipe)
-    except ValidationError:
-        return False
 
 
 def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:

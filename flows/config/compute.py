@@ -75,11 +75,13 @@ class ComputeConfig:
     mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
 
     def __post_init__(self) -> None:
+        # `profiled` gives (0, 0) for a text that is no pair of steps.
         first, last = self.profiled
         if self.profile is not None and not 0 < first <= last:
             raise ValueError(
                 f'profile must be two steps from 1 on, such as "10:13", got {self.profile!r}.'
             )
+        # Parsed for its error only: a plan parses it again.
         if self.topology is not None:
             Topology.parse(self.topology)
         if self.ray_address is not None:
@@ -89,6 +91,7 @@ class ComputeConfig:
                 "launcher ray needs ray_address, the cluster whose nodes it places processes on; "
                 "without one, leave launcher out: they are started on this machine."
             )
+        # Ray's fractions of a GPU exist only below one whole GPU.
         if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
             raise ValueError(
                 f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
@@ -126,14 +129,14 @@ class ComputeConfig:
     @property
     def of_stage(self) -> dict[str, Any]:
         """Resources for Stage 1, as arguments of `graph.Job`."""
-        return self._asked("stage", self.gpus_per_stage)
+        return self._resources_for("stage", self.gpus_per_stage)
 
     @property
     def of_cell(self) -> dict[str, Any]:
         """Resources for an intermediary, a Stage 2 or a transfer, as arguments of `graph.Job`."""
-        return self._asked("cell", self.gpus_of_cell)
+        return self._resources_for("cell", self.gpus_of_cell)
 
-    def _asked(self, what: str, gpus: float) -> dict[str, Any]:
+    def _resources_for(self, what: str, gpus: float) -> dict[str, Any]:
         cpus, processes = (getattr(self, f"{name}_per_{what}") for name in ("cpus", "processes"))
         launcher, (command, options) = self.launcher or "", self._launched_by
         if command == "ray" and processes > 1:
@@ -162,8 +165,8 @@ class ComputeConfig:
     @property
     def gpus_of_evaluation(self) -> float:
         """GPUs that a transfer's evaluations ask for."""
-        own = self.gpus_per_evaluation
-        return self.gpus_of_cell if own is None else float(own)
+        gpus = self.gpus_per_evaluation
+        return self.gpus_of_cell if gpus is None else float(gpus)
 
 
 def check_ray_address(address: str) -> None:

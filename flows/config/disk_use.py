@@ -27,7 +27,7 @@ class KeepConfig:
     transfers: Literal["all", "params", "predictions"] = "all"
 
 
-def let_go_by(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
+def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
     if keep.transfers != "predictions":
         return set()
@@ -39,22 +39,22 @@ def _is_scores(artifact: Artifact) -> bool:
     return artifact.manifest.kind == "predictions"
 
 
-def told_of_keys(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
+def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
     """Returns a line on the size of a run's artifacts, by kind."""
     artifacts = [store.get_cached(key) for key in keys]
-    gone = let_go_by(keep, artifacts)
+    pruned = prunable_checkpoints(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:
-        if artifact.key not in gone:
+        if artifact.key not in pruned:
             kind = artifact.manifest.kind
             total = sum(file.size for file in artifact.manifest.files.values())
             sizes[kind] = sizes.get(kind, 0) + total
     return _line(sizes, keep)
 
 
-def told_of_steps(
+def describe_future_disk_use(
     steps: Sequence[Step],
-    there: Mapping[Step, Artifact | None],
+    artifacts: Mapping[Step, Artifact | None],
     keep: KeepConfig,
     expected: Mapping[str, float],
 ) -> str:
@@ -65,7 +65,7 @@ def told_of_steps(
 
     Args:
       steps: steps of the study.
-      there: step -> its artifact, or None if it has none yet.
+      artifacts: step -> its artifact, or None if it has none yet.
       keep: which files the study keeps.
       expected: name of a step -> size that its artifact is expected to have [bytes].
     """
@@ -73,11 +73,13 @@ def told_of_steps(
         num_params,
     )  # Here: it imports JAX, which most commands do not need.
 
+    # With keep.transfers=predictions their files are let go, so they do not count.
     scored = {step.inputs["checkpoint"] for step in steps if step.kind == "predictions"}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:
-        artifact = there.get(step)
+        # Best first: the true size, the size by the model's shape, an estimate, unknown.
+        artifact = artifacts.get(step)
         if step in scored and keep.transfers == "predictions":
             continue
         if artifact is not None:

@@ -20,6 +20,7 @@ def check_groups(config: StudyConfig) -> None:
             continue
         from model.train.optimizer import unmatched
 
+        # Patterns that no model has matched so far; each model can only take some away.
         never = [group.params for group in train.groups]
         for model in reversed(models):  # The last is usually PARCEL's, which has every part.
             if never:
@@ -39,6 +40,7 @@ def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelC
     for view in config.resolutions:
         models = [view.model_of(method) for method in view.methods]
         stage2 = "stage2." if view.at else ""
+        # At the study's size the intermediary trains the methods, at the larger one Stage 2.
         train = config.intermediary if not view.at or not config.stage2 else config.stage2.train
         if train is not None:
             yield "stage2.train" if view.at else "intermediary", train, models

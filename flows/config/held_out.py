@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
-from flows.config.own import corpus_named
+from flows.config.references import corpus_named
 from flows.config.source import SourceConfig
 from pipelines.sources.registry import get
 from pipelines.sources.spec import SourceSpec
@@ -28,6 +28,7 @@ def check_held_out(
         if not transfer.transfer or transfer.allow_train_on_eval:
             continue
         trained = trained_on(name)
+        # What a row's checkpoints have read: the benchmark's own training split, and the mixture.
         folder, split = train_data(name, transfers)
         field = f"transfers.{trained if trained in transfers else name}.train_split"
         read = [(field, get(source_of(trained, transfers.get(trained))), folder, split), *mixture]

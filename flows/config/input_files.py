@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
-from flows.config.own import corpus_named
+from flows.config.references import corpus_named
 from flows.config.server_limits import check_function
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
@@ -34,43 +34,47 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
         it, or is no checkpoint that the study's first stage can continue from.
     """
     _check_data_root(config)
-    found = {key: Path(path) for key, path in config.given.items()}
-    for key, path in found.items():
+    paths = {key: Path(path) for key, path in config.given.items()}
+    # A start is a folder or a file of several formats; everything else is one file.
+    for key, path in paths.items():
         if not key.startswith("start") and not path.is_file():
             raise ConfigError(f"{key} must be an existing file, got {path}.")
-    for key, path in found.items():
+    for key, path in paths.items():
         if key.startswith("start"):
             _check_start(config, key, path)
-            if "tokenizer.path" not in found:
+            if "tokenizer.path" not in paths:
                 raise ConfigError(
                     f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
                     f"may be {path / TOKENIZER}."
                 )
-    return found
+    return paths
 
 
 def _check_start(config: StudyConfig, key: str, path: Path) -> None:
     """Checks, by a checkpoint's model config, that the first stage can continue from it."""
-    found, ours = _model_of(key, path), config.model
+    checkpoint, ours = _model_of(key, path), config.model
     for part in ("vision", "text"):
-        theirs = dataclasses.asdict(getattr(found, part))
+        theirs = dataclasses.asdict(getattr(checkpoint, part))
+        # `image_px` may differ: position embeddings are resized when a stage begins.
         for name, own in dataclasses.asdict(getattr(ours, part)).items():
             if name != "image_px" and theirs[name] != own:
                 raise ConfigError(
                     f"{key} must be a checkpoint of the study's model, whose {part}.{name} is "
                     f"{own}, got one of {theirs[name]}: {path}."
                 )
-    kind = found.connector.kind
+    kind = checkpoint.connector.kind
+    # A connector without parameters, such as pooling, fits every method.
     if not has_parameters(kind):
         return
+    # `start` is shared by all that begin with it; `start.parcel` is for that method alone.
     _, _, own = key.partition(".")
     methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
     first = [own] if own else [*methods]
-    if others := [method for method in first if method != kind]:
+    if other_methods := [method for method in first if method != kind]:
         raise ConfigError(
             f"{key} must be a checkpoint without a connector, or with the connector of "
-            f"{others[0]}, which continues from it; got connector {kind}: {path}. Without stage1 "
-            f"each method may have its own start: start={{{kind}: …}}."
+            f"{other_methods[0]}, which continues from it; got connector {kind}: {path}. Without "
+            f"stage1 each method may have its own start: start={{{kind}: …}}."
         )
 
 
@@ -83,13 +87,14 @@ def _model_of(key: str, path: Path) -> ModelConfig:
     try:
         if not (path / DIGEST).is_file():
             return open_source(path).model
+        # The kind is looked at before the config is made, which would import a class it names.
         kind = json.loads((path / CONFIG).read_text())["connector"]["kind"]
         if kind not in KINDS:
             check_function(f"the connector of {key}", kind)
         return load_config(path)
     except RequestError as error:
-        told = str(error).replace("SRC", key, 1)
-        raise ConfigError(told) from None
+        message = str(error).replace("SRC", key, 1)
+        raise ConfigError(message) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} cannot be read, got {path}: {error}") from None
 
@@ -110,15 +115,16 @@ def _check_data_root(config: StudyConfig) -> None:
                 f"leave out what reads them."
             )
         return
-    drawn = {
+    drawn_folders = {
         Path(folder).parts[0]
         for corpus, folder in FOLDERS.items()
         if getattr(config.corpus, f"num_{corpus}")
     }
-    if missing := sorted(folders_of(config) - drawn):
+    if missing := sorted(folders_of(config) - drawn_folders):
         raise ConfigError(
             f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
-            f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
+            f"corpus is drawn, of {', '.join(sorted(drawn_folders)) or 'nothing'}. Add "
+            f"data_root=DIR."
         )
 
 
@@ -146,10 +152,10 @@ def _check_exists(data_root: str) -> None:
             raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
         return
     try:
-        found = next(open_backend(data_root).walk(""), None)
+        first_object = next(open_backend(data_root).walk(""), None)
     except (OSError, ValueError) as error:
         raise ConfigError(f"data_root cannot be read, got {data_root}: {error}") from error
-    if found is None:
+    if first_object is None:
         raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
 
 

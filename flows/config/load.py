@@ -28,12 +28,12 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Checked before `<<` is resolved, which may well repeat keys of the mapping.
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
+                if key.value in keys:
                     raise _TwiceError(key.value, key.start_mark.line + 1)
-                seen.add(key.value)
+                keys.add(key.value)
         return node
 
 
@@ -114,7 +114,9 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
+    # Before the base is merged in: `./mine.py` means a file beside the YAML file that says so.
     _anchor(values, path.parent)
+    # The base is read the same way, with this file among those that must not come again.
     base = values.pop("base", None)
     below: dict[str, Any] = {}
     if base is not None:
@@ -140,15 +142,16 @@ def _without_dropped(
     Raises:
       ConfigError: if a benchmark is dropped that neither was there nor is published.
     """
-    transfers, known = values.get("transfers"), below.get("transfers", {})
-    if not isinstance(transfers, dict) or not isinstance(known, dict):
+    transfers, base_transfers = values.get("transfers"), below.get("transfers", {})
+    if not isinstance(transfers, dict) or not isinstance(base_transfers, dict):
         return values
+    # null in a file with a base, or in an override, takes a benchmark out of what it changes.
     dropped = [name for name, value in transfers.items() if value is None]
     # A published benchmark may be dropped twice; another name that is not there is a slip.
-    if unknown := [name for name in dropped if name not in {*known, *BENCHMARKS}]:
+    if unknown := [name for name in dropped if name not in {*base_transfers, *BENCHMARKS}]:
         raise ConfigError(
             f"{source}: transfers.{unknown[0]}: null drops a benchmark, and there is none of that "
-            f"name; there are {', '.join(known) or 'none'}."
+            f"name; there are {', '.join(base_transfers) or 'none'}."
         )
     return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
 
@@ -186,8 +189,8 @@ def anchored(reference: str, folder: Path) -> str:
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        is_mapping = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if is_mapping else value
     return merged
 
 
@@ -202,6 +205,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"{path}: {error}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None
+    # Copied on the way down, so that the caller's values stay as they are.
     for key in keys[:-1]:
         inner = values.get(key)
         inner = dict(inner) if isinstance(inner, dict) else {}

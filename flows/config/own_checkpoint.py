@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from flows.steps.own_code import is_taken, take_over
+from flows.steps.own_code import install_user_code, is_taken
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import load_config
@@ -30,7 +30,7 @@ def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
             opened = Store(store)
             if source := opened.resolve(artifact).manifest.source:
                 tree = opened.open_source(source)
-                take_over(tree)
+                install_user_code(tree)
                 if not is_taken(tree):
                     raise ConfigError(
                         f"checkpoint {artifact} was made with another version of {kind} than a "

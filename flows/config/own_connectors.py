@@ -12,12 +12,12 @@ def check_own_connectors(config: StudyConfig) -> None:
       ConfigError: if one breaks a rule that `model.connector.contract` checks without compiling.
     """
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
-    if not (own := [connector for connector in connectors if connector not in KINDS]):
+    if not (user_connectors := [connector for connector in connectors if connector not in KINDS]):
         return
     from model.connector.contract import check_shapes  # JAX comes with it, and with the class.
 
     for view in config.resolutions:
-        for method in own:
+        for method in user_connectors:
             try:
                 check_shapes(view.model_of(method))
             except ValueError as error:

@@ -56,32 +56,33 @@ def _readable(
     spec, root = get(source_of(name, transfer)), raw_path(data_root)
     try:
         corpus = Corpus(root, transfer.path or spec.folder, Spool())
-        found = list(islice(spec.read_splits(corpus, split), _ROWS))
+        rows = list(islice(spec.read_splits(corpus, split), _ROWS))
     except FileNotFoundError as error:
         raise ConfigError(f"{field}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"transfers.{name}.reader: {error}") from None
-    if not found:
+    if not rows:
         raise ConfigError(f"{field}: split {split!r} of {corpus.folder} has no rows.")
+    # Pictures are looked for, not decoded: a missing folder shows, at little cost.
     read = MediaReader(root)
-    wrong = [told for one in found if (told := _wrong(one, read, data_root))]
+    wrong = [fault for row in rows if (fault := _wrong(row, read, data_root))]
     # In a split that was read in part, the first rows may be the worst: be more lenient there.
-    most = accepted if len(found) < _ROWS else max(accepted, 0.5)
-    if len(wrong) > most * len(found):
+    most = accepted if len(rows) < _ROWS else max(accepted, 0.5)
+    if len(wrong) > most * len(rows):
         raise ConfigError(
-            f"{field}: {wrong[0]}. Of the {len(found)} rows of split {split!r} looked at, "
+            f"{field}: {wrong[0]}. Of the {len(rows)} rows of split {split!r} looked at, "
             f"{len(wrong)} cannot be used; prepare.max_reject_rate accepts {accepted:.0%}."
         )
-    return [one for one in found if isinstance(one, Item)]
+    return [row for row in rows if isinstance(row, Item)]
 
 
-def _wrong(one: Item | Reject, read: MediaReader, data_root: str) -> str:
+def _wrong(row: Item | Reject, read: MediaReader, data_root: str) -> str:
     """Returns the fault of a row, with its place; "" if it has none."""
-    if isinstance(one, Reject):
-        return f"{one.source} {one.id.rpartition('/')[2].replace('-', ' ')}: {one.reason}"
-    for media in one.media:
+    if isinstance(row, Reject):
+        return f"{row.source} {row.id.rpartition('/')[2].replace('-', ' ')}: {row.reason}"
+    for media in row.media:
         if not read.has(media):
-            return f"{one.id}: there is no file {media.path} below {data_root}"
+            return f"{row.id}: there is no file {media.path} below {data_root}"
     return ""
 
 

@@ -1,13 +1,11 @@
 """Config of Stage 2: pretraining at a higher resolution, and the transfers that follow it."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from flows.config.benchmark import TransferConfig, with_recipes
-from flows.config.image_size import with_prepared_px
+from flows.config.benchmark import TransferConfig
 from flows.config.source import SourceConfig
 from model.config import Remat
 from model.connector.config import ConnectorConfig
@@ -54,27 +52,9 @@ class Stage2Config:
     ] = None
     train_budgets: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     num_seeds: Annotated[int, Field(ge=1, le=100)] | None = None
-    transfers: Annotated[dict[str, TransferConfig | None], BeforeValidator(with_recipes)] | None = (
-        None
-    )
+    transfers: dict[str, TransferConfig | None] | None = None
     eval_batch_size: Annotated[int, Field(ge=1)] | None = None
     remat: Remat | None = None
-
-
-def with_stage2(values: Any) -> Any:
-    """Returns a study's plain values, with `stage2.transfers` filled in from its `transfers`.
-
-    The study's `prepare.image_px` is not copied, since Stage 2 has its own image size.
-    """
-    stage2 = values.get("stage2") if isinstance(values, Mapping) else None
-    if not isinstance(stage2, Mapping):
-        return values
-    own, base = stage2.get("transfers") or {}, values.get("transfers") or {}
-    if isinstance(own, Mapping) and isinstance(base, Mapping):
-        merged = {name: _joined(_unsized(entry), own.get(name, {})) for name, entry in base.items()}
-        stage2 = {**stage2, "transfers": {**merged, **{k: own[k] for k in own if k not in base}}}
-    px = stage2.get("image_px", Stage2Config.image_px)
-    return {**values, "stage2": with_prepared_px(stage2, px) if isinstance(px, int) else stage2}
 
 
 def scaled(budget: int, before: int, after: int) -> int:
@@ -86,21 +66,3 @@ def scaled(budget: int, before: int, after: int) -> int:
       after: features of an image at the higher one.
     """
     return after if budget == before else 2 * round(budget * after / before / 2)
-
-
-def _joined(base: Any, own: Any) -> Any:
-    """Returns mapping `own` merged over `base`, recursively; other values replace the base's."""
-    if not isinstance(base, Mapping) or not isinstance(own, Mapping):
-        return own
-    joined = {**base, **{key: _joined(base.get(key), value) for key, value in own.items()}}
-    if "total_steps" in own and "epochs" not in own:
-        joined.pop("epochs", None)  # `epochs` would take precedence over `total_steps`.
-    return joined
-
-
-def _unsized(entry: Any) -> Any:
-    """Returns the plain values of a transfer without its `prepare.image_px`."""
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("prepare"), Mapping):
-        return entry
-    kept = {key: value for key, value in entry["prepare"].items() if key != "image_px"}
-    return {**entry, "prepare": kept}

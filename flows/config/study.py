@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from flows.config.benchmark import (
     EvalRow,
@@ -16,15 +16,15 @@ from flows.config.benchmark import (
     check_transfer,
     rows_of,
     trained_on,
-    with_recipes,
 )
 from flows.config.compute import ComputeConfig
 from flows.config.disk_use import KeepConfig
 from flows.config.held_out import check_held_out, check_watched
-from flows.config.image_size import check_image_px, with_image_px
-from flows.config.own import corpus_named, offered_connectors, with_connectors_named
+from flows.config.image_size import check_image_px
+from flows.config.normalise import normalise, parse
+from flows.config.references import corpus_named, offered_connectors
 from flows.config.source import SourceConfig
-from flows.config.stage2 import Stage2Config, scaled, with_stage2
+from flows.config.stage2 import Stage2Config, scaled
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from infra.store.digest import NOT_IDENTITY
@@ -155,23 +155,22 @@ class StudyConfig:
     stage2: Stage2Config | None = None
     watch: WatchedConfig | None = None
     softcaps_in_transfers: bool = False
-    transfers: Annotated[dict[str, TransferConfig], BeforeValidator(with_recipes)] = (
-        dataclasses.field(default_factory=dict)
-    )
+    transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
 
     @model_validator(mode="before")
     @classmethod
-    def _at_model_size(cls, values: Any) -> Any:
-        return with_image_px(with_stage2(with_connectors_named(values)))
+    def _normalise(cls, values: Any) -> Any:
+        return normalise(parse(values)) if isinstance(values, Mapping) else values
 
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):
             values = getattr(self, field)
             if len(set(values)) != len(values):
                 raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
+        # Names first: all checks below look readers, splits and benchmarks up by them.
         for i, source in enumerate(self.sources):
             reader = corpus_named(f"sources.{i}.reader", source.reader)
             if source.reader not in SOURCES and not source.path:
@@ -186,12 +185,14 @@ class StudyConfig:
         if self.watch is not None:
             self._check_watch(self.watch)
         check_image_px(self.model.vision.image_px, self.prepare, self.sources, self.transfers)
+        # A tokenizer of the user's own is opened later; one trained here has a known size.
         vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(
                 f"model.text.vocab_size must be tokenizer.vocab_size + {len(EXTRA_TOKENS)} = "
                 f"{vocabulary}, got {self.model.text.vocab_size}."
             )
+        # `num_patches` itself may be odd: all tokens is always a budget, pooled ones are even.
         full = self.model.vision.num_patches
         if wrong := [b for b in self.budgets if b != full and (b > full or b % 2)]:
             raise ValueError(
@@ -210,7 +211,8 @@ class StudyConfig:
         self._check_processes()
 
     def _check_processes(self) -> None:
-        tunings = {f"transfers.{name}.train": one for name, one in self.fine_tunings.items()}
+        # Each training with the `compute` field that says how many processes share its batches.
+        tunings = {f"transfers.{name}.train": train for name, train in self.fine_tunings.items()}
         trained: dict[str, tuple[str, TrainConfig | None]] = {
             "stage1": ("processes_per_stage", self.stage1),
             "intermediary": ("processes_per_cell", self.intermediary),
@@ -226,6 +228,7 @@ class StudyConfig:
                     f"compute.{field} must divide {name}.batch_size={train.batch_size}, got "
                     f"{processes}."
                 )
+            # The probe runs inside a stage, in the same processes, with a batch of its own.
             probe = self.watch and self.watch.probe
             if probe and name not in tunings and probe.benchmark in self.fine_tunings:
                 of = self.fine_tunings[probe.benchmark]
@@ -241,6 +244,7 @@ class StudyConfig:
             raise ValueError(
                 "stage1 or start must be given: training needs one of them to begin with."
             )
+        # One start per method leaves nothing for a shared Stage 1 to begin with.
         if isinstance(self.start, dict):
             if self.stage1 is not None:
                 raise ValueError(
@@ -248,6 +252,7 @@ class StudyConfig:
                     f"{', '.join(self.start)}; leave out stage1 (null), or start from a vanilla "
                     f"checkpoint."
                 )
+            # Variants start from the checkpoint of the connector that they are variants of.
             needed = dict.fromkeys(map(self.connector_of, self.methods))
             if missing := [method for method in needed if method not in self.start]:
                 raise ValueError(
@@ -266,6 +271,7 @@ class StudyConfig:
                     f"stage2.image_px must be above model.vision.image_px={px}, got "
                     f"{self.stage2.image_px}."
                 )
+            # Building the second view checks it as a whole: budgets, transfers, sizes.
             try:
                 _ = self.resolutions
             except ValueError as error:
@@ -402,8 +408,8 @@ class StudyConfig:
         pairs = []
         order = np.random.default_rng(self.seed).permutation(high - low + 1)
         for number in range(self.num_pretrain_seeds):
-            own = order[number * per_pretraining :][: self.num_seeds]
-            pairs += [(number, int(low + value)) for value in own]
+            seeds = order[number * per_pretraining :][: self.num_seeds]
+            pairs += [(number, int(low + value)) for value in seeds]
         return tuple(pairs)
 
     @property
@@ -475,6 +481,12 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         transfers = {name: sized(entry) for name, entry in config.transfers.items()}
     else:
         transfers = stage2.transfers
+    # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
+    #
+    #              study, 224 px     Stage 2, 448 px
+    #   images     256 features      1024 features
+    #   budgets    16  64  256       64  256  1024   (the same shares)
+    #   prepare    image_px: 224     image_px: 448
     changed: dict[str, Any] = {
         "model": dataclasses.replace(
             config.model,

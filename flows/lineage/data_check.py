@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from flows.config.own import corpus_named
+from flows.config.references import corpus_named
 from flows.lineage.runs import find_dataset
 from flows.report.data_check import holdings_text, rows_text
 from infra.errors import ConfigError

@@ -20,10 +20,10 @@ from typing import Any, Literal, get_args
 from flows.lineage.leaves import leaves
 from flows.lineage.named import Named
 from flows.report.columns import listed
-from flows.steps.code import Tree, changes
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.registry import KINDS, code_of
+from infra.source_code import Tree, changes
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 

@@ -24,7 +24,7 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
-from flows.steps.own_code import take_over
+from flows.steps.own_code import install_user_code
 from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
 from infra.errors import ConfigError
@@ -159,7 +159,9 @@ def replay(
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
             if own_modules(manifest.kind, manifest.config):
-                take_over(tree)  # Reading the config of a user's connector imports its code.
+                install_user_code(
+                    tree
+                )  # Reading the config of a user's connector imports its code.
             step = Step(
                 kind=manifest.kind,
                 name=manifest.name,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.disk_use import KeepConfig, let_go_by
+from flows.config.disk_use import KeepConfig, prunable_checkpoints
 from infra.errors import ConfigError
 from infra.store.records import FORMAT, PRUNED, RUNS, run_records
 from infra.store.redact import redact
@@ -41,7 +41,7 @@ def note_run(
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
-    gone = set() if failed else let_go_by(keep, map(store.get_cached, artifacts))
+    gone = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
     record = {
         "format": FORMAT,
         "name": config["name"],

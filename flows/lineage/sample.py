@@ -15,8 +15,8 @@ from typing import Any
 from flows.lineage.named import Named
 from flows.report.cells import CellKey
 from flows.report.columns import listed
-from flows.steps.code import Tree, changes, checkout
 from infra.errors import ConfigError
+from infra.source_code import Tree, changes, checkout
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store

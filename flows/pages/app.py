@@ -32,7 +32,9 @@ _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 def beside(store: Store) -> Beside:
     """Returns the names of the functions that make a server's pages and check its forms."""
     return Beside(
-        function="flows.pages.app:pages_of", argument=store.uri, check="flows.study.asked:problem"
+        function="flows.pages.app:pages_of",
+        argument=store.uri,
+        check="flows.study.form_values:problem",
     )
 
 

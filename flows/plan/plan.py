@@ -88,8 +88,8 @@ class Training:
     @property
     def memory_bytes(self) -> float | None:
         """Peak memory of a chip, over the shapes with an estimate; None without any [bytes]."""
-        found = [s.compiled.memory_bytes for s in self.shapes if s.compiled]
-        return max(found, default=None)
+        peaks = [s.compiled.memory_bytes for s in self.shapes if s.compiled]
+        return max(peaks, default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,8 +119,8 @@ class Plan:
     @property
     def chip_hours(self) -> tuple[float, float]:
         """Range of the chip-hours of all trainings whose time is known."""
-        known = [training.chip_hours for training in self.trainings if training.chip_hours]
-        return sum(low for low, _ in known), sum(high for _, high in known)
+        ranges = [training.chip_hours for training in self.trainings if training.chip_hours]
+        return sum(low for low, _ in ranges), sum(high for _, high in ranges)
 
     def as_json(self) -> dict[str, object]:
         """Returns the plan as plain values, in the format that `docs/howto/plan.md` describes."""
@@ -134,12 +134,12 @@ class Plan:
             "day": self.day.isoformat(),
             "price_per_chip_hour": self.price,
             "trainings": [
-                {**dataclasses.asdict(one), "memory_bytes": one.memory_bytes}
-                for one in self.trainings
+                {**dataclasses.asdict(row), "memory_bytes": row.memory_bytes}
+                for row in self.trainings
             ],
             "chip_hours": hours,
             "cost": None if self.price is None else [self.price * h for h in hours],
-            "datasets": [dataclasses.asdict(one) for one in self.datasets],
+            "datasets": [dataclasses.asdict(row) for row in self.datasets],
             "beside": list(self.beside),
             "notes": list(self.notes),
         }
@@ -219,6 +219,7 @@ class _Planner:
         """Returns the row of one stage of a method."""
         self._check(f"{stage}.train" if view.at else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
+        # Epochs become steps only once all datasets of the mixture are prepared and counted.
         mixture, unknown = mixture_of(view), ""
         if records.keys() >= {*mixture}:
             train = train.in_steps(sum(records[name] for name in mixture))
@@ -255,6 +256,7 @@ class _Planner:
         model = view.model_of(method, transfer=True)
         runs = len(view.seed_pairs)
         steps, samples, tokens, flops, unknown = 0, 0, 0.0, 0.0, []
+        # Sums over benchmarks; those whose epochs cannot be counted yet are named in the row.
         for benchmark in view.fine_tunings:
             train = view.fine_tuning_of(benchmark, method)
             name = f"{benchmark}{view.at}/train"
@@ -271,6 +273,7 @@ class _Planner:
             mean = images * sum(s.share * s.tokens for s in shapes) + train.text_len
             tokens += updates * train.batch_size * mean
             flops += updates * sum(s.share * s.flops for s in shapes)
+        # Transfers are many and small: none is compiled, all are timed by their FLOPs.
         pace = _pace([row for row in pretrainings if row.name.endswith(f" {method}")])
         count = len(view.fine_tunings) - len(unknown)
         return Training(
@@ -300,33 +303,34 @@ class _Planner:
 
     def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[Shape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
+        # Shapes come in the order of their size; the last one decides memory.
         shapes = _shapes(model, train, num_images=1)
         largest = self._compiled(model, train, shapes[-1])
         timed = []
         for shape in shapes[:-1]:
-            every = self._every or not self._topology.chip.has_compiler
-            own = self._compiled(model, train, shape) if every else shape
-            timed.append(own if own.compiled else _scaled(own, largest))
+            is_compiled = self._every or not self._topology.chip.has_compiler
+            timed_shape = self._compiled(model, train, shape) if is_compiled else shape
+            timed.append(timed_shape if timed_shape.compiled else _scaled(timed_shape, largest))
         return (*timed, largest)
 
     def _compiled(self, model: ModelConfig, train: TrainConfig, shape: Shape) -> Shape:
         chips = self._topology
         if chips.chip.has_compiler:
             try:
-                found = compile_program(model, train, chips, shape.tokens, self._cache)
+                compiled = compile_program(model, train, chips, shape.tokens, self._cache)
             except NotHere as error:
                 self.notes[str(error)] = None
                 return shape
         else:
             mfu = self._config.compute.mfu
-            found = by_formula(model, train, chips, shape.tokens, flops=shape.flops, mfu=mfu)
+            compiled = by_formula(model, train, chips, shape.tokens, flops=shape.flops, mfu=mfu)
             note = f"by formula, at {mfu:.0%} of the peak (--mfu): no compiler was asked"
             self.notes[note] = None
         return dataclasses.replace(
             shape,
-            compiled=found,
-            compute_s=found.compute_s,
-            interconnect_s=found.interconnect_s,
+            compiled=compiled,
+            compute_s=compiled.compute_s,
+            interconnect_s=compiled.interconnect_s,
         )
 
     def _chip_hours(

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.config.input_files import raw_files
 from flows.config.study import StudyConfig
-from flows.plan.saved_estimates import Kept, Samples, reason_against
+from flows.plan.saved_estimates import Samples, SavedEstimate, reason_against
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
@@ -112,9 +112,9 @@ def prepared(
             raise
         return Prepared(records={}, lines=(f"storage and reading are not known: {error}",))
     explanation = Explanation(store.snapshot(), graph)
-    found = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
-    told = explanation.told_of_store(config.keep, found.expected)
-    return dataclasses.replace(found, lines=(*found.lines, *told))
+    data = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
+    storage_lines = explanation.describe_storage(config.keep, data.expected)
+    return dataclasses.replace(data, lines=(*data.lines, *storage_lines))
 
 
 def prepared_of(
@@ -131,12 +131,14 @@ def prepared_of(
     for step in explanation.graph.steps:
         if step.kind != "dataset" or _is_there(explanation, step):
             continue
+        # An earlier sample, or a new one if it was too small; else what a similar dataset took.
         kept, reason = samples.find(step), reason_against(step, explanation)
         if count is not None and not reason and (kept is None or kept.asked < count):
             on_sample(step.name)
             kept, reason = samples.measure(step, explanation, count)
         row = _of_sample(step, kept) if kept else _of_others(step, explanation, store)
         missing.append(row)
+        # A sample shows before hours of work that a dataset would fail in the end.
         if row.rejected > step.config.prepare.max_reject_rate:
             rejecting.append(
                 f"{row.name} would fail: its {row.measured} shows that at least {row.rejected:.0%} "
@@ -150,18 +152,18 @@ def prepared_of(
     return Prepared(records=records, missing=tuple(missing), lines=lines)
 
 
-def _of_sample(step: Step, kept: Kept) -> ToPrepare:
-    found, local = kept.sample, _workers(step.config)
-    low, high = found.core_s
+def _of_sample(step: Step, kept: SavedEstimate) -> ToPrepare:
+    sample, local = kept.sample, _workers(step.config)
+    low, high = sample.core_s
     return ToPrepare(
         name=step.name,
-        measured=f"sample of {found.num_sampled:,}",
+        measured=f"sample of {sample.num_sampled:,}",
         cpu=kept.cpu,
-        inputs=found.num_inputs,
-        records=found.num_records,
+        inputs=sample.num_inputs,
+        records=sample.num_records,
         # `num_inputs` also counts inputs that cannot be listed; no sample can contain those.
-        rejected=max(1 - found.num_records.high / max(found.num_inputs.low, 1.0), 0.0),
-        num_bytes=found.num_bytes,
+        rejected=max(1 - sample.num_records.high / max(sample.num_inputs.low, 1.0), 0.0),
+        num_bytes=sample.num_bytes,
         core_hours=(low / _HOUR, high / _HOUR),
         hours=(low / _HOUR / local, high / _HOUR / local) if local else None,
         workers=local,
@@ -170,15 +172,15 @@ def _of_sample(step: Step, kept: Kept) -> ToPrepare:
 
 def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
     """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
-    wanted, alike = _inputs_of(_plain(step.config)), []
+    inputs_wanted, alike = _inputs_of(_plain(step.config)), []
     raw = explanation.steps[step.inputs["raw"]]
     content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
     for artifact in store.artifacts("dataset"):
         counts = artifact.manifest.counts
         # A dataset that took over shards was cheaper than preparing all of them.
-        whole = "inputs" in counts and "reused_shards" not in counts
-        same = content is not None and artifact.manifest.inputs["raw"].content == content
-        if whole and same and _inputs_of(artifact.manifest.config) == wanted:
+        is_complete = "inputs" in counts and "reused_shards" not in counts
+        is_same = content is not None and artifact.manifest.inputs["raw"].content == content
+        if is_complete and is_same and _inputs_of(artifact.manifest.config) == inputs_wanted:
             alike.append(artifact)
     if not alike:
         return ToPrepare(name=step.name, workers=_workers(step.config))
@@ -220,7 +222,7 @@ def _is_there(explanation: Explanation, step: Step) -> bool:
 
 def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
     """Returns prepared dataset -> number of its records."""
-    made = [
+    datasets_made = [
         (step.config, verdict.artifact)
         for step, verdict in explanation.steps.items()
         if verdict.artifact and _is_there(explanation, step)
@@ -229,45 +231,45 @@ def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
         name: sum(part.num_records for part in parts_of(artifact).values())
         for view in config.resolutions
         for name, spec in datasets_of(view).items()
-        for found, artifact in made
-        if found == spec
+        for spec_made, artifact in datasets_made
+        if spec_made == spec
     }
 
 
 def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[str]:
     datasets = [step for step in explanation.graph.steps if step.kind == "dataset"]
-    there = [
+    artifacts = [
         artifact
         for step in datasets
         if (artifact := explanation.steps[step].artifact) and _is_there(explanation, step)
     ]
-    told = f"data: {len(there)} of {len(datasets)} datasets are prepared"
-    if not there:
-        yield told
+    progress = f"data: {len(artifacts)} of {len(datasets)} datasets are prepared"
+    if not artifacts:
+        yield progress
         return
-    hours = sum(map(device_seconds, there)) / _HOUR
+    hours = sum(map(device_seconds, artifacts)) / _HOUR
     total = sum(records.values())
-    yield f"{told}, {total:,} records in {hours:.2g} hours of a machine"
+    yield f"{progress}, {total:,} records in {hours:.2g} hours of a machine"
 
 
 def _missing(rows: Sequence[ToPrepare], unknown: dict[str, list[str]]) -> Iterator[str]:
     """Yields a line on the sampled datasets, and one per reason why others have no estimate."""
     measured = [row for row in rows if row.core_hours is not None]
     if measured:
-        told = _added([row.core_hours for row in measured])
+        core_hours = _added([row.core_hours for row in measured])
         cpus = " and ".join(sorted({row.cpu for row in measured if row.cpu}))
         yield (
-            f"preparing the {len(measured)} that were sampled takes {told} core-hours of "
+            f"preparing the {len(measured)} that were sampled takes {core_hours} core-hours of "
             f"{cpus or 'this machine'}"
         )
     for reason, names in unknown.items():
-        named = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
-        yield f"what preparing {len(names)} takes is not known ({named}): {reason}"
+        shown = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+        yield f"what preparing {len(names)} takes is not known ({shown}): {reason}"
 
 
 def _added(ranges: Sequence[Range | None]) -> str:
-    known = [each for each in ranges if each is not None]
-    return ranged([sum(ends) for ends in zip(*known, strict=True)])
+    known_ranges = [each for each in ranges if each is not None]
+    return ranged([sum(ends) for ends in zip(*known_ranges, strict=True)])
 
 
 def ranged(ends: Sequence[float]) -> str:

@@ -70,17 +70,20 @@ def compile_program(
         ) from None
     from model.train.ahead import Ahead, TooLarge, lower_ahead
 
+    # Lowering is quick, compiling is not: so an outcome is kept under the digest of the
+    # lowered program, and whatever does not change the program does not compile again.
     lowered = lower_ahead(model, train, topology, tokens)
     program = "\n".join([version, str(topology), str(model.loss_chunk), lowered.text])
-    known = cache / f"{hashlib.sha256(program.encode()).hexdigest()}.json"
-    if known.is_file():
-        return Compiled(**json.loads(known.read_text()))
+    outcome_file = cache / f"{hashlib.sha256(program.encode()).hexdigest()}.json"
+    if outcome_file.is_file():
+        return Compiled(**json.loads(outcome_file.read_text()))
     started = time.monotonic()
     try:
         ahead: Ahead = lowered.compile()
+    # Too large is an answer, too: the compiler says how much memory it would need.
     except TooLarge as error:
         took = time.monotonic() - started
-        made = Compiled(
+        compiled = Compiled(
             memory_bytes=error.asked_bytes,
             compute_s=None,
             interconnect_s=None,
@@ -88,15 +91,17 @@ def compile_program(
             compile_s=took,
         )
     else:
-        made = Compiled(
+        compiled = Compiled(
             memory_bytes=ahead.peak_bytes,
             compute_s=ahead.cost.compute_s(topology),
             interconnect_s=ahead.cost.interconnect_s(topology, hidden=True),
             traffic_bytes=ahead.cost.traffic_bytes,
             compile_s=time.monotonic() - started,
         )
-    open_backend(str(cache)).put(known.name, json.dumps(dataclasses.asdict(made)).encode())
-    return made
+    open_backend(str(cache)).put(
+        outcome_file.name, json.dumps(dataclasses.asdict(compiled)).encode()
+    )
+    return compiled
 
 
 def by_formula(

@@ -22,7 +22,7 @@ _FORM = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept:
+class SavedEstimate:
     """A measured sample, as it is kept.
 
     Attributes:
@@ -47,18 +47,20 @@ class Samples:
         self._folder = store.state / _FOLDER
         self._scratch = store.cache
 
-    def find(self, step: Step) -> Kept | None:
+    def find(self, step: Step) -> SavedEstimate | None:
         """Returns the latest sample of a dataset; None if there is none."""
         path = self._path(step)
         if not path.is_file():
             return None
         raw = json.loads(path.read_text())
         ends = {name: Interval(*value) for name, value in raw["sample"].items() if _is_range(value)}
-        return Kept(
+        return SavedEstimate(
             asked=raw["asked"], cpu=raw["cpu"], sample=DatasetEstimate(**raw["sample"] | ends)
         )
 
-    def measure(self, step: Step, explanation: Explanation, count: int) -> tuple[Kept | None, str]:
+    def measure(
+        self, step: Step, explanation: Explanation, count: int
+    ) -> tuple[SavedEstimate | None, str]:
         """Measures and keeps a sample of a dataset; returns (sample, "") or (None, reason)."""
         spec = step.config
         raw = explanation.steps[step.inputs["raw"]].artifact
@@ -76,12 +78,15 @@ class Samples:
             )
         except (OSError, ValueError, RuntimeError) as error:
             return None, one_line_message(error)
-        kept = Kept(asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=found)
+        kept = SavedEstimate(
+            asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=found
+        )
         text = json.dumps(dataclasses.asdict(kept))
         open_backend(str(self._folder)).put(self._path(step).name, text.encode())
         return kept, ""
 
     def _path(self, step: Step) -> Path:
+        # A sample holds for the same raw files, settings, code and libraries, as a dataset does.
         depends = [
             _FORM,
             step.config,

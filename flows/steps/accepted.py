@@ -20,8 +20,8 @@ def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -
       replayed: the result that both codes agreed on; "" if they were not compared.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    said = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
-    text = json.dumps(said, indent=1)
+    note = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
+    text = json.dumps(note, indent=1)
     store.files.create_if_absent(_note(artifact.key, code), f"{text}\n".encode())
 
 
@@ -32,11 +32,11 @@ def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
 
 def accepted_codes(store: Store) -> dict[str, list[str]]:
     """Returns artifact key -> beginnings of the code digests that it was accepted for."""
-    found: dict[str, list[str]] = {}
+    codes: dict[str, list[str]] = {}
     for name in sorted(store.files.listing(ACCEPTED)):
         key, _, code = name.removesuffix(".json").rpartition("-as-")
-        found.setdefault(key, []).append(code)
-    return found
+        codes.setdefault(key, []).append(code)
+    return codes
 
 
 def _note(key: str, code: str) -> str:

@@ -39,9 +39,9 @@ class EventFile:
                 is_same = number == state.st_ino and start <= state.st_size
                 start = file.seek(start if is_same else 0)
                 text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]  # The rest of a line is still to come.
-            self._read[path] = state.st_ino, start + len(whole)
-            for row in map(json.loads, whole.splitlines()):
+            complete_lines = text[: text.rfind(b"\n") + 1]  # The rest of a line is still to come.
+            self._read[path] = state.st_ino, start + len(complete_lines)
+            for row in map(json.loads, complete_lines.splitlines()):
                 for name, value in scalars(row):
                     if (name, row["step"]) not in self._written:
                         self._written.add((name, row["step"]))
@@ -58,12 +58,12 @@ def _of_training(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield f"loss_at_budget/{row['budget']}", row["loss"]
     for name, value in row.items():
         if isinstance(value, dict):
-            yield from ((f"{name}/{part}", one) for part, one in value.items())
+            yield from ((f"{name}/{part}", number) for part, number in value.items())
         elif name not in ("step", "budget"):
             yield name, value
 
 
 def _of_watch(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields the point of a watch log's line: one task at one budget."""
-    found = "loss" if "loss" in row else "score"
-    yield f"watched_{found}/{row['task']}_{row['budget']}", row[found]
+    quantity = "loss" if "loss" in row else "score"
+    yield f"watched_{quantity}/{row['task']}_{row['budget']}", row[quantity]

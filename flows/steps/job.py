@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.steps.worker import Made, make_apart
+from flows.steps.worker import StepOutcome, make_apart
 from infra.progress import Progress
 from infra.store.backend import StoreBackend
 from infra.store.manifest import Recipe
@@ -44,7 +44,7 @@ class Report:
 
     step: str = ""
     progress: Progress | None = None
-    ends: list[Made] = dataclasses.field(default_factory=list)
+    ends: list[StepOutcome] = dataclasses.field(default_factory=list)
     is_ended: bool = False
 
     def write(self, files: StoreBackend, job: str) -> None:
@@ -60,7 +60,7 @@ class Report:
         except FileNotFoundError:
             return cls()
         progress = Progress(**raw["progress"]) if raw["progress"] else None
-        ends = [Made(**end) for end in raw["ends"]]
+        ends = [StepOutcome(**end) for end in raw["ends"]]
         return cls(step=raw["step"], progress=progress, ends=ends, is_ended=raw["is_ended"])
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     recipes, context = pickle.loads(work)
     report, written = Report(), 0.0
     for item in make_apart(uri, recipes, context, job, tuple(earlier)):
-        if isinstance(item, Made):
+        if isinstance(item, StepOutcome):
             report.ends.append(item)
             print(f"{item.name}: {item.traceback or item.error or 'done'}", flush=True)
         else:

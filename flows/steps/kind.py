@@ -5,8 +5,8 @@
     pieces = Step(kind="tokenizer", inputs={"data/0": texts}) … and from which other steps
 
 A step runs once its inputs are artifacts of the store. Then its `Recipe` is known: the contents of
-the inputs, the config, the seed, and the code that `make` can reach (`flows.steps.code`). `make`
-sees a `Work`: folders to read and one to write. The files that it leaves there become an
+the inputs, the config, the seed, and the code that `make` can reach (`infra.source_code`). `make`
+sees a `StepContext`: folders to read and one to write. The files that it leaves there become an
 artifact, found again by its recipe.
 """
 
@@ -30,7 +30,7 @@ from infra.store.store import Artifact, Store
 T = TypeVar("T")
 
 
-class Work:
+class StepContext:
     """The folders and settings of one step while it runs.
 
     Attributes:
@@ -77,9 +77,9 @@ class Work:
         self._adopt = adopt
         self.cache = store.cache
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
-        self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
-        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.uri)
-        self.stored: Mapping[str, str] = _WhenAsked(
+        self.inputs: Mapping[str, Path] = _LazyInputs(read, lambda artifact: artifact.path)
+        self.places: Mapping[str, str] = _LazyInputs(read, lambda artifact: artifact.uri)
+        self.stored: Mapping[str, str] = _LazyInputs(
             read, lambda artifact: f"{artifact.files.uri}/{artifact.folder}"
         )
         self.artifacts = read
@@ -120,20 +120,27 @@ class Work:
         recipe, store = self._recipe, self._store
         config = redact(json.loads(canonical_json(recipe.config)))  # The form of manifests.
         wanted = config, recipe.seed, recipe.code, dict(recipe.libraries)
-        alike = []
+        candidates = []
+        # The key's end is the code's digest: most artifacts are ruled out without reading them.
         for key in store.keys(recipe.kind):
             if key.endswith(recipe.code_suffix):
                 with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
-                    found = store.get_cached(key)
-                    known = found.manifest
-                    if (known.config, known.seed, known.code, known.libraries) == wanted:
-                        alike.append(found)
-        newest = sorted(alike, key=lambda artifact: artifact.manifest.started, reverse=True)
-        whole = next((artifact for artifact in newest if store.has_all_files(artifact)), None)
-        return None if whole is None else (store.uri, whole.folder)
+                    artifact = store.get_cached(key)
+                    manifest = artifact.manifest
+                    if (
+                        manifest.config,
+                        manifest.seed,
+                        manifest.code,
+                        manifest.libraries,
+                    ) == wanted:
+                        candidates.append(artifact)
+        # A damaged artifact is passed over for the next older one.
+        newest = sorted(candidates, key=lambda artifact: artifact.manifest.started, reverse=True)
+        complete = next((artifact for artifact in newest if store.has_all_files(artifact)), None)
+        return None if complete is None else (store.uri, complete.folder)
 
 
-class _WhenAsked(Mapping[str, T]):
+class _LazyInputs(Mapping[str, T]):
     """Role -> a value of the input artifact that may cost a copy, computed on access."""
 
     def __init__(self, read: Mapping[str, Artifact], give: Callable[[Artifact], T]) -> None:
@@ -157,7 +164,7 @@ class Kind:
       name: "dataset", "checkpoint", ...
       make: writes the artifact into `work.out`, yielding progress; the heavy imports are inside.
       libraries: distributions whose version can change those bytes; part of the identity.
-      stop: modules that are no part of the code of `make`; see `code.Tree.reach`.
+      stop: modules that are no part of the code of `make`; see `infra.source_code.Tree.reach`.
       also: function from the config, as plain values, to modules that belong to the code although
         nothing that `make` reaches imports them.
       functions: function from the config, as plain values, to the functions that it names, as
@@ -171,13 +178,15 @@ class Kind:
     """
 
     name: str
-    make: Callable[[Work], Iterator[Progress]]
+    make: Callable[[StepContext], Iterator[Progress]]
     libraries: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
     functions: Callable[[Any], Iterable[str]] | None = None
-    make_together: Callable[[Sequence[Work]], Iterator[Progress]] | None = None
-    make_piece: Callable[[Sequence[Work], int, int], Generator[Progress, None, bytes]] | None = None
+    make_together: Callable[[Sequence[StepContext]], Iterator[Progress]] | None = None
+    make_piece: (
+        Callable[[Sequence[StepContext], int, int], Generator[Progress, None, bytes]] | None
+    ) = None
     alike: Callable[[Any], Any] = lambda config: config
 
     def own_modules(self, config: Any) -> tuple[str, ...]:
@@ -189,8 +198,8 @@ class Kind:
 
 @functools.lru_cache(4096)
 def _own_modules(functions: Callable[[Any], Iterable[str]], config: str) -> tuple[str, ...]:
-    named = map(module_reference, functions(json.loads(config)))
-    return tuple(found[0] for found in named if found)
+    references = map(module_reference, functions(json.loads(config)))
+    return tuple(reference[0] for reference in references if reference)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

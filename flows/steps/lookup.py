@@ -15,7 +15,7 @@ State = Literal["reused", "let go", "accepted", "stale", "missing"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
+class StepLookup:
     """A step whose inputs are known, and its artifact in the store.
 
     Attributes:
@@ -39,7 +39,7 @@ def look_up(
     source: str = "",
     pin: Callable[..., None] = lambda *keys: None,
     before: Store | None = None,
-) -> Found:
+) -> StepLookup:
     """Looks a step up in the store.
 
     Args:
@@ -67,18 +67,18 @@ def look_up(
     # Pinned before it is looked for: otherwise gc could delete it in between.
     pin(recipe.key)
     if artifact := store.find(recipe.key):
-        return Found(recipe=recipe, state="reused", artifact=artifact)
+        return StepLookup(recipe=recipe, state="reused", artifact=artifact)
     if artifact := store.find_pruned(recipe.key):
-        return Found(recipe=recipe, state="let go", artifact=artifact)
-    others = (before or store).artifacts_of_identity(recipe.identity)
-    pin(*(artifact.key for artifact in others))
-    others = [artifact for artifact in others if store.find(artifact.key)]
-    for artifact in others:
+        return StepLookup(recipe=recipe, state="let go", artifact=artifact)
+    other_artifacts = (before or store).artifacts_of_identity(recipe.identity)
+    pin(*(artifact.key for artifact in other_artifacts))
+    other_artifacts = [artifact for artifact in other_artifacts if store.find(artifact.key)]
+    for artifact in other_artifacts:
         if is_accepted(store, artifact, recipe.code):
-            return Found(recipe=recipe, state="accepted", artifact=artifact)
-    if others:
-        return Found(recipe=recipe, state="stale", artifact=others[0])
-    return Found(recipe=recipe, state="missing", artifact=None)
+            return StepLookup(recipe=recipe, state="accepted", artifact=artifact)
+    if other_artifacts:
+        return StepLookup(recipe=recipe, state="stale", artifact=other_artifacts[0])
+    return StepLookup(recipe=recipe, state="missing", artifact=None)
 
 
 def device_seconds(artifact: Artifact) -> float:

@@ -19,10 +19,9 @@ import pickle
 import sys
 import traceback
 
-from flows.steps.code import code_sha256
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
-from flows.steps.own_code import take_over
-from flows.steps.worker import OtherCodeError, bind
+from flows.steps.own_code import install_user_code
+from flows.steps.worker import OtherCodeError, import_step_code
 from infra.errors import one_line_message
 from infra.gang.launcher import launcher_rank, rendezvous
 from infra.gang.local import exit_on_stdin_close
@@ -34,6 +33,7 @@ from infra.gang.messages import (
     write_exit_code,
     write_failure_reason,
 )
+from infra.source_code import code_sha256
 from infra.store.stored_folder import open_backend
 
 _HEARTBEAT = 10
@@ -91,8 +91,10 @@ def _run(asked: argparse.Namespace) -> int:
     writer = ProgressWriter(asked.supervised)
     try:
         stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
-        take_over(stage.own)
+        install_user_code(stage.own)
         _check_code(stage)
+        # Code is checked before members meet: a wrong checkout on one host fails at once, and not
+        # after all have waited for one another.
         coordinator = asked.coordinator or rendezvous(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
@@ -102,6 +104,7 @@ def _run(asked: argparse.Namespace) -> int:
         for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
             if asked.rank == 0:
                 writer.write(progress)
+        # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
         return 0
     except Preempted:
@@ -166,7 +169,7 @@ def _is_of_runtime(error: BaseException | None) -> bool:
 
 def _check_code(stage: Stage) -> None:
     """Refuses other code than the supervisor's: the artifact's key would state the wrong code."""
-    here = code_sha256(bind(CHECKPOINT.name, stage.spec))
+    here = code_sha256(import_step_code(CHECKPOINT.name, stage.spec))
     if here != stage.code:
         raise OtherCodeError(
             f"the stage must be trained with code {stage.code[:8]}, but this process has "

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.steps.code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
 from infra.references import (
     add_sources,
     entry_points,
@@ -31,6 +30,7 @@ from infra.references import (
     load_reference,
     module_reference,
 )
+from infra.source_code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
 from infra.store.environment import PACKAGES
 from pipelines.sources.own_source import OwnSource
 
@@ -55,8 +55,8 @@ def named(reference: str, group: str) -> str:
         path, name = file[0].absolute(), file[1]
         _add(path.parent, _module_of(path))
         canonical = f"{path.stem}:{name}"
-    elif found := module_reference(reference):
-        canonical, (module, _) = reference, found
+    elif module_and_name := module_reference(reference):
+        canonical, (module, _) = reference, module_and_name
         top = module.partition(".")[0]
         if top not in _OURS and (folder := _folder_of(top)):
             _add(folder, module)
@@ -64,17 +64,19 @@ def named(reference: str, group: str) -> str:
         raise ValueError(
             f"a function must be named as file.py:function or module:function, got {reference!r}."
         )
-    if not callable(found := load_reference(canonical)) and not hasattr(found, "score"):
-        raise ValueError(f"{canonical} must be a function or a class, got {found!r:.60}.")
+    if not callable(module_and_name := load_reference(canonical)) and not hasattr(
+        module_and_name, "score"
+    ):
+        raise ValueError(f"{canonical} must be a function or a class, got {module_and_name!r:.60}.")
     return canonical
 
 
-def take_over(files: Mapping[str, bytes]) -> None:
+def install_user_code(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
-    own = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
-    if not own.keys() <= checkout().files.keys():
-        add_sources(_relative(own))
-        add_own(own)
+    user_files = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
+    if not user_files.keys() <= checkout().files.keys():
+        add_sources(_relative(user_files))
+        add_own(user_files)
 
 
 def is_taken(files: Mapping[str, bytes]) -> bool:
@@ -92,7 +94,7 @@ def with_code(reader: str | OwnSource) -> str | OwnSource:
 
 
 def own_files(modules: Iterable[str]) -> dict[str, bytes]:
-    """Returns path -> bytes of the user's own files that some modules reach, for `take_over`."""
+    """Returns path -> bytes of the user's files that modules reach, for `install_user_code`."""
     tree = checkout()
     return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
 
@@ -115,12 +117,14 @@ def libraries(module: str) -> dict[str, str]:
     """
     tree = checkout()
     tops = {module.partition(".")[0]}
-    for own in filter(tree.is_own, tree.reach([module])):
-        tops |= {name.partition(".")[0] for name in read_module(tree.text(own)).names}
+    for module_name in filter(tree.is_own, tree.reach([module])):
+        tops |= {name.partition(".")[0] for name in read_module(tree.text(module_name)).names}
     distributions = importlib.metadata.packages_distributions()
-    found = {name for top in tops - _OURS for name in distributions.get(top, ())}
+    distributions_used = {name for top in tops - _OURS for name in distributions.get(top, ())}
     return {
-        name: importlib.metadata.version(name) for name in sorted(found) if name not in PACKAGES
+        name: importlib.metadata.version(name)
+        for name in sorted(distributions_used)
+        if name not in PACKAGES
     }
 
 
@@ -154,6 +158,7 @@ def _add(folder: Path, module: str) -> None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # At the end, where it hides no module of ours.
         importlib.invalidate_caches()
+    # A file `numbers.py` would import as Python's own `numbers`: refused, not guessed at.
     top = module.partition(".")[0]
     if _folder_of(top) != folder:
         spec = importlib.util.find_spec(top)
@@ -161,6 +166,10 @@ def _add(folder: Path, module: str) -> None:
             f"{folder / top} has the name of another module, {spec and spec.origin}; rename it."
         )
     files: dict[str, bytes] = {}
+    # From the named module, follow imports for as long as they stay in its folder:
+    #
+    #   my_metric.py ─▶ my_words.py ─▶ numpy (installed: stop)
+    #                └▶ model.eval.… (ours: stop, part of the checkout's tree)
     waiting, seen = [module], set[str]()
     while waiting:
         name = waiting.pop()
@@ -175,6 +184,7 @@ def _add(folder: Path, module: str) -> None:
         if path is None or _folder_of(top) != folder:
             continue
         data = path.read_bytes()
+        # Its place in the source tree of the run, which workers import from.
         place = f"{OWN}/{path.relative_to(folder).as_posix()}"
         try:
             names = read_module(data).names_in(name, place)
@@ -187,5 +197,6 @@ def _add(folder: Path, module: str) -> None:
             )
         files[place] = data
         waiting += names
+    # Added only now: a folder with one file that is refused adds nothing.
     add_own(files)
     checkout().reach([module])  # Raises if its code cannot be determined.

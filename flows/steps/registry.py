@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 from typing import Any
 
-from flows.steps.code import Tree, checkout, code_sha256
 from flows.steps.kind import Kind
 from flows.steps.kinds.chance import CHANCE
 from flows.steps.kinds.checkpoint import CHECKPOINT
@@ -21,6 +20,7 @@ from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
 from flows.steps.own_code import libraries
+from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
 
 KINDS: dict[str, Kind] = {
@@ -65,13 +65,13 @@ def own_modules(kind: str, config: Any) -> tuple[str, ...]:
 
 def _also(kind: str, config: Any) -> tuple[str, ...]:
     also = KINDS[kind].also
-    found = tuple(also(json.loads(settings_json(config)))) if also else ()
-    return found + own_modules(kind, config)
+    modules = tuple(also(json.loads(settings_json(config)))) if also else ()
+    return modules + own_modules(kind, config)
 
 
 def _reach(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
-    found = KINDS[kind]
-    return tree.reach([found.make.__module__, *also], stop=found.stop)
+    step_kind = KINDS[kind]
+    return tree.reach([step_kind.make.__module__, *also], stop=step_kind.stop)
 
 
 @functools.cache
@@ -81,16 +81,16 @@ def _digest(kind: str, also: tuple[str, ...]) -> str:
 
 def libraries_of(kind: str, config: Any) -> dict[str, str]:
     """Returns name -> installed version of the libraries that decide the bytes of a step."""
-    found = dict(_libraries(kind))
+    versions = dict(_libraries(kind))
     for module in own_modules(kind, config):
-        found |= libraries(module)
-    return found
+        versions |= libraries(module)
+    return versions
 
 
 @functools.cache
 def _libraries(kind: str) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in KINDS[kind].libraries:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # No decord on ARM.
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions

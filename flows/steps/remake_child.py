@@ -15,11 +15,11 @@ def main() -> None:
     """Commits the step's artifact to the store; writes a JSON line with its key, or the error."""
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
-    from flows.steps.worker import Made, make
+    from flows.steps.worker import StepOutcome, make
 
     recipe = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     for item in make(sys.argv[1], [recipe], json.loads(sys.argv[2])):
-        if isinstance(item, Made):
+        if isinstance(item, StepOutcome):
             print(json.dumps({"key": recipe.key, "error": item.error}), file=told, flush=True)
     # A normal exit may hang: it waits for JAX's threads.
     sys.stderr.flush()

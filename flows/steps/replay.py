@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps import remake_child, replay_child
-from flows.steps.code import OWN
+from infra.source_code import OWN
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
@@ -41,12 +41,12 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
     """
     with _child(replay_child.__file__, [store.uri], tree, recipe) as (child, errors):
         lines: list[str] = []
-        for told in _lines(child):
-            if "content" in told:
-                return *lines, f"contents {told['content']}"
-            if not math.isnan(told["loss"]):
-                lines.append(f"loss {told['loss']!r} after {told['done']} updates")
-                if told["done"] >= units:
+        for report in _lines(child):
+            if "content" in report:
+                return *lines, f"contents {report['content']}"
+            if not math.isnan(report["loss"]):
+                lines.append(f"loss {report['loss']!r} after {report['done']} updates")
+                if report["done"] >= units:
                     return tuple(lines)
         raise _failed(child, errors)
 
@@ -72,10 +72,10 @@ def remake(
     """
     words = [store.uri, json.dumps(dict(context))]
     with _child(remake_child.__file__, words, tree, recipe, variables) as (child, errors):
-        for told in _lines(child):
-            if told["error"]:
-                raise ReplayError(told["error"])
-            return store.get(told["key"])
+        for report in _lines(child):
+            if report["error"]:
+                raise ReplayError(report["error"])
+            return store.get(report["key"])
         raise _failed(child, errors)
 
 

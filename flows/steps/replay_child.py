@@ -17,7 +17,7 @@ def main() -> None:
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     store, folder = sys.argv[1], Path(sys.argv[2])
-    from flows.steps.kind import Work
+    from flows.steps.kind import StepContext
     from flows.steps.registry import KINDS
     from infra.store.digest import file_sha256, listing_sha256
     from infra.store.store import Store
@@ -26,7 +26,7 @@ def main() -> None:
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir()
     scratch.mkdir()
-    work = Work(recipe, Store(store), out, scratch)
+    work = StepContext(recipe, Store(store), out, scratch)
     for progress in KINDS[recipe.kind].make(work):
         print(json.dumps({"done": progress.done, "loss": progress.loss}), file=told, flush=True)
     files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}

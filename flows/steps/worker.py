@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from infra.errors import one_line_message
 from infra.progress import Progress
 from infra.store.compiled_programs import share_compiled_programs
@@ -26,7 +26,7 @@ _NOTED_EVERY = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
+class StepOutcome:
     """The outcome of one step.
 
     Attributes:
@@ -54,7 +54,7 @@ def make(
     context: Mapping[str, Any],
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes steps one after the other; yields (step, its progress) and the outcome of each step.
 
     An artifact already committed is not made again, and a step that fails does not stop the others.
@@ -72,17 +72,17 @@ def make(
     """
     opened = Store(store)
     for group in _groups(recipes):
-        told: set[str] = set()
+        reported: set[str] = set()
         try:
             for item in _make(opened, group, context, token, lost):
-                if isinstance(item, Made):
-                    told.add(item.name)
+                if isinstance(item, StepOutcome):
+                    reported.add(item.name)
                 yield item
         except Exception as error:  # As text: not every exception survives pickling.
             reason, where = one_line_message(error), traceback.format_exc()
             for recipe in group:
-                if recipe.name not in told:
-                    yield Made(name=recipe.name, error=reason, traceback=where)
+                if recipe.name not in reported:
+                    yield StepOutcome(name=recipe.name, error=reason, traceback=where)
 
 
 def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
@@ -93,6 +93,7 @@ def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     for recipe in recipes:
         kind = KINDS[recipe.kind]
         alike = (recipe.kind, recipe.inputs, kind.alike(recipe.config), recipe.seed, recipe.code)
+        # Kinds that cannot be made together get their own key into the digest: a group of one.
         alone = "" if kind.make_together else recipe.key
         groups.setdefault(value_sha256([alone, *alike]), []).append(recipe)
     return list(groups.values())
@@ -104,7 +105,7 @@ def make_apart(
     context: Mapping[str, Any],
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Does as `make`, in a process that does nothing else and has not imported JAX yet.
 
     Processes of one machine share the programs that they compile. After `context["closes"]`
@@ -114,8 +115,9 @@ def make_apart(
     """
     closes, piece = context.get("closes", math.inf), context.get("piece")
     context = {name: value for name, value in context.items() if name not in ("closes", "piece")}
+    # The window may have closed while this call waited for a free worker.
     if time.time() >= closes:
-        yield from (Made(name=recipe.name, held=True) for recipe in recipes)
+        yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
         return
     share_compiled_programs(Store(store).cache("jax"))
     if piece is not None:
@@ -126,7 +128,7 @@ def make_apart(
 
 def _make_piece(
     store: Store, recipes: Sequence[Recipe], number: int, num_pieces: int
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes one piece of every group that is made in pieces; a piece that exists is kept.
 
     No lease is taken: two processes that make the same piece get the same result.
@@ -144,7 +146,9 @@ def _make_piece(
                     _take_over_own(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
-                making = make_piece([Work(r, store, out, out) for r in group], number, num_pieces)
+                making = make_piece(
+                    [StepContext(r, store, out, out) for r in group], number, num_pieces
+                )
                 # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
@@ -154,7 +158,7 @@ def _make_piece(
                         store.volatile.put(name, took.encode() + end.value)
                         break
         except Exception as error:  # As text, as in `make`.
-            yield Made(
+            yield StepOutcome(
                 name=group[0].name, error=one_line_message(error), traceback=traceback.format_exc()
             )
 
@@ -168,14 +172,14 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
 def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
-    there = sorted(store.volatile.listing(folder))
+    names = sorted(store.volatile.listing(folder))
     # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
     # with most pieces made is taken.
-    ways = {name.partition("-of-")[2] for name in there}
-    chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in there), default="")
-    told = [store.volatile.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
-    seconds = sum(float(text.partition(b"\n")[0]) for text in told)
-    return [text.partition(b"\n")[2] for text in told], seconds
+    ways = {name.partition("-of-")[2] for name in names}
+    chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in names), default="")
+    texts = [store.volatile.read(f"{folder}/{n}") for n in names if n.endswith(f"-of-{chosen}")]
+    seconds = sum(float(text.partition(b"\n")[0]) for text in texts)
+    return [text.partition(b"\n")[2] for text in texts], seconds
 
 
 def _make(
@@ -184,51 +188,60 @@ def _make(
     context: Mapping[str, Any],
     token: str | None,
     lost: Collection[str],
-) -> Iterator[tuple[str, Progress] | Made]:
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes a group of steps together; yields as `make` does."""
     from flows.steps.registry import KINDS
 
+    # All of a group are held until the last one is committed, so the order is:
+    #
+    #   take over code, check it ─▶ lease ─▶ there already? ─▶ attempt ─▶ make ─▶ commit each
     kind = KINDS[group[0].kind]
     with contextlib.ExitStack() as held:
-        begun: list[tuple[Work, Attempt, Scratch]] = []
+        begun: list[tuple[StepContext, Attempt, Scratch]] = []
         for recipe in sorted(
             group, key=lambda recipe: recipe.key
         ):  # Same order everywhere: no deadlock.
             _take_over_own(store, recipe)
             _check_code(store, recipe)
             scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
+            # Looked up under the lease: another holder may have committed while we waited for it.
             if store.find(recipe.key):
-                yield Made(name=recipe.name, reused=True)
+                yield StepOutcome(name=recipe.name, reused=True)
             else:
                 begun.append((*_begin(store, recipe, scratch, context), scratch))
         if not begun:
             return
+        # The group shares the first member's scratch, where its progress and its clock are kept.
         works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
         clock = _Clock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
+        # Pieces that parallel jobs made are part of the work, and so is the time they took.
         if kind.make_piece is not None:
             works[0].pieces, seconds = _pieces(store, group)
             earlier += seconds
         for progress in together(works) if together else kind.make(works[0]):
             clock.note()
+            # Copied to the store, so that another machine can resume from here.
             if progress.resumable:
                 scratch.save()
             yield group[0].name, progress
-        for work, attempt, own in begun:
+        for work, attempt, step_scratch in begun:
+            # Everything was made in one go; each artifact is charged its equal share of the time.
             attempt.earlier_seconds, attempt.share = earlier, 1 / len(begun)
             attempt.counts, attempt.content = work.counts, work.content
             attempt.accelerator = work.accelerator
             attempt.commit(context)
-            own.clear()
-            yield Made(name=attempt.step.name)
+            # Progress is of no use once the artifact is committed; before that it must stay.
+            step_scratch.clear()
+            yield StepOutcome(name=attempt.step.name)
 
 
 def _begin(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
-) -> tuple[Work, Attempt]:
+) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
     attempt = Attempt(store, recipe)
-    work = Work(
+    work = StepContext(
         recipe,
         store,
         attempt.path,
@@ -260,14 +273,14 @@ class _Clock:
             partial.replace(self._path)
 
 
-def bind(kind: str, config: Any) -> dict[str, str]:
+def import_step_code(kind: str, config: Any) -> dict[str, str]:
     """Imports the code of a kind, and returns module -> digest of what was imported.
 
     Afterwards an edit of a file does not affect this process. Before, it would: imports are inside
     functions, and a study may run for days before it reaches one.
     """
-    from flows.steps.code import checkout, read_checkout
     from flows.steps.registry import code_of
+    from infra.source_code import checkout, read_checkout
 
     reached = code_of(kind, config, checkout())
     if any(module not in sys.modules for module in reached):
@@ -280,32 +293,34 @@ def bind(kind: str, config: Any) -> dict[str, str]:
 
 def _take_over_own(store: Store, recipe: Recipe) -> None:
     """Takes the user's own code over from the sources of the run, if this process lacks it."""
-    from flows.steps.code import checkout
-    from flows.steps.own_code import take_over
+    from flows.steps.own_code import install_user_code
     from flows.steps.registry import own_modules
+    from infra.source_code import checkout
 
     if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
-        take_over(store.open_source(recipe.source))
+        install_user_code(store.open_source(recipe.source))
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code or libraries than its key states."""
-    from flows.steps.code import Tree, code_sha256
     from flows.steps.own_code import libraries
     from flows.steps.registry import code_of, own_modules
+    from infra.source_code import Tree, code_sha256
 
+    # Library versions first: the error can name a version, but of a digest only that it differs.
     for module in own_modules(recipe.kind, recipe.config):
         for name, version in libraries(module).items():
-            if (asked := recipe.libraries.get(name)) != version:
+            if (wanted := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(
-                    f"step {recipe.name!r} must be made with {name} {asked}, but this process has "
+                    f"step {recipe.name!r} must be made with {name} {wanted}, but this process has "
                     f"{version}; install the same version."
                 )
-    here = bind(recipe.kind, recipe.config)
-    if recipe.code == code_sha256(here):
+    modules = import_step_code(recipe.kind, recipe.config)
+    if recipe.code == code_sha256(modules):
         return
-    asked = code_of(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
-    differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
+    wanted = code_of(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
+    # Only on this failing path is the asked code read, to name the modules that differ.
+    differ = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "
         f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same "

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from flows.steps import worker
 from flows.steps.job import Report, command
-from flows.steps.worker import Made
+from flows.steps.worker import StepOutcome
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
 from infra.ray.errors import RayWorkerLostError
@@ -50,7 +50,7 @@ class Workers(Protocol):
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | Made | Joined]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome | Joined]:
         """Makes the missing steps of a job; yields progress and outcomes, as `worker.make` does.
 
         Args:
@@ -92,7 +92,7 @@ class LocalWorkers:
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | Made]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome]:
         """See `Workers.make`."""
         token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
         try:
@@ -137,7 +137,7 @@ class JobWorkers:
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | Made | Joined]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome | Joined]:
         """See `Workers.make`."""
         # The store is part of the name: the same step in another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
@@ -154,6 +154,7 @@ class JobWorkers:
                 self._jobs[work] = job
             return job
 
+        # The report grows while the job runs; `told` of its outcomes were yielded already.
         job, told = submit(), 0
         if job.reattached:
             yield Joined(job=job.id)
@@ -181,7 +182,7 @@ class JobWorkers:
         made = {end.name for end in report.ends}
         for recipe in recipes:  # A joined job may not have been asked for all of them.
             if recipe.name not in made and self._store.find(recipe.key):
-                yield Made(name=recipe.name, reused=True)
+                yield StepOutcome(name=recipe.name, reused=True)
 
     def cancel(self) -> None:
         """See `Workers.cancel`."""

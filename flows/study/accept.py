@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from flows.steps.accepted import accept
-from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest
 from flows.steps.replay import ReplayError, replay
 from flows.study.explain import Explanation
 from infra.errors import ConfigError
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
@@ -39,18 +39,18 @@ def accept_stale(
             f"STEP must be the name of a step of the study, or the key of a stale artifact, got "
             f"{name!r}; `parcel run --explain` lists them."
         )
-    named = by_key or [step for node in nodes for step in node.steps if step in keys]
-    if not named:
+    steps = by_key or [step for node in nodes for step in node.steps if step in keys]
+    if not steps:
         raise ConfigError(
             f"STEP {name!r} is not stale; `parcel run --explain` lists the stale steps."
         )
-    for step in named:
+    for step in steps:
         artifact = keys[step]
         assert artifact is not None
         agreed = _agreed(store, step, artifact, units) if units else ""
         accept(store, artifact, code_digest(step.kind, step.config), replayed=agreed)
-        told = f"; both codes give {agreed}" if agreed else ""
-        yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started}{told})"
+        agreement = f"; both codes give {agreed}" if agreed else ""
+        yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started}{agreement})"
 
 
 def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:

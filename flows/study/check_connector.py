@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flows.config.load import load
-from flows.config.own import connector_named
+from flows.config.references import connector_named
 from infra.errors import ConfigError
 from model.connector.contract import Finding
 from model.connector.contract import check as check_promises

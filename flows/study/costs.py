@@ -18,14 +18,14 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
         transfer = config.transfers[row.benchmark]
         text_len = transfer.eval_text_len or transfer.train.text_len
         alike.setdefault((num_images_of(config, row.benchmark), text_len), []).append(name)
-    found = []
+    costs = []
     for method in config.methods:
         model = config.model_of(method, transfer=True)
         for (num_images, text_len), rows in alike.items():
             prompt = flops.Modality(name="", num_images=num_images, text_tokens=text_len)
             for budget in config.budgets_of(method):
                 cost = flops.row(model, budget, prompt)
-                found.append(
+                costs.append(
                     Cost(
                         benchmarks=tuple(rows),
                         method=method,
@@ -35,7 +35,7 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
                         kv_mb=cost.kv_mb,
                     )
                 )
-    return tuple(found)
+    return tuple(costs)
 
 
 def num_images_of(config: StudyConfig, name: str) -> int:

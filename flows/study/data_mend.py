@@ -6,12 +6,12 @@ from pathlib import Path
 import pydantic
 
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import look_up
 from flows.study.graph import raw_files_spec
 from infra.errors import ConfigError
+from infra.source_code import checkout
 from infra.store.pins import Pin
 from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store
@@ -47,6 +47,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
             f"dataset must be made from files of yours, got {before.key}: its corpus is drawn, and "
             f"nothing of it can be repaired."
         )
+    # The same two steps that `parcel run` has, with the files as they are now.
     spec = pydantic.TypeAdapter(DatasetSpec).validate_python(before.manifest.config)
     files = Step(
         kind="raw_files",
@@ -61,39 +62,40 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
         inputs={"raw": files},
         location=data_root,
     )
+    # Pinned: the old dataset's shards are re-used, and a gc meanwhile must not delete them.
     with opened.pin_run(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
-        noted = _made(opened, files, {}, pin)
-        after = _made(opened, dataset, {"raw": noted}, pin)
-    yield from _told(before, after)
+        noted = _find_or_make(opened, files, {}, pin)
+        after = _find_or_make(opened, dataset, {"raw": noted}, pin)
+    yield from _describe_mended(before, after)
 
 
 def _dataset(store: Store, name: str) -> Artifact:
     try:
-        found = store.resolve(name)
+        artifact = store.resolve(name)
     except KeyError as error:
         raise ConfigError(f"dataset must be an artifact of {store.uri}: {error.args[0]}") from None
-    if found.manifest.kind != "dataset":
+    if artifact.manifest.kind != "dataset":
         raise ConfigError(
-            f"dataset must be a prepared dataset, got {found.key}; the next `parcel run` remakes "
-            f"what is made from a mended dataset."
+            f"dataset must be a prepared dataset, got {artifact.key}; the next `parcel run` "
+            f"remakes what is made from a mended dataset."
         )
-    return found
+    return artifact
 
 
-def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
+def _find_or_make(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
     """Returns the artifact of a step, and makes it in this process if the store has none."""
     source = store.save_source(checkout().files)
-    found = look_up(store, step, inputs, set(), source=source, pin=pin.add)
-    if found.artifact is not None and found.state in ("reused", "accepted"):
-        return found.artifact
-    for item in worker.make(store.uri, [found.recipe], {}):
-        if isinstance(item, worker.Made) and item.error:
+    lookup = look_up(store, step, inputs, set(), source=source, pin=pin.add)
+    if lookup.artifact is not None and lookup.state in ("reused", "accepted"):
+        return lookup.artifact
+    for item in worker.make(store.uri, [lookup.recipe], {}):
+        if isinstance(item, worker.StepOutcome) and item.error:
             raise RuntimeError(f"{item.name}: {item.error}")
-    return store.get(found.recipe.key)
+    return store.get(lookup.recipe.key)
 
 
-def _told(before: Artifact, after: Artifact) -> Iterator[str]:
+def _describe_mended(before: Artifact, after: Artifact) -> Iterator[str]:
     was, now = (Dataset(artifact.uri) for artifact in (before, after))
     yield f"{before.key}: {_counts(was)}"
     if after.key == before.key:
@@ -105,10 +107,10 @@ def _told(before: Artifact, after: Artifact) -> Iterator[str]:
     reused = f"{counts.get('reused_shards', 0)} of {shards} shards re-used"
     yield f"{after.key}: {_counts(now)}; {reused}"
     rejected = {reject.id for reject in now.rejects()}
-    known = {reject.id for reject in was.rejects()}
+    rejected_before = {reject.id for reject in was.rejects()}
     yield from _listed("mended", [r for r in was.rejects() if r.id not in rejected])
-    yield from _listed("still rejected", [r for r in now.rejects() if r.id in known])
-    yield from _listed("newly rejected", [r for r in now.rejects() if r.id not in known])
+    yield from _listed("still rejected", [r for r in now.rejects() if r.id in rejected_before])
+    yield from _listed("newly rejected", [r for r in now.rejects() if r.id not in rejected_before])
 
 
 def _counts(dataset: Dataset) -> str:

@@ -12,12 +12,12 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from flows.config.own import CONNECTORS
+from flows.config.references import CONNECTORS
 from flows.config.server_limits import check_commands, limits
 from flows.config.study import StudyConfig
-from flows.study.allowance import Allowance
-from flows.study.form import deployments_of, described, told_of_next
-from flows.study.sweep import Firing
+from flows.study.form import deployments_of, describe_next_sweep, described
+from flows.study.sweep import SweepRun
+from flows.study.sweep_limits import SweepLimits
 from infra.errors import ConfigError
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
@@ -90,14 +90,15 @@ def _register(
     times: CronSchedule | None,
     alerts: Alerts,
 ) -> Iterator[str]:
-    there = find_pool(client, target.pool, target.kind)
-    kind = cast(PoolType, there.type) if there else target.kind or "process"
+    existing_pool = find_pool(client, target.pool, target.kind)
+    kind = cast(PoolType, existing_pool.type) if existing_pool else target.kind or "process"
+    # What the runs may use is checked before anything changes on the server.
     _check_pool(kind, target, store)
     check_code(kind, config, target)
     if not target.any_runner:
         check_commands(config)
-    pool = there or make_pool(client, target.pool, kind)
-    yield f"work pool {pool.name}: {'there' if there else 'new'}, {kind}"
+    pool = existing_pool or make_pool(client, target.pool, kind)
+    yield f"work pool {pool.name}: {'there' if existing_pool else 'new'}, {kind}"
     allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
     variables = {**target.variables, "env": {**_RUNS, **allowed, **target.environment}}
     if target.image is not None:
@@ -113,12 +114,12 @@ def _register(
         work_pool_name=pool.name,
         job_variables=variables,
     ):
-        own = times if deployment.flow_name == "study" else None
-        known, changed = register(client, deployment, own)
+        cron_schedule = times if deployment.flow_name == "study" else None
+        row, changed = register(client, deployment, cron_schedule)
         yield f"deployment {deployment.full_name}: {', '.join(changed) or 'unchanged'}"
-        for name, how in register_alerts(client, deployment.full_name, known, alerts).items():
+        for name, how in register_alerts(client, deployment.full_name, row, alerts).items():
             yield f"alert {name}: {how}"
-        yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{known}"
+        yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{row}"
     yield f"start a worker: prefect worker start --pool {pool.name}"
     yield f"and beside the server: parcel watch --store {store}"
 
@@ -132,8 +133,8 @@ def _store_of(store: str) -> str:
 
 def _check_paths(config: StudyConfig) -> None:
     """Checks that every path is absolute, since runs start in another folder."""
-    given = {"data_root": config.data_root, **config.given}
-    for key, path in given.items():
+    paths = {"data_root": config.data_root, **config.given}
+    for key, path in paths.items():
         if path is not None and "://" not in path and not PurePosixPath(path).is_absolute():
             raise ConfigError(
                 f"{key} must be an absolute path in a deployment, whose runs start in another "
@@ -173,14 +174,14 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
     """
     installed = {*KINDS, *entry_points(CONNECTORS).values()}
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
-    named = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
+    refs = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
     for view in config.resolutions:
-        named += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
+        refs += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
         watched = view.watch.sources if view.watch else ()
-        named += [(f"watch.sources.{i}.reader", one.reader) for i, one in enumerate(watched)]
+        refs += [(f"watch.sources.{i}.reader", source.reader) for i, source in enumerate(watched)]
         for name, entry in view.transfers.items():
-            named += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
-    for field, reference in named:
+            refs += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
+    for field, reference in refs:
         if not target.any_runner and (file_reference(reference) or module_reference(reference)):
             raise ConfigError(
                 f"--any-runner must be given for {field}: {reference} is code that a run brings; "
@@ -193,7 +194,7 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
             )
 
 
-def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
+def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
     """Sets the schedule on which a sweep fires, and yields lines on what changed.
 
     Args:
@@ -222,7 +223,7 @@ def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
             describe(deployment.id, described(firing))
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
-            yield from told_of_next(firing)
+            yield from describe_next_sweep(firing)
             yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
     except NoServerError as error:
         raise ConfigError(str(error)) from None

@@ -124,6 +124,7 @@ def _store(uri: str) -> Iterator[Finding]:
         )
         yield Finding(what="store", state="bad", told=one_line_message(error), cure=cure)
         return
+    # A store that loses or alters bytes shows here, before a study relies on it.
     if read != b"written by parcel doctor":
         yield Finding(
             what="store",
@@ -133,6 +134,7 @@ def _store(uri: str) -> Iterator[Finding]:
         )
     else:
         yield Finding(what="store", state="ok", told=f"{store.uri} can be read and written")
+    # Time at the store when it stored the file, against ours when it answered.
     off = abs(time.time() - modified / 1e9)
     if off > _SKEW:
         yield Finding(
@@ -152,6 +154,7 @@ def _store(uri: str) -> Iterator[Finding]:
 
 
 def _prefect(uri: str) -> Iterator[Finding]:
+    # A named server counts; without one, the server that `parcel serve` left a note of.
     named = os.environ.get("PREFECT_API_URL")
     if not named:
         try:
@@ -196,6 +199,7 @@ def _study(config: Any) -> Iterator[Finding]:
             told=told,
             cure="download published data with parcel data fetch" if bad else "",
         )
+    # Only a job server can be asked by HTTP; a head named by host:port cannot.
     address = config.compute.ray_address
     if address and address.startswith("http"):
         why = _why_silent(f"{address.rstrip('/')}/api/version")

@@ -16,16 +16,15 @@ from typing import Any, Literal, cast
 from flows.pages.lineage import page as lineage_page
 from flows.report.links import page_key
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.lookup import Found, device_seconds, look_up
+from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
-from flows.study import story
-from flows.study.allowance import Gate, HeldError
+from flows.study import run_log
 from flows.study.display import Display
-from flows.study.expected import Expected, Forecast
+from flows.study.eta import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
+from flows.study.sweep_limits import Admission, HeldError
 from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
@@ -33,6 +32,7 @@ from infra.prefect.live import Live
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
@@ -92,7 +92,7 @@ class Session:
     retries: int = 0
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
-    gate: Gate = dataclasses.field(default_factory=Gate)
+    gate: Admission = dataclasses.field(default_factory=Admission)
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -105,7 +105,7 @@ class Session:
         """Digest of this run's source tree, a copy of which is put in the store."""
         return self.store.save_source(checkout().files)
 
-    def look_up(self, step: Step) -> Found:
+    def look_up(self, step: Step) -> StepLookup:
         """Looks a step up in the store.
 
         Raises:
@@ -233,26 +233,27 @@ def _find(session: Session, node: Node) -> bool:
     """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
-    found: dict[Step, Artifact] = {}
+    artifacts: dict[Step, Artifact] = {}
     try:
         for step in node.steps:
-            if any(s not in found and s not in session.artifacts for s in step.inputs.values()):
+            if any(s not in artifacts and s not in session.artifacts for s in step.inputs.values()):
                 return False
             key = session.foreseen[step]
             artifact = session.view.find(key) or session.view.find_pruned(key)
             if artifact is None:
                 return False
-            found[step] = artifact
+            artifacts[step] = artifact
     except (OSError, ValueError):
         return False
-    session.artifacts.update(found)
-    session.accepted.update(found.keys() & session.kept)
+    session.artifacts.update(artifacts)
+    session.accepted.update(artifacts.keys() & session.kept)
     return True
 
 
 def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
     """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
     for attempt in range(1, session.retries + 2):
+        # Journal before UI: what a killed process was doing must be on disk, not on a server.
         began = journal.Node(name=node.name, started=journal.now())
         session.journal.submitted(node.name, session.live.task_run_id(node.name))
         session.journal.started(node.name)
@@ -266,6 +267,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             session.held[node] = detail
         except BaseException as error:
             outcome, detail = "failed", one_line_message(error)
+            # Only a lost worker is worth another try: other errors would come again.
             if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
                 session.display.finish(node.name, outcome="again", detail=f": {detail}")
                 session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)
@@ -273,6 +275,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
                 continue
             session.failures[node.name] = detail
             session.forecast.end(node.name)
+        # From here on, what its estimate was too high by is free for other nodes.
         session.gate.leave(node)
         if outcome == "made" or outcome == "reused":
             detail, took = _tell_end(session, node, outcome)
@@ -331,7 +334,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     _publish(session, node, step, found.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
-        ends: dict[str, worker.Made] = {}
+        ends: dict[str, worker.StepOutcome] = {}
         try:
             if missing:
                 # A table of the results so far always passes the gate: the cells it reads are made.
@@ -358,7 +361,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     return outcome
 
 
-def _is_wanted(session: Session, node: Node, found: Found) -> bool:
+def _is_wanted(session: Session, node: Node, found: StepLookup) -> bool:
     """Whether a step of the node must be made and reads `found`, whose files were let go."""
     step = next(step for step in node.steps if step.name == found.recipe.name)
     session.artifacts[step] = cast(Artifact, found.artifact)
@@ -372,7 +375,7 @@ def _run_job(
     job: Job,
     keys: Sequence[str],
     recipes: Sequence[Recipe],
-    ends: dict[str, worker.Made],
+    ends: dict[str, worker.StepOutcome],
     closes: float,
 ) -> None:
     """Runs the missing steps of a job and shows their progress; fills `ends` as each step ends.
@@ -385,12 +388,14 @@ def _run_job(
         "flow_run_id": session.live.flow_run_id or None,
     }
     context: dict[str, Any] = {"prefect": prefect, "devices": job.devices}
+    # The context says how to make it, never what: it is not part of the recipe.
     if job.processes > 1:
         context["processes"] = job.processes
         if job.launcher:
             context["launcher"] = job.launcher
     if math.isfinite(closes):
         context["closes"] = closes
+    # Without cores of its own, a job is small and runs in this process.
     if job.cpus:
         if job.pieces > 1:
             _make_pieces(session, node, job, keys, recipes, context)
@@ -402,7 +407,7 @@ def _run_job(
     has_begun, last = not job.cpus or job is not node.jobs[0], None
     show = _progress_page(session.live, recipes[0].key, node.name)
     for item in stream:  # To its very end: leaving a stream early ends its worker.
-        if isinstance(item, worker.Made):
+        if isinstance(item, worker.StepOutcome):
             if not item.held:
                 ends[item.name] = item
             continue
@@ -413,13 +418,14 @@ def _run_job(
         name, progress = item
         if not has_begun:  # Before its first progress the job may have waited for a free worker.
             has_begun = True
-            session.live.log(story.beginning(node, session.expected.of_node(node)), node.name)
+            session.live.log(run_log.beginning(node, session.expected.of_node(node)), node.name)
         if progress.happened and progress != last:  # The same report may arrive several times.
             session.display.tell(node.name, progress.note)
             session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
         last = progress
         session.display.update(node.name, progress)
         show(name, progress)
+    # No step ended and the window is closed: the worker never started one.
     if not ends and time.time() >= closes:
         raise HeldError(session.gate.told)
     for recipe in recipes:
@@ -451,7 +457,7 @@ def _make_pieces(
         for item in session.workers.make(
             name, own, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
         ):
-            if isinstance(item, worker.Made):
+            if isinstance(item, worker.StepOutcome):
                 if item.error:
                     session.live.log(f"{name}: {item.traceback}", node.name, failed=True)
             elif not isinstance(item, Joined):
@@ -478,9 +484,9 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
         last = time.monotonic()
-        if last - logged >= story.TOLD_EVERY:
+        if last - logged >= run_log.TOLD_EVERY:
             logged = last
-            live.log(story.going(name, progress), node)
+            live.log(run_log.going(name, progress), node)
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
         if page is None:

@@ -11,17 +11,17 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from flows.config.disk_use import KeepConfig, told_of_steps
+from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.lineage.leaves import leaves
 from flows.report.columns import listed
-from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
-from flows.steps.lookup import Found, device_seconds, look_up
+from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
-from flows.study.reading import told_of_reading
+from flows.study.reading import describe_reads
 from infra.errors import ConfigError
+from infra.source_code import Tree, changes, checkout
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -82,6 +82,7 @@ class Explanation:
         self._let_go: list[Step] = []
         self._known: dict[str, list[_Known]] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
+        # In the graph's order, so that the verdicts on a step's inputs are there before its own.
         for step in graph.steps:
             self.steps[step] = self._judge(step)
             kept = any(read in self.accepted for read in step.inputs.values())
@@ -124,6 +125,7 @@ class Explanation:
                     f"--rebuild must name a step of the study, got {pattern!r}; "
                     f"`--explain` lists them."
                 )
+        # What the user named with --rebuild, or what does not begin anyway, costs nothing here.
         stale = [step for step in self.stale(but=rebuild) if self._owner[step] not in held]
         hours = self._at_stake(stale) / 3600
         if not stale or hours <= limit:
@@ -176,9 +178,9 @@ class Explanation:
         cost = self._at_stake(self.stale())
         told = f"; remaking the stale steps takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {found}{told}"
-        yield from self.told_of_store(keep)
+        yield from self.describe_storage(keep)
 
-    def told_of_store(
+    def describe_storage(
         self, keep: KeepConfig, expected: Mapping[str, float] | None = None
     ) -> Iterator[str]:
         """Yields a line on the requests that trainings make, and one on the bytes that will stay.
@@ -188,8 +190,8 @@ class Explanation:
           expected: name of a step -> size that its artifact is expected to have [bytes].
         """
         there = {step: verdict.artifact for step, verdict in self.steps.items()}
-        yield told_of_reading(self.graph.steps, there)
-        yield told_of_steps(self.graph.steps, there, keep, expected or {})
+        yield describe_reads(self.graph.steps, there)
+        yield describe_future_disk_use(self.graph.steps, there, keep, expected or {})
 
     def markdown(self) -> str:
         """Returns a table with a row per node."""
@@ -203,11 +205,13 @@ class Explanation:
     def _judge(self, step: Step) -> Verdict:
         reads = {role: self.steps[read] for role, read in step.inputs.items()}
         inputs = {role: v.artifact for role, v in reads.items() if v.artifact is not None}
+        # The contents of the inputs are part of the key: without them there is nothing to look up.
         if len(inputs) < len(reads):
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return Verdict(state="new", why=(*self._differences(step, {}), told))
         found = look_up(self._store, step, inputs, self.accepted)
+        # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if found.artifact is None and (earlier := self._earlier(step)):
             why = ("its raw files have changed, or were touched, since then",)
             return Verdict(state="follows", why=why, artifact=earlier)
@@ -217,12 +221,14 @@ class Explanation:
         if found.state == "let go":
             self._let_go.append(step)
         seconds = device_seconds(found.artifact)
+        # Its own code changed; the names of what changed are what a person decides by.
         if found.state == "stale":
             changed = self._changed(found)
             why = (f"{changed} changed since {found.artifact.key}",)
             return Verdict(
                 state="stale", why=why, changed=changed, artifact=found.artifact, seconds=seconds
             )
+        # Its inputs may become other artifacts, or the same bytes again: known when they are made.
         uncertain = [s for s in step.inputs.values() if self.steps[s].state in ("follows", "stale")]
         if uncertain:
             why = (f"reads {self._names(uncertain)}",)
@@ -269,7 +275,7 @@ class Explanation:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
         return listed(list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED)
 
-    def _changed(self, found: Found) -> str:
+    def _changed(self, found: StepLookup) -> str:
         """Returns the names of the functions that changed since an artifact was made."""
         assert found.artifact is not None
         manifest, recipe = found.artifact.manifest, found.recipe

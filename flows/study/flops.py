@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.config.load import load
-from flows.config.own import connector_named
 from flows.config.own_checkpoint import config_of
+from flows.config.references import connector_named
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig

@@ -17,17 +17,23 @@ from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.runs import note_run
 from flows.pages.rebuild import publish_results
-from flows.steps.code import checkout
-from flows.steps.worker import bind
+from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
-from flows.study import story
-from flows.study.again import GIVEN_UP, Held, all_but, failed_last, none_held, told_of_failed
-from flows.study.allowance import ALWAYS, Allowance, Gate
+from flows.study import run_log
 from flows.study.display import Display
+from flows.study.eta import Expected, Forecast
 from flows.study.execute import Session, run_graph
-from flows.study.expected import Expected, Forecast
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, Phase, graph_of
+from flows.study.retry_policy import (
+    GIVEN_UP,
+    Held,
+    all_but,
+    describe_failed_steps,
+    failed_steps_of_last_run,
+    none_held,
+)
+from flows.study.sweep_limits import ALWAYS, Admission, SweepLimits
 from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import recorded
 from infra.prefect.journal import Journal
@@ -36,6 +42,7 @@ from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
 from infra.references import load_reference
+from infra.source_code import checkout
 from infra.store.pins import Pin
 from infra.store.store import Store
 
@@ -137,10 +144,10 @@ def run_once(
     """Runs a study within a flow run, with the arguments of `study`; returns the run's state."""
     held = none_held
     if failed:
-        names = failed_last(opened, config.name)
+        names = failed_steps_of_last_run(opened, config.name)
         if not names:
             return Completed(message=f"nothing to run: no step failed in {config.name}'s last run")
-        print(told_of_failed(config.name, names), flush=True)
+        print(describe_failed_steps(config.name, names), flush=True)
         held = all_but(names)
     return run_passes(iter([config]), opened, until, rebuild, approve=approve, held=held)
 
@@ -151,7 +158,7 @@ def run_passes(
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
     *,
-    allowance: Allowance = ALWAYS,
+    allowance: SweepLimits = ALWAYS,
     approve: bool = False,
     held: Held = none_held,
 ) -> Any:
@@ -175,7 +182,7 @@ def run_passes(
             workers.cancel()
 
     result: StudyResult | None = None
-    gate = Gate(allowance)
+    gate = Admission(allowance)
     # The pin encloses all else: its lease shows others that this run is alive (see
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
@@ -222,7 +229,7 @@ def carry_out(
     journal: Journal,
     rebuild: tuple[str, ...] = (),
     *,
-    gate: Gate | None = None,
+    gate: Admission | None = None,
     approve: bool = False,
     held: Held = none_held,
 ) -> StudyResult:
@@ -244,7 +251,9 @@ def carry_out(
       NotApprovedError: if approval is refused.
     """
     explanation = Explanation(opened.snapshot(), graph)
-    gate = gate or Gate()
+    gate = gate or Admission()
+    # In this order: who may begin, whether that redoes too much work, and only then the first
+    # trace of the run: pins, journal, page, a request for approval.
     gate.held = held(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
     foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
@@ -263,6 +272,7 @@ def carry_out(
         print("waiting for somebody to resume the run in the UI …", flush=True)
         told = load_reference(_APPROVAL)(config, opened, explanation)
         wait_for_approval(journal.flow_run_id, told)
+    # Times of what is there already teach the times of what is missing.
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)
@@ -270,7 +280,7 @@ def carry_out(
     forecast = Forecast(expected, graph.nodes)
     display, began = Display(len(graph.nodes), left=forecast.seconds), time.monotonic()
     with display, Live(journal.flow_run_id) as live:
-        live.log(story.opening(graph, reused))
+        live.log(run_log.opening(graph, reused))
         session = Session(
             study=config.name,
             store=opened,
@@ -294,7 +304,7 @@ def carry_out(
                 # Import now the code of steps that run in this process: an edit of the sources
                 # during the run must not reach them.
                 for step in (s for job in node.jobs if not job.cpus for s in job.steps):
-                    bind(step.kind, step.config)
+                    import_step_code(step.kind, step.config)
         # With a window, a bound or an order, no node is queued beyond the workers' capacity: a node
         # that has passed the gate should begin at once, and none before those that come first.
         at_once = workers.at_once + (_WAITING if gate.allowance.queues else 0)
@@ -310,7 +320,7 @@ def carry_out(
             config=config,
         )
         seconds = time.monotonic() - began
-        live.log(story.ending(result.told, result.failed, seconds, result.results))
+        live.log(run_log.ending(result.told, result.failed, seconds, result.results))
     note_run(
         opened,
         dataclasses.asdict(config),

@@ -10,12 +10,12 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
-from flows.study.again import failures, given_up
-from flows.study.allowance import ALWAYS, Allowance
-from flows.study.asked import Given, open_served, study_asked, sweep_asked
 from flows.study.flow import run_once, run_passes
+from flows.study.form_values import Given, open_form_store, study_of_form, sweep_of_form
 from flows.study.graph import Phase
-from flows.study.sweep import NOTHING, Firing, Sweep, told_before
+from flows.study.retry_policy import failures, given_up
+from flows.study.sweep import NOTHING, Sweep, SweepRun, describe_sweep
+from flows.study.sweep_limits import ALWAYS, SweepLimits
 from infra.prefect.deployed import describe, name_run
 from infra.prefect.published import published
 
@@ -51,9 +51,9 @@ def study_form(
     store: str = ".parcel",
     given: dict[str, Any] | None = None,
 ) -> Any:
-    """Runs a study that a form names; see `flows.study.flow.study` and `flows.study.asked`."""
-    opened = open_served(store)
-    config = study_asked(study, opened, overrides, data_root, given)
+    """Runs a study that a form names; see `flow.study` and `form_values`."""
+    opened = open_form_store(store)
+    config = study_of_form(study, opened, overrides, data_root, given)
     published(name_run, config.name)
     return run_once(config, opened, until, rebuild, approve=approve, failed=failed)
 
@@ -62,14 +62,14 @@ def study_form(
 def sweep(
     study: str = "demo",
     add: Sweep = NOTHING,
-    when: Allowance = ALWAYS,
+    when: SweepLimits = ALWAYS,
     overrides: tuple[str, ...] = (),
     approve: bool = False,
     store: str = ".parcel",
     given: dict[str, Any] | None = None,
 ) -> Any:
     """Runs the missing steps of a sweep, and publishes what its next firing would run."""
-    firing = sweep_asked(study, open_served(store), overrides, add, given)
+    firing = sweep_of_form(study, open_form_store(store), overrides, add, given)
     published(name_run, firing.config.name)
     state = run_passes(
         firing.passes(), firing.store, allowance=when, approve=approve, held=given_up(firing.store)
@@ -80,23 +80,23 @@ def sweep(
     return state
 
 
-def told_of_next(firing: Firing) -> Iterator[str]:
+def describe_next_sweep(firing: SweepRun) -> Iterator[str]:
     """Yields lines on the work that a firing would do if it began now."""
     config = next(firing.passes(), None)
     if config is None:
         yield firing.why_nothing()
         return
     explanation = firing.explain(config)
-    yield from told_before(explanation, config, failures(firing.store, explanation))
+    yield from describe_sweep(explanation, config, failures(firing.store, explanation))
 
 
-def described(firing: Firing) -> str:
+def described(firing: SweepRun) -> str:
     """Returns the description of a deployment that runs a sweep, in Markdown."""
-    told = "\n".join(f"- {line}" for line in told_of_next(firing))
+    told = "\n".join(f"- {line}" for line in describe_next_sweep(firing))
     return f"{_FORMS['sweep']}\n\n**The next firing of {firing.config.name}**\n\n{told}"
 
 
-def _tell_next(firing: Firing) -> None:
+def _tell_next(firing: SweepRun) -> None:
     """Publishes what the next firing would run, as an artifact and as the deployment's text."""
     text, context = described(firing), FlowRunContext.get()
     key = f"next-{firing.config.name}"

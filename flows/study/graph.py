@@ -31,9 +31,9 @@ from flows.config.benchmark import (
 )
 from flows.config.groups import check_groups
 from flows.config.input_files import files_of, paths_of
-from flows.config.own import corpus_named
 from flows.config.own_connectors import check_own_connectors
 from flows.config.own_data import check_own_data
+from flows.config.references import corpus_named
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.config.watched import name_of
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
@@ -206,14 +206,16 @@ class _Builder:
           more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
-        known = self._known.setdefault(_same(step), step)
-        if known is step:
+        existing = self._known.setdefault(_same(step), step)
+        if existing is step:
             job = Job(steps=(step,), **(asks or {}))
             self.nodes.append(Node(name=name, jobs=(job,)))
-        return known
+        return existing
 
     def _prepare(self) -> dict[str, Step]:
-        config, found = self.config, {}
+        config, datasets = self.config, {}
+        # Raw data are one step if they are drawn here. A user's own are noted dataset by dataset,
+        # so that a changed file only touches the datasets that read it.
         corpus = state = None
         if config.data_root is None:
             corpus = self._add("corpus", "corpus", config=config.corpus)
@@ -230,16 +232,17 @@ class _Builder:
                     location=config.data_root,
                 )
             assert raw is not None
-            found[name] = self._add(
+            datasets[name] = self._add(
                 "dataset",
                 f"prepare {name}",
                 config=spec,
                 inputs={"raw": raw},
                 location=config.data_root,
             )
+        # Screening reads prepared datasets of all benchmarks, so it comes after all of them.
         for view in config.resolutions:
-            found |= self._screen(view, found)
-        return found
+            datasets |= self._screen(view, datasets)
+        return datasets
 
     def _screen(self, view: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
@@ -260,11 +263,12 @@ class _Builder:
     def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
         config = self.config
         texts = datasets_of(config)  # The texts are the same at every resolution.
+        # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
         train = {role: datasets[role] for role in texts if role not in held_out}
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
-        made = {
+        steps = {
             "tokenizer": self._add(
                 "tokenizer",
                 "tokenizer",
@@ -275,7 +279,7 @@ class _Builder:
             )
         }
         if config.mask_codec is not None:
-            made["mask_codec"] = self._add(
+            steps["mask_codec"] = self._add(
                 "mask_codec",
                 "mask codec",
                 config=config.mask_codec,
@@ -287,7 +291,7 @@ class _Builder:
                 },
                 keys={"": "mask_codec"},
             )
-        return made
+        return steps
 
     def _given(self, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
@@ -300,7 +304,8 @@ class _Builder:
         self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
-        config, found = self.config, {}
+        config, checkpoints = self.config, {}
+        # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
         inputs = {
             view.at: {
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
@@ -335,6 +340,12 @@ class _Builder:
             )
 
         starts = {m: self._start(config.connector_of(m)) for m in config.methods}
+        # One Stage 1 for each pretraining seed, shared by all methods; then, method by method,
+        #
+        #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
+        #                 └─▶ intermediary m3     ─▶ …
+        #
+        # A stage that the config leaves out passes on what it would have started from.
         for number in range(config.num_pretrain_seeds):
             first: dict[str, Step] | None = None
             if config.stage1 is not None:
@@ -345,21 +356,22 @@ class _Builder:
                 if config.intermediary is not None:
                     train = config.drawing(config.intermediary, method)
                     last = {"init": fit("intermediary", config, method, train, number, last)}
-                found[config.at, method, number] = last["init"]
+                checkpoints[config.at, method, number] = last["init"]
+                # Transfers at the study's size start from `last`, whether or not a Stage 2 follows.
                 for view in config.resolutions[1:]:
                     assert config.stage2 is not None
                     train = view.drawing(config.stage2.train, method)
                     made = fit("stage2", view, method, train, number, last)
-                    found[view.at, method, number] = made
-        return found
+                    checkpoints[view.at, method, number] = made
+        return checkpoints
 
     def _start(self, method: Method) -> dict[str, Step]:
         """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
         start = self.config.start
         if start is None:
             return {}
-        own = isinstance(start, dict)
-        name = f"start.{method}" if own else "start"
+        is_by_method = isinstance(start, dict)
+        name = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
             "start", name.replace(".", " "), inputs=self._given(name), location=location
@@ -386,6 +398,8 @@ class _Builder:
                     profile=config.compute.profiled,
                 )
                 evaluations = _evaluations(config, benchmark, method)
+                # One node for each seed: the checkpoint, then all its evaluations in one job,
+                # which load it once.
                 for pretrain, seed in config.seed_pairs:
                     checkpoint = Step(
                         kind="checkpoint",
@@ -614,6 +628,7 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     """Returns name -> spec of every dataset to prepare at a resolution."""
     found: dict[str, DatasetSpec] = {}
+    # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
         found[f"{source.name}{config.at}"] = DatasetSpec(
             reader=corpus_named(f"sources.{i}.reader", source.reader),
@@ -631,6 +646,8 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             prepare=(source.prepare or config.prepare).unaugmented(),
         )
     for name, transfer in config.transfers.items():
+        # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
+        # whichever of the two the config names first.
         trained = trained_on(name)
         if f"{trained}{config.at}/train" not in found:
             own = config.transfers.get(trained)

@@ -15,7 +15,7 @@ POD_PACE = 7300
 """Assumed throughput of training on 256 TPU v4 chips [records/s]."""
 
 
-def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
+def describe_reads(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
     """Returns a line on the training that would make the most requests to a bucket.
 
     Args:
@@ -29,11 +29,13 @@ def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]
     for step in steps:
         if not isinstance(step.config, FitSpec):
             continue
+        # Sizes of the parts, such as captions, summed over the datasets of the mixture.
         data = [there.get(read) for role, read in step.inputs.items() if role.startswith("data/")]
         parts: dict[str, PartSize] = {}
         for artifact in data:
             for name, size in parts_of(artifact).items() if artifact else ():
                 parts[name] = parts[name] + size if name in parts else size
+        # Every part that the mixture draws from must be there, or its share is not known.
         if not parts or None in data or not dict(step.config.train.mixture).keys() <= parts.keys():
             unknown += 1
             continue

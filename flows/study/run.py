@@ -9,7 +9,7 @@ from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
-from flows.config.disk_use import told_of_keys
+from flows.config.disk_use import describe_disk_use
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run
 from flows.report.columns import listed
@@ -80,6 +80,7 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI |
         if not RESULTS:
             raise
         state = None  # The server is gone, but the study has ended and left its result.
+    # A flow without a result had nothing to run, or failed before the study began.
     if not RESULTS:
         assert state is not None
         if not state.is_completed():
@@ -111,7 +112,7 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
     if result.results:
         record = find_run(store, config.name)
         keys = [*record["artifacts"], *record[PRUNED]]
-        console.print(told_of_keys(store.snapshot(), keys, config.keep), soft_wrap=True)
+        console.print(describe_disk_use(store.snapshot(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         method = config.methods[-1]

@@ -17,10 +17,10 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
       store: the store of the run.
       key: key of the artifact.
     """
-    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))]
-    if not found:
+    runs = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))]
+    if not runs:
         return {}
-    newest = max(found, key=lambda record: record["finished"])
+    newest = max(runs, key=lambda record: record["finished"])
     try:
         graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
     except ConfigError:  # For example, its raw data are not on this machine.

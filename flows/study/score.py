@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.config.own import metric_named
+from flows.config.references import metric_named
 from infra.errors import ConfigError
 from model.eval import score_file
 from model.eval.score_file import ScoredFile

@@ -11,9 +11,9 @@ from infra.store.store import Store
 
 if TYPE_CHECKING:
     from flows.config.study import StudyConfig
-    from flows.study.allowance import Allowance
     from flows.study.graph import Phase
     from flows.study.sweep import Sweep
+    from flows.study.sweep_limits import SweepLimits
     from infra.prefect.server import UI
 
 
@@ -50,14 +50,14 @@ def start_sweep(
     store: Store,
     overrides: Sequence[str],
     add: "Sweep",
-    when: "Allowance",
+    when: "SweepLimits",
     *,
     approve: bool = False,
 ) -> int:
     """Runs what a sweep is missing, and prints as `start_study` does; returns the exit code.
 
     Args:
-      study: as in `flows.study.asked.values_of`.
+      study: as in `flows.study.form_values.values_of`.
       store: the study's store.
       overrides: changes to the study as "key.path=value" texts.
       add: what the sweep adds to the study.

@@ -74,6 +74,7 @@ def _waiting(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
     for node in nodes.values():
         if node.started or node.outcome:
             continue
+        # Of several reasons a failed input counts first: waiting for the others would not help.
         outcomes = {name: nodes[name].outcome for name in node.reads if name in nodes}
         open_ones = [name for name, outcome in outcomes.items() if outcome is None]
         if failed := [name for name, out in outcomes.items() if out in ("failed", "not run")]:

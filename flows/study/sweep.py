@@ -17,14 +17,14 @@ from pydantic import Field
 
 from flows.config.input_files import raw_files
 from flows.config.load import overridden
-from flows.config.own import connector_named
+from flows.config.references import connector_named
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
 from flows.report.columns import listed
 from flows.report.decision import Decision, decide
-from flows.study.again import MAX_TRIES, failures
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
+from flows.study.retry_policy import MAX_TRIES, failures
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
@@ -192,7 +192,7 @@ NOTHING = Sweep()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Firing:
+class SweepRun:
     """A sweep and the study it widens, at one moment; reads the store and starts nothing.
 
     Attributes:
@@ -216,8 +216,8 @@ class Firing:
         Raises:
           ConfigError: if the values and overrides make no valid study.
         """
-        own = overridden(self.values, self.overrides, source=self.source)
-        wide = [*self.overrides, *self.sweep.grid(own)]
+        study = overridden(self.values, self.overrides, source=self.source)
+        wide = [*self.overrides, *self.sweep.grid(study)]
         return overridden(self.values, wide, source=self.source)
 
     def check(self) -> None:
@@ -250,17 +250,17 @@ class Firing:
     def why_nothing(self) -> str:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
-            found: dict[tuple[Method, Method], Decision] = {}
+            decisions: dict[tuple[Method, Method], Decision] = {}
             for config in self._looks():
-                found = self.decisions(config, self.explain(config))
-                if _is_settled(found):
+                decisions = self.decisions(config, self.explain(config))
+                if _is_settled(decisions):
                     break
-            return f"nothing to run: {'; '.join(map(_told, found.items()))}"
+            return f"nothing to run: {'; '.join(map(_describe_decision, decisions.items()))}"
         config, _, failed = self._next()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
-        gone = _told_of_given_up(failed)
-        but = f", but for {gone}" if gone else ""
+        abandoned = _describe_abandoned(failed)
+        but = f", but for {abandoned}" if abandoned else ""
         return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}{but}"
 
     def explain(self, config: StudyConfig) -> Explanation:
@@ -283,10 +283,10 @@ class Firing:
         Raises:
           ConfigError: if there is nothing to compare, or no seed has all its cells.
         """
-        found = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
+        verdicts = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
         scores = {
             key: float(verdict.artifact.manifest.counts["score"])
-            for key, verdict in found.items()
+            for key, verdict in verdicts.items()
             if verdict.artifact is not None
         }
         pairs = _pairs(config, self.sweep.compare)
@@ -318,6 +318,7 @@ class Firing:
             return config, _has_work(explanation, failed), failed
         begun, explanation = self._begun()
         failed = failures(self.store, explanation)
+        # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _lacking_cells(explanation) - failed.keys():
             return begun, True, failed
         wider = dataclasses.replace(
@@ -343,16 +344,16 @@ class Firing:
         names = (_SEED.search(artifact.manifest.name) for artifact in checkpoints)
         likely = _reaching(config, widest, {int(name[1]) for name in names if name})
         explanation = self.explain(likely)
-        there = {
+        seeds = {
             key.seed
             for key, step in explanation.graph.cells.items()
             if explanation.steps[step.inputs["checkpoint"]].artifact is not None
         }
-        begun = _reaching(config, likely, there)
+        begun = _reaching(config, likely, seeds)
         return begun, explanation if begun == likely else self.explain(begun)
 
 
-def told_before(
+def describe_sweep(
     explanation: Explanation, config: StudyConfig, failed: Mapping[Node, int]
 ) -> Iterator[str]:
     """Yields lines on a sweep that is about to begin: how many cells are new, and of which sort.
@@ -373,25 +374,26 @@ def told_before(
         f"{_seeds_of(view)} × budgets {', '.join(map(str, view.budgets))}"
         for view in config.resolutions
     ]
-    told = " and ".join(grids)
-    yield f"sweep {config.name}: {len(config.methods)} methods × {told}: {len(cells)} cells"
+    grid = " and ".join(grids)
+    yield f"sweep {config.name}: {len(config.methods)} methods × {grid}: {len(cells)} cells"
     yield f"{len(there)} cells are there{again}, {len(new)} are new{_sorts(new, there)}"
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
-    made = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
+    to_make = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
     if again := sum(0 < count < MAX_TRIES and _scores(node) for node, count in failed.items()):
         yield f"{again} transfers failed before and are tried again"
-    if gone := _told_of_given_up(failed):
-        yield gone
-    if made:
-        listed = ", ".join(f"{count} {kind}" for kind, count in made.items())
-        yield f"{sum(made.values())} steps to make: {listed}; {len(nodes) - made.total()} re-used"
+    if abandoned := _describe_abandoned(failed):
+        yield abandoned
+    if to_make:
+        listed = ", ".join(f"{count} {kind}" for kind, count in to_make.items())
+        reused = len(nodes) - to_make.total()
+        yield f"{to_make.total()} steps to make: {listed}; {reused} re-used"
 
 
 def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
     """Returns, as text, the seeds, methods, rows and budgets that only new cells have."""
     if not new or not there:
         return ""
-    known = {
+    known_values = {
         field.name: {getattr(key, field.name) for key in there}
         for field in dataclasses.fields(CellKey)
     }
@@ -400,13 +402,13 @@ def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
         fresh = [
             f"{name} {getattr(key, name)}"
             for name in ("method", "benchmark", "budget", "seed")
-            if getattr(key, name) not in known[name]
+            if getattr(key, name) not in known_values[name]
         ]
         sorts[", ".join(fresh) or "missing so far"] += 1
-    told = [f"{count} of {sort}" for sort, count in sorts.most_common(_NAMED)]
-    told = [text.replace("of missing", "missing") for text in told]
+    lines = [f"{count} of {sort}" for sort, count in sorts.most_common(_NAMED)]
+    lines = [text.replace("of missing", "missing") for text in lines]
     more = [f"and {len(sorts) - _NAMED} sorts more"] if len(sorts) > _NAMED else []
-    return f": {', '.join(told + more)}"
+    return f": {', '.join(lines + more)}"
 
 
 def _scores(node: Node) -> bool:
@@ -448,14 +450,14 @@ def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
     return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
 
 
-def _told_of_given_up(failed: Mapping[Node, int]) -> str:
+def _describe_abandoned(failed: Mapping[Node, int]) -> str:
     """Returns a line that names the transfers that failed too often; "" if there are none."""
-    gone = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
-    if not gone:
+    names = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
+    if not names:
         return ""
     return (
-        f"{len(gone)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
-        f"--failed`: {listed(gone, _NAMED)}"
+        f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
+        f"--failed`: {listed(names, _NAMED)}"
     )
 
 
@@ -503,6 +505,7 @@ def _differences(
     Seeds count in order, up to the first that lacks a score. Stage 2's rows are included if Stage 2
     has the same seeds as the study.
     """
+    # [pretrainings, seeds]: a column is one seed's transfers from every pretraining.
     seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
 
     def mean(row: str, budgets: Set[int], method: Method, number: int) -> float:
@@ -513,6 +516,7 @@ def _differences(
         ]
         return float(np.mean([scores.get(key, np.nan) for key in keys]))
 
+    # Rows that both methods are scored in, each with the budgets that both serve.
     rows = [
         (row, budgets)
         for view in config.resolutions
@@ -520,21 +524,22 @@ def _differences(
         and (budgets := set(view.budgets_of(one)) & set(view.budgets_of(other)))
         for row in view.rows
     ]
-    found = np.array(
+    differences = np.array(
         [
             [mean(*row, one, number) - mean(*row, other, number) for row in rows]
             for number in range(config.num_seeds)
         ]
     )
-    lacking = np.flatnonzero(np.isnan(found).any(axis=1))
-    whole = found[: lacking[0]] if len(lacking) else found
-    if not len(whole):
+    # A gap ends the count: seeds after it would be chosen by which runs happened to succeed.
+    lacking = np.flatnonzero(np.isnan(differences).any(axis=1))
+    complete = differences[: lacking[0]] if len(lacking) else differences
+    if not len(complete):
         raise ConfigError(f"no seed of {one} and {other} has all its scores yet.")
-    return whole
+    return complete
 
 
-def _told(found: tuple[tuple[Method, Method], Decision]) -> str:
-    (one, other), decision = found
+def _describe_decision(pair_decision: tuple[tuple[Method, Method], Decision]) -> str:
+    (one, other), decision = pair_decision
     settled = "settled" if decision.decided else "open"
     return (
         f"{one} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "

@@ -7,7 +7,7 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
-from flows.study.asked import study_asked
+from flows.study.form_values import study_of_form
 from infra.errors import ConfigError
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.published import published
@@ -90,5 +90,5 @@ def _ray_address(parameters: Mapping[str, Any], store: Store) -> str | None:
     if isinstance(config, Mapping):
         return config.get("compute", {}).get("ray_address")
     asked = parameters.get("overrides") or (), parameters.get("data_root", "")
-    study = study_asked(parameters.get("study", "demo"), store, *asked, parameters.get("given"))
+    study = study_of_form(parameters.get("study", "demo"), store, *asked, parameters.get("given"))
     return study.compute.ray_address

@@ -49,6 +49,7 @@ def convert(
     from model.checkpoint.target import RequestError
 
     try:
+        # The request checks itself when built, before any weight is read.
         request = Request(
             paths=tuple(paths),
             siglip=siglip,

@@ -115,20 +115,20 @@ def _checked_type(kind: str | None) -> Any:
     return kind
 
 
-def _addresses(given: list[str] | None) -> list[str]:
+def _addresses(options: list[str] | None) -> list[str]:
     from infra.errors import ConfigError
 
-    found: list[str] = []
-    for address in given or []:
+    addresses: list[str] = []
+    for address in options or []:
         if not address.startswith("@"):
-            found.append(address)
+            addresses.append(address)
             continue
         try:
             lines = Path(address[1:]).expanduser().read_text().splitlines()
         except OSError as error:
             raise ConfigError(f"--alert {address}: {error.strerror}.") from None
-        found += [line.strip() for line in lines if line.strip()]
-    return found
+        addresses += [line.strip() for line in lines if line.strip()]
+    return addresses
 
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:

@@ -53,17 +53,17 @@ def plan(
     from flows.plan.prepared import prepared
 
     opened = open_store(store)
-    said = {"topology": topology, "price": price, "mfu": mfu}
-    words = [f"compute.{name}={value}" for name, value in said.items() if value is not None]
+    overrides = {"topology": topology, "price": price, "mfu": mfu}
+    words = [f"compute.{name}={value}" for name, value in overrides.items() if value is not None]
     config = load_study([*(arguments or []), *words], store)
     topology_of(config)  # A missing topology fails here, before minutes of sampling.
     data = prepared(config, opened, count=sample, on_sample=_tell)
     day = datetime.date.today()
-    made = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)
+    study_plan = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)
     if as_json:
-        typer.echo(json.dumps(made.as_json(), indent=2))
+        typer.echo(json.dumps(study_plan.as_json(), indent=2))
     else:
-        for line in text_of(made):
+        for line in text_of(study_plan):
             typer.echo(line)
 
 

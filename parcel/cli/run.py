@@ -136,15 +136,19 @@ def _study(
     explanation = Explanation(opened.snapshot(), graph)
     held = {}
     if failed:
-        from flows.study.again import all_but, failed_last, told_of_failed
+        from flows.study.retry_policy import (
+            all_but,
+            describe_failed_steps,
+            failed_steps_of_last_run,
+        )
 
-        names = failed_last(opened, config.name)
+        names = failed_steps_of_last_run(opened, config.name)
         if not names:
             typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
             return
         held = all_but(names)(explanation)
         if explain:
-            typer.echo(told_of_failed(config.name, names))
+            typer.echo(describe_failed_steps(config.name, names))
     if explain:
         for line in explanation.lines(config.keep):
             typer.echo(line)

@@ -79,10 +79,11 @@ def sweep(
     """Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing."""
     heed_signals()
     words = list(arguments or [])
+    # `parcel sweep num_seeds=5` changes the demo; a first word without `=` is a study.
     study = words.pop(0) if words and "=" not in words[0] else "demo"
-    from flows.study.allowance import Allowance
-    from flows.study.asked import checked, sweep_asked
+    from flows.study.form_values import checked, sweep_of_form
     from flows.study.sweep import Sweep
+    from flows.study.sweep_limits import SweepLimits
     from infra.errors import ConfigError
 
     if until not in ("", "decided"):
@@ -107,9 +108,10 @@ def sweep(
         "max_hours": max_hours,
         "first": tuple(first or ()),
     }
-    asked = checked(Sweep, add, "sweep"), checked(Allowance, when, "sweep")
+    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, when, "sweep")
     opened = open_store(store)
-    firing = sweep_asked(study, opened, words, asked[0])
+    firing = sweep_of_form(study, opened, words, asked[0])
+    # A schedule is registered and nothing runs now.
     if cron is not None:
         apply_prefect(opened)
         from infra.prefect.server import connect
@@ -129,16 +131,17 @@ def sweep(
     if config is None:
         typer.echo(firing.why_nothing())
         return
-    from flows.study.again import failures
-    from flows.study.sweep import told_before
+    from flows.study.retry_policy import failures
+    from flows.study.sweep import describe_sweep
 
     explanation = firing.explain(config)
-    for line in told_before(explanation, config, failures(opened, explanation)):
+    for line in describe_sweep(explanation, config, failures(opened, explanation)):
         typer.echo(line)
     if explain:
         for line in explanation.lines(config.keep):
             typer.echo(line)
         return
+    # Dear stale steps stop the sweep here, before a server or a cluster is started.
     explanation.check(config.compute.rebuild_limit, ())
     from flows.study.start import start_sweep
 

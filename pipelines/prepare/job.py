@@ -1,7 +1,7 @@
 """The job that every worker of a run gets, and the work folder where workers leave their output.
 
     <work>/request.json               digest of the request; another request starts over
-           code                       digest of the pipelines' code; other code starts over
+           code                       digest of the code that works here; other code starts over
            lists/00007                items of a group of units, sorted by shard, then by id
            lists/00007.json           receipt: counts, and where each shard's items end
            found/00007                candidates, if only a part of the split is taken
@@ -25,7 +25,6 @@ workers that do the same work write the same bytes.
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import io
 import json
 import socket
@@ -36,8 +35,7 @@ from typing import Any, Self
 
 import google_crc32c
 
-import infra
-import pipelines
+from infra.source_code import checkout, code_sha256
 from infra.store.backend import StoreBackend
 from infra.store.manifest import File
 from infra.store.raw_path import raw_path
@@ -46,7 +44,7 @@ from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get
+from pipelines.sources.registry import get, reader_module
 from pipelines.sources.slicing import Slice
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
@@ -76,7 +74,8 @@ class Job:
       work: the work folder [path or URI].
       by_archive: whether a shard is a group of archives; otherwise the hash of its id decides a
         record's shard.
-      code: digest of the pipelines' code where the run was started; a worker must have the same.
+      code: digest of the pipelines' code where the run was started (`code_digest`); a worker must
+        have the same. "" takes this process's.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
       part: the part of the listed items that is taken; None takes all.
     """
@@ -90,8 +89,17 @@ class Job:
     part: Slice | None = None
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
-    code: str = dataclasses.field(default_factory=lambda: code_sha256())
+    code: str = ""
     earlier: "Earlier | None" = None
+
+    def __post_init__(self) -> None:
+        if not self.code:
+            object.__setattr__(self, "code", self.code_here)
+
+    @property
+    def code_here(self) -> str:
+        """The digest of the code by which this process would do the job."""
+        return code_digest(self.source if isinstance(self.source, str) else self.source.reader)
 
     @property
     def spec(self) -> SourceSpec:
@@ -233,7 +241,7 @@ class WorkFolder:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.files: StoreBackend = open_backend(job.work)
-        if job.code != code_sha256():
+        if job.code != job.code_here:
             error = RuntimeError(
                 f"worker on {socket.gethostname()} runs a different version of the pipelines' "
                 f"code than the process that started the run; install the same version there."
@@ -308,14 +316,15 @@ def split_json_lines(data: bytes) -> Iterator[str]:
 
 
 @functools.cache
-def code_sha256() -> str:
-    """Returns the digest of the code of `pipelines` and `infra` that this process runs."""
-    digest = hashlib.sha256()
-    for package in (pipelines, infra):
-        root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
-            digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+def code_digest(reader: str) -> str:
+    """Returns the digest of the code by which this process prepares what a reader reads [hex].
+
+    It is the code of a step, as `infra.source_code` defines it, as far as workers have it: an edit
+    of a comment, or of another reader, leaves it as it is, and half-prepared data with it.
+    """
+    start = ("pipelines.prepare.run", reader_module(reader))
+    # The registry knows every reader, but one of them makes a dataset.
+    return code_sha256(checkout().reach(start, stop=("pipelines.sources.registry",)))
 
 
 def count_receipts(files: StoreBackend) -> dict[str, int]:

@@ -130,6 +130,7 @@ def make_dataset(
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     earlier: Earlier | None = None,
+    code: str = "",
 ) -> PreparedDataset:
     """Makes a dataset in a work folder, or continues one; its files stay there.
 
@@ -143,6 +144,8 @@ def make_dataset(
       features: as in `prepare_dataset`.
       on_progress: as in `prepare_dataset`.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      code: digest of the code of the step that asks; work in the folder that other code left is
+        done again. "" takes that of the pipelines, which does not cover a user's own reader.
 
     Raises:
       ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare_dataset`.
@@ -158,7 +161,7 @@ def make_dataset(
         earlier=earlier,
     )
     work_folder = WorkFolder(job)
-    _remove_work_of_other_code(work_folder)
+    _remove_work_of_other_code(work_folder, code or job.code)
     if earlier and not job.by_archive:
         split_earlier_rejects(work_folder)
     lists = [] if job.by_archive else list(enumerate(group_units(units)))
@@ -166,15 +169,14 @@ def make_dataset(
     return _finish_dataset(work_folder, f"{job.spec.name}/{split}", len(lists))
 
 
-def _remove_work_of_other_code(work_folder: WorkFolder) -> None:
-    """Removes work that other code of the pipelines has left: one code makes all of a dataset."""
-    own = work_folder.job.code.encode()
-    if work_folder.receipt(_CODE) == own:
+def _remove_work_of_other_code(work_folder: WorkFolder, code: str) -> None:
+    """Removes work that other code has left: one code makes all of a dataset."""
+    if work_folder.receipt(_CODE) == code.encode():
         return
     if any(count_receipts(work_folder.files).values()):
         for folder in work_folder.files.folders(""):
             work_folder.files.remove(folder)
-    work_folder.files.put(_CODE, own)
+    work_folder.files.put(_CODE, code.encode())
 
 
 def _claim_out_folder(files: StoreBackend, work: str, request: str) -> None:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from flows.steps import code, own_code, registry
-from infra import references
+from flows.steps import own_code, registry
+from infra import references, source_code
 from infra.store.store import Store
 from model.eval.metrics import registry as metrics
 from parcel.cli import main as cli
@@ -31,13 +31,13 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def apply() -> None:
         sys.path[:] = paths
-        own = {_module(path) for path in code._own}
+        own = {_module(path) for path in source_code._own}
         for name in [n for n in sys.modules if n not in before and n in own]:
             del sys.modules[name]
         importlib.invalidate_caches()
-        code._own.clear()
+        source_code._own.clear()
         for cached in (
-            code.checkout,
+            source_code.checkout,
             own_code.named,
             own_code.libraries,
             registry._digest,

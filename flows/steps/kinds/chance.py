@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from model import files
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Guesses the answers of the input `eval` from the texts of the input `train`."""
     from model.eval.chance import blind_baseline
 

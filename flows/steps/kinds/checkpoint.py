@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.gang.launcher import LauncherGang
 from infra.gang.local import LocalGang
 from infra.gang.messages import read_message
@@ -97,7 +97,7 @@ class Stage:
     own: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Trains the stage of a `FitSpec`, starting from the input `init` if there is one.
 
     With `work.processes` above 1, that many processes train it together. `work.launcher` starts
@@ -142,7 +142,7 @@ def make(work: Work) -> Iterator[Progress]:
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
-def _by_several(stage: Stage, work: Work, is_apart: bool) -> Generator[Progress, None, None]:
+def _by_several(stage: Stage, work: StepContext, is_apart: bool) -> Generator[Progress, None, None]:
     """Trains a stage with several processes, in the worker's folders or apart from them."""
     with contextlib.ExitStack() as opened:
         # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
@@ -185,6 +185,8 @@ def train(
     spec = stage.spec
     with contextlib.ExitStack() as opened:
         scratch, out, sent = stage.scratch, stage.out, None
+        # On another host there is no folder of the worker's to write to: a temporary one takes its
+        # place, and its files are sent at the end, parameters as they are written.
         if not stage.out:
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
             scratch, out = str(folder / "scratch"), str(folder / "out")
@@ -201,6 +203,7 @@ def train(
             out=out,
             put=put,
         )
+        # Measured on held-out data beside the training; changes no parameter.
         watch = None
         if spec.watch is not None:
             watch = Watcher(
@@ -214,6 +217,7 @@ def train(
             opened.enter_context(contextlib.closing(watch))
         seeds = Seeds.of(stage.seed)
         yield from fit(spec.model, spec.train, paths, seeds, watch, spec.profile, must_leave)
+        # Every member has sent its own part of the parameters; rank 0 sends the other files.
         if sent is not None and jax.process_index() == 0:
             sent.finish(Path(out))
 
@@ -248,7 +252,7 @@ class _Sent:
         self._files.put(_ALL, json.dumps(self._sent).encode())
 
 
-def _fetch(work: Work, ended: str) -> None:
+def _fetch(work: StepContext, ended: str) -> None:
     """Takes the files that members sent into the artifact; parameters stay in the store.
 
     Args:
@@ -259,6 +263,7 @@ def _fetch(work: Work, ended: str) -> None:
     sent = open_backend(f"{work.shared}/{source}")
     for name, (sha256, size) in json.loads(sent.read(_ALL)).items():
         file = File(sha256=sha256, size=size)
+        # Parameters are large and lie in the store already: adopted by name, not copied.
         if name.endswith(".safetensors"):
             work.adopt(name, f"{source}/{name}", file)
         else:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import streamed
 from infra.progress import Progress
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Renders the corpus of a `CorpusConfig`."""
     from pipelines.synthetic.render import render_corpus
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import streamed
 from flows.steps.own_code import reader_of, with_code
 from infra.progress import Progress
@@ -23,7 +23,7 @@ class DatasetSpec:
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Prepares the dataset of a `DatasetSpec`; unchanged shards are taken from an earlier one."""
     from pipelines.prepare.job import Earlier
     from pipelines.prepare.run import make_dataset
@@ -43,6 +43,7 @@ def make(work: Work) -> Iterator[Progress]:
             work=work.shared,
             on_progress=report,
             earlier=Earlier(store=earlier[0], folder=earlier[1]) if earlier else None,
+            code=work.code,
         )
     )
     for name, (stored, file) in files.items():

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import file_sha256
 
@@ -18,7 +18,7 @@ class FilesSpec:
     files: tuple[tuple[str, str, int], ...]
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Notes the files of a `FilesSpec` by digest; their bytes stay where they are."""
     lines = [f"{sha256}  {size}  {path}\n" for path, sha256, size in work.config.files]
     (work.out / NOTES).write_text("".join(lines))

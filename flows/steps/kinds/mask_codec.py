@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from model import files
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Trains or adopts the codec of a `MaskCodecConfig`, and measures it."""
     from model.masks.training import adopt_codec, collect_crops, fit_codec
 

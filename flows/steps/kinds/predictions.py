@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Generator, Iterator, Sequence
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import UNLESS_DEFAULT
 from model import files
@@ -32,12 +32,12 @@ class EvaluateSpec:
     connector: str = dataclasses.field(default="", metadata=UNLESS_DEFAULT)
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Evaluates the input `checkpoint` on the input `data`."""
     yield from make_together([work])
 
 
-def make_together(works: Sequence[Work]) -> Iterator[Progress]:
+def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
     """Evaluates several budgets of one checkpoint on one split."""
     from model.eval.run import Answered, evaluate
 
@@ -57,7 +57,7 @@ def make_together(works: Sequence[Work]) -> Iterator[Progress]:
 
 
 def make_piece(
-    works: Sequence[Work], piece: int, num_pieces: int
+    works: Sequence[StepContext], piece: int, num_pieces: int
 ) -> Generator[Progress, None, bytes]:
     """Answers a piece of one split, at several budgets of one checkpoint."""
     from model.eval.run import answer

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import NOTES
 from flows.steps.kinds.streamed import streamed
 from flows.steps.own_code import reader_of, with_code
@@ -38,7 +38,7 @@ class RawFilesSpec:
     prepare: PrepareConfig = dataclasses.field(default=PrepareConfig(), metadata=NOT_IDENTITY)
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Notes the files of a `RawFilesSpec` by digest."""
     spec: RawFilesSpec = work.config
     assert work.location is not None
@@ -46,7 +46,7 @@ def make(work: Work) -> Iterator[Progress]:
     work.counts.update(files=count, bytes=size)
 
 
-def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
+def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
     from pipelines.prepare.raw_files import list_raw_files
 
     count = total = 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from flows.report.cells import CellKey, Plan
 from flows.report.links import page_link
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import file_sha256, listing_sha256
 
@@ -23,7 +23,7 @@ class ResultsSpec:
     accepted: tuple[CellKey, ...] = ()
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Gathers the scores of all inputs into tables."""
     from flows.report.gather import gather
     from flows.report.pareto import latency, pareto

@@ -4,13 +4,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import check_given
 from infra.progress import Progress
 from model import files
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Copies or converts the checkpoint at `work.location`; its content digest is of its arrays."""
     place = Path(work.location or "")
     if (place / files.DIGEST).is_file():

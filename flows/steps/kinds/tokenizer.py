@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from flows.steps.kind import Kind, Work
+from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import check_given
 from infra.progress import Progress
 from model import files
 
 
-def make(work: Work) -> Iterator[Progress]:
+def make(work: StepContext) -> Iterator[Progress]:
     """Copies the file at `work.location`, or trains one by `TokenizerConfig`."""
     from model.text.tokenizer import train_tokenizer
     from pipelines.records.dataset import Dataset

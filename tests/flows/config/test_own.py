@@ -17,7 +17,6 @@ from flows.config.load import load
 from flows.config.own_data import check_own_data
 from flows.config.server_limits import limits
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.job import command
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
@@ -25,6 +24,7 @@ from flows.study.deploy import Target, check_code
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, decode_of, graph_of
 from infra.errors import ConfigError
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
@@ -350,7 +350,7 @@ def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Pat
             if read not in made:
                 recipe = recipe_of(read)
                 (*_, end) = worker.make(store.uri, [recipe], {})
-                assert isinstance(end, worker.Made)
+                assert isinstance(end, worker.StepOutcome)
                 assert not end.error, end.traceback
                 made[read] = store.get(recipe.key)
         inputs = {role: made[read] for role, read in step.inputs.items()}

@@ -15,22 +15,22 @@ import pytest
 import yaml
 
 from flows.config.load import check, load, overridden, read
-from flows.config.own import connector_named
+from flows.config.references import connector_named
 from flows.config.server_limits import limits
 from flows.config.study import StudyConfig
-from flows.steps.code import checkout
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
 from flows.steps.own_code import own_files
 from flows.steps.registry import libraries_of, own_modules
-from flows.study.asked import problem
 from flows.study.costs import costs_of
 from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
+from flows.study.form_values import problem
 from flows.study.graph import graph_of
-from flows.study.sweep import Firing, Sweep
+from flows.study.sweep import Sweep, SweepRun
 from infra.errors import ConfigError
+from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
 from tests.flows.steps.test_own_code import install
@@ -309,7 +309,7 @@ def test_forms_offer_entry_points_and_what_the_study_has(folder: Path, tmp_path:
 def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
-    firing = Firing(
+    firing = SweepRun(
         values=read(folder / "plain.yaml"),
         source="plain",
         overrides=(),

@@ -12,12 +12,12 @@ from flows.config.load import load
 from flows.lineage.diff import compare
 from flows.lineage.named import named
 from flows.lineage.runs import note_run
-from flows.steps.code import Tree, checkout, code_sha256
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
 from flows.steps.lookup import look_up
 from flows.steps.registry import code_of
 from flows.study.graph import graph_of
+from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
 from infra.store.environment import execution_environment
 from infra.store.store import Artifact, Attempt, Store

@@ -9,12 +9,12 @@ import pytest
 from flows.config.load import load
 from flows.lineage.named import named
 from flows.lineage.replay import CONFIGS, replay, typed
-from flows.steps.code import Tree, checkout, code_sha256
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import KINDS, code_of
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
+from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import canonical_json, value_sha256
 from infra.store.environment import execution_environment
 from infra.store.manifest import Recipe

@@ -10,7 +10,7 @@ import pytest
 from flows.config.load import check, load
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run, note_run, records
-from flows.study.asked import study_asked
+from flows.study.form_values import study_of_form
 from infra.errors import ConfigError
 from infra.store.records import RecordError
 from infra.store.redact import redact
@@ -100,6 +100,6 @@ def test_a_study_is_read_again_from_its_record(path: Path | None, tmp_path: Path
     store, config = Store(tmp_path), load(path)
     values = dataclasses.asdict(config)
     note_run(store, values, None, artifacts=[], flow_run_id="f", failed=[])
-    assert study_asked(config.name, store, []) == config
+    assert study_of_form(config.name, store, []) == config
     deployed = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     assert check(deployed, source="deployed") == config

@@ -9,7 +9,7 @@ import numpy as np
 
 from flows.lineage.runs import note_run
 from flows.report.cells import CellKey, Plan
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from flows.steps.kinds.results import ResultsSpec, make
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
@@ -89,7 +89,7 @@ def write_study(
         config=ResultsSpec(plan=plan),
     )
     attempt = Attempt(store, asked)
-    list(make(Work(asked, store, attempt.path, attempt.path)))
+    list(make(StepContext(asked, store, attempt.path, attempt.path)))
     results = attempt.commit({"prefect": {"flow_run_id": RUN}})
     config = {"name": name, "methods": [*methods], "transfers": {b: {} for b in benchmarks}}
     note_run(store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=())

@@ -10,12 +10,12 @@ import pytest
 from flows.config.load import load
 from flows.plan.prepared import ToPrepare, prepared, ranged
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.flow import _APPROVAL
 from flows.study.graph import graph_of
 from infra import references
+from infra.source_code import checkout
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
@@ -55,7 +55,7 @@ def prepare(config, store: Store, *names: str) -> None:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}
             recipe = look_up(store, step, inputs, frozenset(), source=source).recipe
             *_, end = worker.make(store.uri, [recipe], {})
-            assert isinstance(end, worker.Made)
+            assert isinstance(end, worker.StepOutcome)
             assert not end.error
             made[step.name] = store.get(recipe.key)
 

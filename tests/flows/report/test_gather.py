@@ -14,7 +14,7 @@ from flows.lineage.runs import note_run
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.gather import gather
 from flows.report.render import render
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from flows.steps.kinds import results
 from infra.errors import ConfigError
 from infra.store.manifest import Recipe
@@ -99,7 +99,7 @@ def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Ar
     read = {role: artifact.as_input for role, artifact in inputs.items()}
     attempt = Attempt(store, Recipe(kind="results", name="results", inputs=read, config=spec))
     scratch = folder / "scratch"
-    work = Work(attempt.step, store, attempt.path, scratch)
+    work = StepContext(attempt.step, store, attempt.path, scratch)
     list(results.make(work))
     attempt.counts = work.counts
     made = attempt.commit({})

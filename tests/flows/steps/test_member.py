@@ -360,12 +360,12 @@ _WORKER = """
 import pickle, sys
 from pathlib import Path
 from flows.steps.kinds.checkpoint import train_together
-from flows.steps.worker import bind
+from flows.steps.worker import import_step_code
 from infra.gang.local import LocalGang
 from infra.gang.supervise import GangFailedError
 from infra.gang.messages import PEER_LOST
 stage = pickle.loads(Path(sys.argv[1]).read_bytes())
-bind("checkpoint", stage.spec)
+import_step_code("checkpoint", stage.spec)
 try:
     list(train_together(stage, 2, sys.argv[2], Path(sys.argv[2])))
 except GangFailedError as error:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from flows.steps import worker
-from flows.steps.code import checkout
 from flows.steps.own_code import libraries, named, with_code
 from flows.steps.registry import code_digest, code_of, libraries_of
+from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.manifest import Recipe
 from infra.store.store import Store
@@ -161,7 +161,7 @@ def test_a_worker_with_another_version_refuses(tmp_path: Path, monkeypatch):
         libraries={"own_versions": "1.1"},
     )
     (end,) = worker.make(str(Store(tmp_path / "store").state), [recipe], {})
-    assert isinstance(end, worker.Made)
+    assert isinstance(end, worker.StepOutcome)
     assert "must be made with own_versions 1.1, but this process has 1.2" in end.error
 
 
@@ -204,12 +204,12 @@ def test_a_reader_travels_with_the_work_of_those_who_list(tmp_path: Path):
 WORKER = """
 import sys
 from pathlib import Path
-from flows.steps.own_code import take_over
+from flows.steps.own_code import install_user_code
 from flows.steps.registry import code_digest
 from infra.store.store import Store
 from model.eval.metrics.registry import get_metric
 store = Store(sys.argv[1])
-take_over(store.open_source(sys.argv[2]))
+install_user_code(store.open_source(sys.argv[2]))
 metric = "own_metric:f1"
 print(get_metric(metric).score("x", {"answers": ["x"]}), code_digest("chance", metric))
 """

@@ -7,7 +7,7 @@ import pytest
 
 from flows.config.load import load
 from flows.steps import worker
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
@@ -137,7 +137,9 @@ def test_a_dataset_cut_short_goes_on_from_its_pieces(
     buckets: Store, tmp_path: Path, raw: Path, gcs, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as cut:
-        cut.setattr(Work, "adopt", lambda *words: (_ for _ in ()).throw(OSError("cut short")))
+        cut.setattr(
+            StepContext, "adopt", lambda *words: (_ for _ in ()).throw(OSError("cut short"))
+        )
         with pytest.raises(AssertionError, match="cut short"):
             run(buckets, "gs://testing/data/raw")
     assert buckets.files.folders("scratch")

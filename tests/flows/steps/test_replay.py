@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.steps.code import checkout
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.replay import ReplayError, replay
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 

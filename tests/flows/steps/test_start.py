@@ -7,7 +7,7 @@ import pytest
 
 from flows.config.input_files import files_of
 from flows.steps.registry import code_digest
-from flows.steps.worker import Made, make
+from flows.steps.worker import StepOutcome, make
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 from model import vlm
@@ -27,7 +27,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def test_content_is_the_parameters_digest(recipe: Recipe, tmp_path: Path):
-    assert list(make(str(tmp_path / "store"), [recipe], {}))[-1] == Made(name="start")
+    assert list(make(str(tmp_path / "store"), [recipe], {}))[-1] == StepOutcome(name="start")
     content = Store(tmp_path / "store").get(recipe.key).manifest.content
     assert content == (Path(str(recipe.location)) / "digest.txt").read_text().strip()
 
@@ -35,7 +35,7 @@ def test_content_is_the_parameters_digest(recipe: Recipe, tmp_path: Path):
 def test_start_that_states_another_digest_is_refused(recipe: Recipe, tmp_path: Path):
     (Path(str(recipe.location)) / "digest.txt").write_text("f" * 64 + "\n")
     (end,) = make(str(tmp_path / "store"), [recipe], {})
-    assert isinstance(end, Made)
+    assert isinstance(end, StepOutcome)
     assert f"checkpoint {recipe.location} holds parameters of digest" in end.error
     assert Store(tmp_path / "store").find(recipe.key) is None
 
@@ -54,12 +54,12 @@ def test_weights_of_another_codebase_are_converted_to_the_same_contents(
     store = Store(tmp_path / "store")
     files = files_of(tmp_path / "weights")
     noted = Recipe(kind="files", name="files", config=files, code=code_digest("files", files))
-    assert list(make(store.uri, [noted], {}))[-1] == Made(name="files")
+    assert list(make(store.uri, [noted], {}))[-1] == StepOutcome(name="files")
     given = store.get(noted.key)
     begun = dataclasses.replace(
         recipe, inputs={"given": given.as_input}, location=str(tmp_path / "weights")
     )
-    assert list(make(store.uri, [begun], {}))[-1] == Made(name="start")
+    assert list(make(store.uri, [begun], {}))[-1] == StepOutcome(name="start")
     made = store.get(begun.key)
     assert made.manifest.content == digest
     assert params_digest_of(made.path) == digest
@@ -68,5 +68,5 @@ def test_weights_of_another_codebase_are_converted_to_the_same_contents(
         (tmp_path / "weights" / "config.json").read_text() + "\n"
     )
     (end,) = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
-    assert isinstance(end, Made)
+    assert isinstance(end, StepOutcome)
     assert "config.json has changed since the study noted it" in end.error

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from flows.steps import registry, worker
-from flows.steps.code import checkout
-from flows.steps.kind import Work
+from flows.steps.kind import StepContext
 from flows.steps.kinds.files import FilesSpec, check_given
 from flows.steps.registry import KINDS, code_digest
 from infra.progress import Progress
+from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 
@@ -42,7 +42,7 @@ def files(store: Store, name: str, **more) -> Recipe:
 
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(work: Work) -> Iterator[Progress]:
+    def make(work: StepContext) -> Iterator[Progress]:
         yield Progress(done=1, total=2)
         if "broken" in str(work.config):
             raise ValueError("the file\nis broken")
@@ -58,7 +58,7 @@ def working_together(working: None, monkeypatch: pytest.MonkeyPatch) -> list[lis
     """Has steps whose names begin alike be made together; returns the groups that were."""
     groups: list[list[str]] = []
 
-    def make_together(works: Sequence[Work]) -> Iterator[Progress]:
+    def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
         groups.append([work.config["files"][0][0] for work in works])
         for work in works:
             yield from KINDS["files"].make(work)
@@ -77,11 +77,11 @@ def test_steps_that_are_alike_are_made_together_and_fail_together(
     store: Store, working_together: list[list[str]]
 ):
     first = files(store, "a 1")
-    assert list(worker.make(str(store.state), [first], {}))[-1] == worker.Made(name="a 1")
+    assert list(worker.make(str(store.state), [first], {}))[-1] == worker.StepOutcome(name="a 1")
     names = ("a 1", "a 2", "b 1", "a 3", "c broken", "c 2")
     recipes = [files(store, name) for name in names]
     items = list(worker.make(str(store.state), recipes, {}))
-    ends = {item.name: item for item in items if isinstance(item, worker.Made)}
+    ends = {item.name: item for item in items if isinstance(item, worker.StepOutcome)}
     assert sorted(map(sorted, working_together)) == [
         ["a 1"],
         ["a 2", "a 3"],
@@ -100,7 +100,7 @@ def test_steps_that_are_alike_are_made_together_and_fail_together(
 def test_a_step_that_fails_leaves_the_others_alone(store: Store):
     recipes = [files(store, name) for name in ("a", "broken", "b")]
     items = list(worker.make(str(store.state), recipes, {}))
-    ends = [item for item in items if isinstance(item, worker.Made)]
+    ends = [item for item in items if isinstance(item, worker.StepOutcome)]
     assert [(end.name, end.reused, end.error) for end in ends] == [
         ("a", False, ""),
         ("broken", False, "the file is broken"),
@@ -109,7 +109,7 @@ def test_a_step_that_fails_leaves_the_others_alone(store: Store):
     assert "ValueError" in ends[1].traceback
     assert [store.find(recipe.key) is not None for recipe in recipes] == [True, False, True]
     again = [item for item in worker.make(str(store.state), recipes[:1], {})]
-    assert again == [worker.Made(name="a", reused=True)]
+    assert again == [worker.StepOutcome(name="a", reused=True)]
 
 
 def test_a_worker_of_another_checkout_refuses_and_names_the_module(store: Store):
@@ -121,7 +121,7 @@ def test_a_worker_of_another_checkout_refuses_and_names_the_module(store: Store)
     (end,) = worker.make(
         str(store.state), [dataclasses.replace(recipe, code="0" * 64, source=source)], {}
     )
-    assert isinstance(end, worker.Made)
+    assert isinstance(end, worker.StepOutcome)
     assert "must be made with code 00000000" in end.error
     assert "other code in flows.steps.kinds.files; start it" in end.error
     assert store.find(recipe.key) is None
@@ -132,7 +132,7 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
 ):
     tries: list[float] = []
 
-    def make(work: Work) -> Iterator[Progress]:
+    def make(work: StepContext) -> Iterator[Progress]:
         began = time.monotonic()
         while time.monotonic() - began < 0.2:
             yield Progress(done=0, total=1)
@@ -157,7 +157,7 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
     config = {"files": [["pieces.model", digest, 6]]}
     code = code_digest("files", config)
     noted = Recipe(kind="files", name="files", config=FilesSpec(**config), code=code)
-    assert list(worker.make(str(store.state), [noted], {}))[-1] == worker.Made(name="files")
+    assert list(worker.make(str(store.state), [noted], {}))[-1] == worker.StepOutcome(name="files")
     check_given(tmp_path, store.get(noted.key).path)
     (tmp_path / "pieces.model").write_bytes(b"others")
     with pytest.raises(ValueError, match=r"pieces\.model has changed since the study noted it"):
@@ -171,7 +171,7 @@ def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
     assert [end.held for end in worker.make_apart(store.uri, [recipe], {"closes": 0.0})] == [True]
     assert store.find(recipe.key) is None
     *_, end = worker.make_apart(store.uri, [recipe], {"closes": soon, "prefect": {}})
-    assert end == worker.Made(name="late")
+    assert end == worker.StepOutcome(name="late")
     assert "closes" not in store.get(recipe.key).manifest.environment
 
 
@@ -180,14 +180,16 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
 ):
     made: list[tuple[int, int, list[str]]] = []
 
-    def make_piece(works: Sequence[Work], piece: int, of: int) -> Generator[Progress, None, bytes]:
+    def make_piece(
+        works: Sequence[StepContext], piece: int, of: int
+    ) -> Generator[Progress, None, bytes]:
         made.append((piece, of, [work.config["files"][0][0] for work in works]))
         yield Progress(done=piece, total=of)
         if "broken" in str(works[0].config):
             raise ValueError("no such file")
         return f"{piece} of {of}".encode()
 
-    def make_together(works: Sequence[Work]) -> Iterator[Progress]:
+    def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
         yield Progress(done=1, total=1)
         for work in works:
             (work.out / "a.txt").write_bytes(b", ".join(sorted(works[0].pieces)))
@@ -224,7 +226,9 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
 def test_the_cost_of_a_step_is_that_of_its_pieces_too(
     store: Store, working: None, monkeypatch: pytest.MonkeyPatch
 ):
-    def make_piece(works: Sequence[Work], piece: int, of: int) -> Generator[Progress, None, bytes]:
+    def make_piece(
+        works: Sequence[StepContext], piece: int, of: int
+    ) -> Generator[Progress, None, bytes]:
         yield Progress(done=1, total=1)
         time.sleep(0.2)
         return b""

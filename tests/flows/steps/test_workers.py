@@ -30,7 +30,7 @@ def test_the_next_try_of_a_lost_worker_is_told_whose_lease_is_lost(tmp_path: Pat
         calls.append((token, lost))
         if len(calls) < 3:
             raise RayWorkerLostError("it died")
-        yield worker.Made(name="cell")
+        yield worker.StepOutcome(name="cell")
 
     cluster = cast(Cluster, SimpleNamespace(stream=stream, num_cpus=1))
     workers = LocalWorkers(cluster, Store(tmp_path))
@@ -108,12 +108,12 @@ def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):
     with store.lock(OTHER.key):  # Somebody else made it meanwhile.
         Attempt(store, OTHER).commit({})
     server = Server("succeeded")
-    end = worker.Made(name="cell", error="no such thing", traceback="line 1")
+    end = worker.StepOutcome(name="cell", error="no such thing", traceback="line 1")
     Report(ends=[end], is_ended=True).write(store.volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), store)
     keys = [RECIPE.key, OTHER.key]
     told = list(workers.make("cell", keys, [RECIPE, OTHER], {}, cpus=1, gpus=0))
-    assert told == [end, worker.Made(name="other", reused=True)]
+    assert told == [end, worker.StepOutcome(name="other", reused=True)]
 
 
 def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):

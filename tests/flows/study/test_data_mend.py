@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
-from flows.study.data_mend import _made
+from flows.study.data_mend import _find_or_make
 from flows.study.graph import raw_files_spec
 from infra.errors import ConfigError
 from infra.store.raw_files import RawFingerprint
@@ -84,7 +84,7 @@ def prepared(store: Store, corpus: Path) -> Artifact:
         location=str(corpus),
     )
     with store.pin_run("test") as pin:
-        return _made(store, dataset, {"raw": _made(store, files, {}, pin)}, pin)
+        return _find_or_make(store, dataset, {"raw": _find_or_make(store, files, {}, pin)}, pin)
 
 
 def mend(*words: object) -> list[str]:

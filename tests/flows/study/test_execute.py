@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from flows.steps.kind import Step
-from flows.steps.worker import Made
+from flows.steps.worker import StepOutcome
 from flows.study import execute
-from flows.study.allowance import Gate, HeldError
+from flows.study.eta import Expected, Forecast
 from flows.study.execute import Session, StepFailedError, run_graph
-from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
+from flows.study.sweep_limits import Admission, HeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
@@ -46,7 +46,7 @@ def run(
         noted = Journal(tmp_path, "run")
         forecast = Forecast(Expected(), nodes)
         given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
-        given["gate"] = Gate()
+        given["gate"] = Admission()
         session = cast(
             Session,
             SimpleNamespace(
@@ -132,9 +132,9 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.
         if "piece" in context:
             together.wait()
             yield "step", Progress(done=1, total=2)
-            yield Made(name="step", error="broken" if context["piece"][0] == 1 else "")
+            yield StepOutcome(name="step", error="broken" if context["piece"][0] == 1 else "")
         else:
-            yield Made(name="step")
+            yield StepOutcome(name="step")
 
     workers = SimpleNamespace(make=make)
     live = SimpleNamespace(
@@ -145,9 +145,9 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.
     recipe = Recipe(kind="files", name="step")
     node = cell("node")
     job = Job(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
-    ends: dict[str, Made] = {}
+    ends: dict[str, StepOutcome] = {}
     execute._run_job(session, node, job, [recipe.key], [recipe], ends, float("inf"))
-    assert ends == {"step": Made(name="step")}
+    assert ends == {"step": StepOutcome(name="step")}
     assert sorted(piece for *_, piece, _ in asked[:3]) == [(0, 3), (1, 3), (2, 3)]
     assert asked[3][:3] == ("node", (recipe.key,), None)
     assert len({keys for _, keys, _, _ in asked}) == 4  # Each is a Ray Job of its own.
@@ -161,7 +161,7 @@ def test_a_piece_that_is_lost_has_the_node_tried_again():
     def make(name: str, keys: Any, recipes: Any, context: Any, **more: Any):
         if context.get("piece") == (0, 2):
             raise RayWorkerLostError("it died")
-        yield Made(name="step")
+        yield StepOutcome(name="step")
 
     workers, live = SimpleNamespace(make=make), Live("")
     session = cast(Session, SimpleNamespace(workers=workers, live=live))

@@ -9,16 +9,16 @@ import pytest
 
 from flows.config.load import load
 from flows.report.cells import CellKey
-from flows.steps import code as code_module
 from flows.steps import registry
-from flows.steps.code import Tree, checkout
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
 from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, graph_of
+from infra import source_code as code_module
 from infra.errors import ConfigError
+from infra.source_code import Tree, checkout
 from infra.store.store import Artifact, Attempt, Store
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
-from flows.study.reading import told_of_reading
+from flows.study.reading import describe_reads
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model.train.config import TrainConfig
@@ -28,8 +28,8 @@ def test_the_training_with_the_most_requests_is_told(tmp_path: Path):
         shutil.copytree(folder, attempt.path, dirs_exist_ok=True)
         there[one] = attempt.commit({})
     trainings = [step("stage1", data[0]), step("transfer", data[1])]
-    told = told_of_reading([*data, *trainings, step("late", data[2])], there)
+    told = describe_reads([*data, *trainings, step("late", data[2])], there)
     assert told.startswith("reading 7,300 records/s from a bucket takes at most 29 requests/s and ")
     assert told.endswith("MB over all hosts (stage1); not known yet of 1 trainings")
     wrong = step("x", data[0], mixture=(("d", 1.0),))
-    assert told_of_reading([wrong], there).startswith("reading: known once the data")
+    assert describe_reads([wrong], there).startswith("reading: known once the data")

@@ -10,18 +10,18 @@ from flows.config.study import StudyConfig
 from flows.lineage.runs import note_run
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
-from flows.study.again import (
+from flows.study.explain import Explanation
+from flows.study.form_values import checked, problem, sweep_of_form
+from flows.study.graph import graph_of
+from flows.study.retry_policy import (
     MAX_TRIES,
     all_but,
-    failed_last,
+    describe_failed_steps,
+    failed_steps_of_last_run,
     failures,
     given_up,
-    told_of_failed,
 )
-from flows.study.asked import checked, problem, sweep_asked
-from flows.study.explain import Explanation
-from flows.study.graph import graph_of
-from flows.study.sweep import Firing, Sweep, _differences, told_before
+from flows.study.sweep import Sweep, SweepRun, _differences, describe_sweep
 from infra.errors import ConfigError
 from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
@@ -39,17 +39,17 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def firing(store: Store, *more: str, **values: Any) -> Firing:
-    return sweep_asked("demo", store, [*SMALL, *more], checked(Sweep, values, "sweep"))
+def firing(store: Store, *more: str, **values: Any) -> SweepRun:
+    return sweep_of_form("demo", store, [*SMALL, *more], checked(Sweep, values, "sweep"))
 
 
-def next_of(firing: Firing) -> tuple[int, int] | None:
+def next_of(firing: SweepRun) -> tuple[int, int] | None:
     """The transfer and pretraining seeds of the study that a firing would run."""
     config = next(firing.passes(), None)
     return config and (config.num_seeds, config.num_pretrain_seeds)
 
 
-def run(store: Store, firing: Firing, **how: Any) -> None:
+def run(store: Store, firing: SweepRun, **how: Any) -> None:
     """Makes what a firing asks for, as if every step had run."""
     for config in firing.passes():
         fill(store, graph_of(config), **how)
@@ -120,7 +120,7 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     run(store, firing(store))
     wide = firing(store, seeds=3, budgets=[16])
     config = next(wide.passes())
-    first, second, third = told_before(wide.explain(config), config, {})
+    first, second, third = describe_sweep(wide.explain(config), config, {})
     new = config.seeds[2]
     # Vanilla knows one budget.
     assert first == "sweep demo: 2 methods × 1 rows × 3 seeds × budgets 256, 16: 9 cells"
@@ -130,7 +130,7 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     assert third.startswith("5 steps to make: 4 transfer, 1 results; ")
 
 
-def numbers(store: Store, sweep: Firing, score: Any) -> list[int]:
+def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
     seen = []
     for config in sweep.passes():
         seen.append(config.num_seeds)
@@ -205,7 +205,7 @@ def test_a_study_that_ran_is_known_by_its_name(store: Store):
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
     note_run(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
-    config: StudyConfig = sweep_asked("mine", store, ["budgets=[256]"], Sweep(seeds=4)).config
+    config: StudyConfig = sweep_of_form("mine", store, ["budgets=[256]"], Sweep(seeds=4)).config
     assert (config.name, config.num_seeds, config.budgets) == ("mine", 4, (256,))
 
 
@@ -229,7 +229,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     seen = []
     for config in (next(nightly.passes()) for _ in range(3)):
         before = nightly.explain(config)
-        told = list(told_before(before, config, failures(store, before)))
+        told = list(describe_sweep(before, config, failures(store, before)))
         seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
         assert not given_up(store)(before)
         fill(store, graph_of(config), but=lambda step: step.name == broken)
@@ -270,7 +270,7 @@ def test_steps_that_were_given_up_are_tried_as_failed_ones(store: Store):
     config = firing(store).config
     words = {"artifacts": (), "flow_run_id": "", "failed": ["b: no"], "given_up": ["a", "b"]}
     note_run(store, dataclasses.asdict(config), None, **words)
-    assert failed_last(store, config.name) == ("b", "a")
+    assert failed_steps_of_last_run(store, config.name) == ("b", "a")
 
 
 def test_failed_steps_alone_are_begun(store: Store):
@@ -281,16 +281,16 @@ def test_failed_steps_alone_are_begun(store: Store):
     with pytest.raises(
         ConfigError, match=r"--failed needs a study with a finished run .*got 'demo"
     ):
-        failed_last(store, config.name)
+        failed_steps_of_last_run(store, config.name)
     values = dataclasses.asdict(config)
     note_run(store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"])
-    assert failed_last(store, config.name) == (broken,)
+    assert failed_steps_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
     begun = set(explanation.graph.nodes) - all_but([broken])(explanation).keys()
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
-    assert told_of_failed("demo", [broken]) == (
+    assert describe_failed_steps("demo", [broken]) == (
         f"1 steps failed or were given up in demo's last run; only these are tried: {broken}"
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
@@ -312,7 +312,7 @@ def test_a_budget_beyond_the_studys_images_is_stage_2s(store: Store):
 @pytest.mark.slow
 def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store):
     study = firing(store, STAGE2)
-    (line, *_) = told_before(study.explain(study.config), study.config, {})
+    (line, *_) = describe_sweep(study.explain(study.config), study.config, {})
     assert line == (
         "sweep demo: 2 methods × 1 rows × 2 seeds × budgets 256 and 1 rows at 448 px × 1 seeds × "
         "budgets 1024: 6 cells"

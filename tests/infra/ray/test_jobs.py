@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.steps.code import checkout
 from infra.ray.jobs import Job, JobServer
+from infra.source_code import checkout
 from tests.processes import end_family
 from tests.ray_nodes import Head, head_of, node
 
@@ -84,7 +84,7 @@ def test_jobs_run_the_code_of_the_run_whatever_lies_on_their_node(
     server: JobServer, tmp_path: Path
 ):
     code = (
-        "import sys, flows, infra, pickle\nfrom flows.steps.code import checkout\n"
+        "import sys, flows, infra, pickle\nfrom infra.source_code import checkout\n"
         "pickle.dump((flows.__file__, infra.__file__, dict(checkout().files)), "
         "open(sys.argv[1], 'wb'))"
     )

@@ -18,7 +18,10 @@ import apache_beam as beam
 import psutil
 import pytest
 
-from pipelines.prepare import job
+import flows
+import infra
+import model
+import pipelines
 from pipelines.prepare.run import PrepareConfig, make_dataset, prepare_dataset
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
@@ -269,16 +272,48 @@ def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, en
 
 
 @pytest.mark.slow
-def test_what_other_code_left_is_not_gone_on_with(corpus, tmp_path, monkeypatch):
+def test_what_other_code_left_is_not_gone_on_with(corpus, tmp_path):
     given = {"source": "web", "split": "train", "data_root": str(corpus)}
-    work, code = tmp_path / "work", job.code_sha256()
+    work = tmp_path / "work"
     config = dataclasses.replace(CONFIG, num_shards=1)
-    for told, is_kept in (("other", None), (code, False), (code, True)):
-        monkeypatch.setattr(job, "code_sha256", lambda told=told: told)
+    for code, is_kept in (("other", None), ("", False), ("", True)):
         before = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
-        made = make_dataset(config, **given, work=str(work))
+        made = make_dataset(config, **given, work=str(work), code=code)
         after = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
         assert made.info.num_inputs == 45
         if is_kept is not None:
             assert (before == after) == is_kept
             assert before.keys() == after.keys()
+
+
+@pytest.mark.slow
+def test_only_an_edit_of_code_that_prepares_the_source_throws_its_work_away(corpus, tmp_path):
+    sources, work = tmp_path / "sources", tmp_path / "work"
+    for package in (flows, infra, model, pipelines):
+        shutil.copytree(package.__path__[0], sources / package.__name__)
+    script = f"""
+import dataclasses
+from pipelines.prepare.run import PrepareConfig, make
+config = PrepareConfig(image_px=16, num_shards=1, num_workers=1, max_reject_rate=0.5)
+make(config, source="web", split="train", data_root={str(corpus)!r}, work={str(work)!r})
+"""
+
+    def is_kept(path: str, line: str) -> bool:
+        """Whether work is kept when a file of the project has one more line."""
+        with (sources / path).open("a") as file:
+            file.write(f"\n{line}\n")
+        before = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
+        environment = {**os.environ, "PYTHONPATH": str(sources)}
+        subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
+        after = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
+        assert before.keys() <= after.keys()
+        return bool(before) and before == after
+
+    assert not is_kept("pipelines/__init__.py", "")  # There is none yet.
+    assert is_kept("infra/prefect/alerts.py", "# A comment.")
+    assert is_kept("infra/store/store.py", "ADDED = 1")  # It moves bytes and decides none.
+    assert is_kept("pipelines/prepare/shards.py", "# A comment.")
+    assert is_kept("pipelines/sources/documents/chartqa.py", "ADDED = 1")  # Another reader.
+    assert is_kept("pipelines/hygiene/screen.py", "ADDED = 1")
+    assert not is_kept("pipelines/prepare/shards.py", "ADDED = 1")
+    assert not is_kept("pipelines/sources/web/images.py", "ADDED = 1")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from PIL import Image
 
-from flows.steps.code import checkout
+from infra.source_code import checkout
 from pipelines.records import as_tf_dataset, example
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
 from pipelines.records.schema import Record

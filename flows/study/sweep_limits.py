@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.study.expected import Expected
+from flows.study.eta import Expected
 from flows.study.graph import Graph, Node
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
@@ -22,7 +22,7 @@ class HeldError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Allowance:
+class SweepLimits:
     """When the cells of a sweep may begin, and which ones come first.
 
     Attributes:
@@ -89,37 +89,37 @@ class Allowance:
         """Returns the time at which the window closes; `now` outside it, None without a window."""
         if not self.start:
             return None
-        here = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
+        local_now = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
         start, end = (datetime.time.fromisoformat(text) for text in (self.start, self.end))
-        time = here.time().replace(tzinfo=None)
+        time = local_now.time().replace(tzinfo=None)
         # A window with end < start spans midnight: from `start` on, or before `end`.
         is_open = start <= time < end if start < end else time >= start or time < end
         if not is_open:
             return now
-        day = here.date() + datetime.timedelta(days=int(time >= end))
-        return datetime.datetime.combine(day, end, here.tzinfo)
+        day = local_now.date() + datetime.timedelta(days=int(time >= end))
+        return datetime.datetime.combine(day, end, local_now.tzinfo)
 
     def ahead(self, graph: Graph) -> dict[Node, int]:
         """Returns the nodes that `first` names, with all that they need: node -> its place there.
 
         A node that several names need has the place of the earliest.
         """
-        upstream, found = graph.upstream, dict[Node, int]()
+        upstream, places = graph.upstream, dict[Node, int]()
         for place, name in reversed([*enumerate(self.first)]):  # So that the earliest stays.
-            found.update((node, place) for node in graph.nodes if node.matches(name))
+            places.update((node, place) for node in graph.nodes if node.matches(name))
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(graph.nodes):
-            if node in found:
+            if node in places:
                 for needed in upstream[node]:
-                    found[needed] = min(found.get(needed, found[node]), found[node])
-        return found
+                    places[needed] = min(places.get(needed, places[node]), places[node])
+        return places
 
 
-ALWAYS = Allowance()
+ALWAYS = SweepLimits()
 """No window and no bound."""
 
 
-class Gate:
+class Admission:
     """Decides which nodes of one firing may begin, by its allowance; thread-safe.
 
     Args:
@@ -131,7 +131,9 @@ class Gate:
       held: node that may not begin at all -> why.
     """
 
-    def __init__(self, allowance: Allowance = ALWAYS, now: datetime.datetime | None = None) -> None:
+    def __init__(
+        self, allowance: SweepLimits = ALWAYS, now: datetime.datetime | None = None
+    ) -> None:
         self.allowance, self.expected = allowance, Expected()
         self.held: Mapping[Node, str] = {}
         self.closes = allowance.closes(now or datetime.datetime.now(datetime.UTC))
@@ -151,6 +153,7 @@ class Gate:
           HeldError: if it may not begin.
         """
         with self._lock:
+            # A retry, or a second job of the node: it was let in, and its cost is counted.
             if node in self._under_way:
                 return math.inf
             if node in self.held:
@@ -184,5 +187,5 @@ class Gate:
 
     def _cost(self, node: Node) -> float:
         """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
-        known = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
-        return sum(seconds * devices for seconds, devices in known)
+        times = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
+        return sum(seconds * devices for seconds, devices in times)

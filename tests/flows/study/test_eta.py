@@ -3,7 +3,7 @@
 import pytest
 
 from flows.steps.kind import Step
-from flows.study.expected import Expected, Forecast
+from flows.study.eta import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
 
 
@@ -36,7 +36,7 @@ def test_rank_counts_what_waits_for_a_node():
 
 def test_time_left_is_that_of_the_rest_at_the_rate_of_the_last(monkeypatch: pytest.MonkeyPatch):
     now = 100.0
-    monkeypatch.setattr("flows.study.expected.time.monotonic", lambda: now)
+    monkeypatch.setattr("flows.study.eta.time.monotonic", lambda: now)
     nodes = [transfer(f"transfer m3 a seed={i}") for i in range(10)]
     expected = Expected()
     forecast = Forecast(expected, nodes)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.steps.code import DynamicImportError, Tree, changes, checkout, code_sha256, read_module
 from flows.steps.registry import KINDS, code_of
+from infra.source_code import DynamicImportError, Tree, changes, checkout, code_sha256, read_module
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFIGS = {
     "dataset": {"reader": "chartqa"},
     "raw_files": {"reader": "chartqa"},
@@ -204,7 +204,7 @@ def test_every_module_has_the_same_digest_under_every_python_of_this_machine():
     pythons = other_pythons()
     if not pythons:
         pytest.skip("no other Python of 3.11, 3.12 and 3.13 is on PATH")
-    code = "from flows.steps.code import checkout, read_module\n"
+    code = "from infra.source_code import checkout, read_module\n"
     code += "for path, text in sorted(checkout().files.items()):\n"
     code += "    if path.endswith('.py'): print(path, read_module(text).digest)"
     expected = "".join(

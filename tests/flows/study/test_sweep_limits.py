@@ -9,9 +9,9 @@ import pytest
 
 from flows.config.load import load
 from flows.steps.kind import Step
-from flows.study.allowance import Allowance, Gate, HeldError
-from flows.study.expected import Expected
+from flows.study.eta import Expected
 from flows.study.graph import Job, Node, graph_of
+from flows.study.sweep_limits import Admission, HeldError, SweepLimits
 
 
 def cell(name: str) -> Node:
@@ -40,18 +40,18 @@ def at(text: str) -> datetime.datetime:
     ],
 )
 def test_a_window_over_midnight_closes_in_the_morning(now: str, closes: str):
-    assert Allowance(start="20:00", end="08:00").closes(at(now)) == at(closes)
+    assert SweepLimits(start="20:00", end="08:00").closes(at(now)) == at(closes)
 
 
 def test_a_window_is_of_its_time_zone():
-    window = Allowance(start="09:00", end="17:00", timezone="Europe/Berlin")
+    window = SweepLimits(start="09:00", end="17:00", timezone="Europe/Berlin")
     assert window.closes(at("2026-07-01T07:30+00:00")) == at("2026-07-01T15:00+00:00")
     assert window.closes(at("2026-01-05T07:30+00:00")) == at("2026-01-05T07:30+00:00")
 
 
 def test_nothing_begins_after_the_window_and_what_runs_goes_on():
     a, b = cell("a"), cell("b")
-    gate = Gate(Allowance(start="20:00", end="08:00"), at("2026-01-05T21:00+00:00"))
+    gate = Admission(SweepLimits(start="20:00", end="08:00"), at("2026-01-05T21:00+00:00"))
     assert gate.closes == at("2026-01-06T08:00+00:00")
     now = datetime.datetime.now(datetime.UTC)
     gate.closes = now + datetime.timedelta(hours=1)
@@ -64,7 +64,7 @@ def test_nothing_begins_after_the_window_and_what_runs_goes_on():
 
 def test_a_bound_counts_what_was_done_and_what_is_under_way():
     a, b, c, d = map(cell, "abcd")  # Each of two devices.
-    gate = Gate(Allowance(max_hours=1))
+    gate = Admission(SweepLimits(max_hours=1))
     gate.expected = expected(a=500, b=1000, c=350, d=250)
     gate.enter(a)
     gate.enter(b)
@@ -78,7 +78,7 @@ def test_a_bound_counts_what_was_done_and_what_is_under_way():
 
 def test_what_an_ended_node_did_not_need_is_free_again():
     a, b, c = map(cell, "abc")
-    gate = Gate(Allowance(max_hours=1))
+    gate = Admission(SweepLimits(max_hours=1))
     gate.expected = expected(a=1500, b=1500, c=200)
     gate.enter(a)
     gate.spend(a, 300.0)
@@ -91,20 +91,20 @@ def test_what_an_ended_node_did_not_need_is_free_again():
 
 
 def test_one_that_is_too_large_begins_where_nothing_else_did():
-    gate = Gate(Allowance(max_hours=1))
+    gate = Admission(SweepLimits(max_hours=1))
     gate.expected = expected(a=9000)
     gate.enter(cell("a"))
 
 
 def test_nothing_queues_where_it_matters_what_begins():
-    assert Allowance().queues
-    assert not Allowance(first=("transfer parcel *",)).queues
-    assert not Allowance(max_hours=2).queues
+    assert SweepLimits().queues
+    assert not SweepLimits(first=("transfer parcel *",)).queues
+    assert not SweepLimits(max_hours=2).queues
 
 
 def test_steps_that_come_first_bring_what_they_need():
     graph = graph_of(load())
-    ahead = named(Allowance(first=("transfer parcel refcoco *",)).ahead(graph))
+    ahead = named(SweepLimits(first=("transfer parcel refcoco *",)).ahead(graph))
     assert set(ahead.values()) == {0}
     assert {"intermediary parcel", "stage1 vanilla", "prepare refcoco/train"} <= ahead.keys()
     assert sum(name.startswith("transfer ") for name in ahead) == 3
@@ -114,7 +114,7 @@ def test_steps_that_come_first_bring_what_they_need():
 def test_steps_come_in_the_order_in_which_they_are_named():
     graph = graph_of(load())
     first = "transfer mqt refcoco *", "transfer * refcoco *"
-    ahead = named(Allowance(first=first).ahead(graph))
+    ahead = named(SweepLimits(first=first).ahead(graph))
     assert ahead["intermediary mqt"] == ahead["stage1 vanilla"] == 0
     assert ahead["intermediary parcel"] == 1
     assert {ahead[name] for name in ahead if name.startswith("transfer mqt")} == {0}
@@ -138,4 +138,4 @@ def named(ahead: Mapping[Node, int]) -> dict[str, int]:
 )
 def test_a_wrong_window_is_told(values: dict[str, Any], told: str):
     with pytest.raises(ValueError, match=told):
-        Allowance(**values)
+        SweepLimits(**values)

@@ -33,6 +33,7 @@ class Expected:
         """Records the time that a step took [s]."""
         name = _alike(step.name)
         with self._lock:
+            # Twice: by name without seeds, exact; and per unit of work of the kind, for the rest.
             total, count = self._alike.get(name, (0.0, 0))
             self._alike[name] = total + seconds, count + 1
             total, work = self._kinds.get(step.kind, (0.0, 0.0))
@@ -48,8 +49,8 @@ class Expected:
 
     def of_node(self, node: Node) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
-        found = [self.seconds(step) for step in node.steps]
-        return None if None in found else sum(filter(None, found))
+        times = [self.seconds(step) for step in node.steps]
+        return None if None in times else sum(filter(None, times))
 
     def ranks(self, graph: Graph) -> dict[Node, tuple[float, float]]:
         """Returns the urgency of each node: the time, then the work, of the longest chain it heads.

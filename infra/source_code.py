@@ -37,7 +37,6 @@ OWN = "own"
 """Folder of a tree that holds the user's own code."""
 
 OUTSIDE = (
-    "flows.steps.code",
     "flows.steps.kind",
     "flows.steps.own_code",
     "flows.steps.registry",

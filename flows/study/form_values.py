@@ -12,9 +12,9 @@ from flows.config.server_limits import check_served, check_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import records
-from flows.study.again import failed_last
-from flows.study.allowance import Allowance
-from flows.study.sweep import Firing, Sweep
+from flows.study.retry_policy import failed_steps_of_last_run
+from flows.study.sweep import Sweep, SweepRun
+from flows.study.sweep_limits import SweepLimits
 from infra.errors import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
@@ -41,14 +41,14 @@ def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[s
         return read(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
         return read(Path(study))
-    ran = [record for record in records(store).values() if record["name"] == study]
-    if not ran:
-        known = sorted({*(given or ()), *(record["name"] for record in records(store).values())})
+    runs = [record for record in records(store).values() if record["name"] == study]
+    if not runs:
+        names = sorted({*(given or ()), *(record["name"] for record in records(store).values())})
         raise ConfigError(
             f"study must be demo, a YAML file, or the name of one that ran in {store.uri}, got "
-            f"{study!r}. Known: {', '.join(known) or 'none yet'}."
+            f"{study!r}. Known: {', '.join(names) or 'none yet'}."
         )
-    config = max(ran, key=lambda record: record["finished"])["config"]
+    config = max(runs, key=lambda record: record["finished"])["config"]
     if REDACTED in json.dumps(config):
         raise ConfigError(
             f"study must be the YAML file of {study}: the record of its run leaves credentials out."
@@ -56,7 +56,7 @@ def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[s
     return config
 
 
-def study_asked(
+def study_of_form(
     study: str,
     store: Store,
     overrides: Sequence[str],
@@ -81,15 +81,15 @@ def study_asked(
     return config
 
 
-def sweep_asked(
+def sweep_of_form(
     study: str, store: Store, overrides: Sequence[str], sweep: Sweep, given: Given | None = None
-) -> Firing:
-    """Returns the sweep that a form asks for; arguments as in `study_asked`.
+) -> SweepRun:
+    """Returns the sweep that a form asks for; arguments as in `study_of_form`.
 
     Raises:
-      ConfigError: as `study_asked`.
+      ConfigError: as `study_of_form`.
     """
-    firing = Firing(
+    firing = SweepRun(
         values=values_of(study, store, given),
         source=study,
         overrides=tuple(overrides),
@@ -101,7 +101,7 @@ def sweep_asked(
     return firing
 
 
-def open_served(store: str) -> Store:
+def open_form_store(store: str) -> Store:
     """Opens the store that a form asks for.
 
     Raises:
@@ -116,17 +116,17 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
 
     A Prefect server checks only their types; our server also calls this before it creates a run.
     """
-    known = {name: value for name, value in parameters.items() if value is not None}
+    stated = {name: value for name, value in parameters.items() if value is not None}
     try:
-        store = open_served(known.get("store", ".parcel"))
-        asked = known.get("study", "demo"), store, known.get("overrides", ())
-        if "add" not in known:
-            config = study_asked(*asked, known.get("data_root", ""), known.get("given"))
-            if known.get("failed"):
-                failed_last(store, config.name)
+        store = open_form_store(stated.get("store", ".parcel"))
+        arguments = stated.get("study", "demo"), store, stated.get("overrides", ())
+        if "add" not in stated:
+            config = study_of_form(*arguments, stated.get("data_root", ""), stated.get("given"))
+            if stated.get("failed"):
+                failed_steps_of_last_run(store, config.name)
             return None
-        sweep_asked(*asked, checked(Sweep, known["add"], "add"), known.get("given"))
-        checked(Allowance, known.get("when", {}), "when")
+        sweep_of_form(*arguments, checked(Sweep, stated["add"], "add"), stated.get("given"))
+        checked(SweepLimits, stated.get("when", {}), "when")
     except (ConfigError, ValueError, OSError) as error:
         return str(error)
     return None
@@ -141,5 +141,5 @@ def checked(kind: type[Any], values: Any, source: str) -> Any:
     try:
         return pydantic.TypeAdapter(kind).validate_python(values)
     except pydantic.ValidationError as error:
-        told = first_problem(error, kind).removeprefix("the config: ")
-        raise ConfigError(f"{source}: {told}") from None
+        message = first_problem(error, kind).removeprefix("the config: ")
+        raise ConfigError(f"{source}: {message}") from None

@@ -28,27 +28,27 @@ def none_held(explanation: Explanation) -> Mapping[Node, str]:
     return {}
 
 
-def failed_last(store: Store, name: str) -> tuple[str, ...]:
+def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     """Returns the names of the steps that failed in the last run of a study, or were given up.
 
     Raises:
       ConfigError: if no run of that study has ended.
     """
-    ran = [record for record in records(store).values() if record["name"] == name]
-    if not ran:
+    runs = [record for record in records(store).values() if record["name"] == name]
+    if not runs:
         raise ConfigError(
             f"--failed needs a study with a finished run in {store.uri}, got {name!r}; run it "
             f"without --failed."
         )
-    newest = max(ran, key=lambda record: record["finished"])
+    newest = max(runs, key=lambda record: record["finished"])
     failed = [failure.partition(": ")[0] for failure in newest["failed"]]
     return tuple(dict.fromkeys([*failed, *newest.get("given_up", ())]))
 
 
-def told_of_failed(name: str, failed: Sequence[str]) -> str:
+def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
-    told = f"{len(failed)} steps failed or were given up in {name}'s last run"
-    return f"{told}; only these are tried: {listed(failed, _NAMED)}"
+    count = f"{len(failed)} steps failed or were given up in {name}'s last run"
+    return f"{count}; only these are tried: {listed(failed, _NAMED)}"
 
 
 def all_but(names: Collection[str]) -> Held:
@@ -56,15 +56,15 @@ def all_but(names: Collection[str]) -> Held:
 
     def held(explanation: Explanation) -> Mapping[Node, str]:
         upstream = explanation.graph.upstream
-        wanted = {node for node in explanation.graph.nodes if node.name in names}
+        nodes = {node for node in explanation.graph.nodes if node.name in names}
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(explanation.graph.nodes):
-            if node in wanted:
-                wanted.update(upstream[node])
+            if node in nodes:
+                nodes.update(upstream[node])
         return {
             n: "they did not fail in the last run"
             for n in explanation.graph.nodes
-            if n not in wanted
+            if n not in nodes
         }
 
     return held
@@ -77,17 +77,17 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     machine say, is no failure.
     """
     begun = store.attempted_keys()
-    found: dict[Node, int] = {}
+    counts_of: dict[Node, int] = {}
     upstream = explanation.graph.upstream
     for node in explanation.graph.nodes:
         keys = {explanation.steps[step].key for step in node.steps} & begun
         counts = [
             *map(store.count_failures, keys),
-            *(found.get(read, 0) for read in upstream[node]),
+            *(counts_of.get(read, 0) for read in upstream[node]),
         ]
         if count := max(counts, default=0):
-            found[node] = count
-    return found
+            counts_of[node] = count
+    return counts_of
 
 
 def given_up(store: Store) -> Held:

@@ -8,7 +8,7 @@ import pytest
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.study.graph import Graph, Job, Node
-from flows.study.story import beginning, ending, going, opening, spent
+from flows.study.run_log import beginning, ending, going, opening, spent
 from infra.prefect import journal
 from infra.progress import Progress
 from model.train.config import TrainConfig

@@ -1,0 +1,334 @@
+"""Fills in what a user's config leaves out, before it becomes a `StudyConfig`.
+
+The values of a file or a form are read into typed dictionaries in which a setting that is not
+stated is a key that is not there: only so can a default of the study, of the benchmark's recipe or
+of the base of Stage 2 be told from a value that the user chose. They list the settings that
+`normalise` reads or writes; all others pass through to the dataclasses, which check them.
+
+    stated                                     normalised
+    model: {vision: {image_px: 448}}           model: {vision: {image_px: 448}}
+                                               prepare: {image_px: 448}
+    methods: [./mine.py:Ripple]                methods: ["mine:Ripple"]
+                                               connector_files: {"mine:Ripple": /home/…/mine.py}
+    transfers: {nlvr: {train: {epochs: 3}}}    transfers: {nlvr: {train: {epochs: 3,
+                                                 batch_size: 256, peak_lr: …, …}}}
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError, with_config
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing_extensions import TypedDict
+
+from flows.config.benchmark import own_benchmark, recipe_of, trained_on
+from flows.config.references import connector_named
+from flows.config.stage2 import Stage2Config
+from flows.config.validation import adapter
+from infra.references import file_reference
+from model.config import ModelConfig
+from model.connector.registry import KINDS
+from model.train.config import TrainConfig
+from pipelines.sources.registry import BENCHMARKS
+
+
+class ConnectorValues(TypedDict, total=False):
+    """What a config states of `ConnectorConfig`."""
+
+    kind: str
+
+
+class VisionValues(TypedDict, total=False):
+    """What a config states of `VisionConfig`."""
+
+    image_px: int
+
+
+class ModelValues(TypedDict, total=False):
+    """What a config states of `ModelConfig`."""
+
+    vision: VisionValues
+    connector: ConnectorValues
+
+
+class PrepareValues(TypedDict, total=False):
+    """What a config states of `PrepareConfig`."""
+
+    image_px: int
+
+
+class SourceValues(TypedDict, total=False):
+    """What a config states of `SourceConfig`."""
+
+    prepare: PrepareValues | None
+
+
+class TransferValues(TypedDict, total=False):
+    """What a config states of `TransferConfig`; `train` has any fields of `TrainConfig`."""
+
+    reader: str
+    train: dict[str, Any] | None
+    eval_text_len: int | None
+    prepare: PrepareValues | None
+
+
+class WatchValues(TypedDict, total=False):
+    """What a config states of `WatchedConfig`."""
+
+    sources: tuple[SourceValues, ...]
+
+
+class VariantValues(TypedDict, total=False):
+    """What a config states of `Variant`."""
+
+    of: str
+
+
+class Stage2Values(TypedDict, total=False):
+    """What a config states of `Stage2Config`."""
+
+    image_px: int
+    prepare: PrepareValues | None
+    sources: tuple[SourceValues, ...] | None
+    connectors: dict[str, ConnectorValues]
+    train_budgets: dict[str, Any]
+    transfers: dict[str, TransferValues | None] | None
+
+
+@with_config({"extra": "allow"})  # Also of all that is nested.
+class StudyValues(TypedDict, total=False):
+    """What a config states of `StudyConfig`."""
+
+    methods: tuple[str, ...]
+    variants: dict[str, VariantValues]
+    connectors: dict[str, ConnectorValues]
+    connector_files: dict[str, str]
+    train_budgets: dict[str, Any]
+    start: str | dict[str, str] | None
+    model: ModelValues
+    prepare: PrepareValues
+    sources: tuple[SourceValues, ...]
+    watch: WatchValues | None
+    transfers: dict[str, TransferValues | None]
+    stage2: Stage2Values | None
+
+
+_Setting = TypeVar("_Setting")
+_Owner = TypeVar("_Owner", SourceValues, TransferValues, Stage2Values)
+
+
+def parse(values: Mapping[str, Any]) -> StudyValues:
+    """Returns a study's plain values with their types; they are copied, not modified.
+
+    Raises:
+      ValidationError: if a value that `normalise` reads is of another type.
+    """
+    return adapter(StudyValues).validate_python(values)
+
+
+def normalise(stated: StudyValues) -> StudyValues:
+    """Returns a study's values with all that the user left out and that is no constant.
+
+    The order matters:
+
+    1. Connectors get the names by which steps know them. This comes first because nothing else may
+       read a `kind` before it is known to be ours: making a `ConnectorConfig` of it imports it.
+    2. Stage 2 takes its transfers from the study's, before these are completed: a size or a recipe
+       that is filled in for 224 px is none that the user stated for 448 px.
+    3. Every `prepare` gets the image size of its resolution.
+    4. Every transfer gets the registry's recipe for that size.
+
+    Raises:
+      ValueError: if a connector does not exist, or this process may not import it.
+      ValidationError: if a zero-shot benchmark states a recipe of its own beside its parent.
+    """
+    # 1: names. Everything below finds settings by method.
+    values = _with_connectors_named(stated)
+    transfers = values.get("transfers", {})
+    # 2: Stage 2, while `transfers` still holds only what the user stated.
+    if (stage2 := values.get("stage2")) is not None:
+        values["stage2"] = _normalised_stage2(stage2, transfers)
+
+    # 3 and 4: sizes and recipes of the study itself.
+    px = ModelConfig().vision.image_px
+    if "model" in values and "vision" in values["model"]:
+        px = values["model"]["vision"].get("image_px", px)
+    values["prepare"] = _sized_prepare(values.get("prepare", {}), px)
+    if "sources" in values:
+        values["sources"] = tuple(_sized(source, px) for source in values["sources"])
+    if watch := values.get("watch"):
+        sources = tuple(_sized(source, px) for source in watch.get("sources", ()))
+        values["watch"] = {**watch, "sources": sources}
+    values["transfers"] = _with_recipes(transfers, px, ("transfers",))
+    return values
+
+
+def _normalised_stage2(
+    stage2: Stage2Values, base: Mapping[str, TransferValues | None]
+) -> Stage2Values:
+    """Returns Stage 2's values; `base` has the study's transfers as the user stated them."""
+    px = stage2.get("image_px", Stage2Config.image_px)
+    values = _sized(stage2, px).copy()
+    if (sources := values.get("sources")) is not None:
+        values["sources"] = tuple(_sized(source, px) for source in sources)
+    transfers = _laid_over(base, values.get("transfers") or {})
+    values["transfers"] = _with_recipes(transfers, px, ("stage2", "transfers"))
+    return values
+
+
+def _with_connectors_named(stated: StudyValues) -> StudyValues:
+    """Returns a study's values with methods named as steps name connectors.
+
+    The file of each user's class is recorded in `connector_files`, so that another process can
+    import it.
+    """
+    variants = stated.get("variants", {})
+    files = dict(stated.get("connector_files", {}))
+    names: dict[str, str] = {}
+
+    def named(field: str, method: str) -> str:
+        if method in KINDS or method in variants:
+            return method
+        if method not in names:
+            # A recorded config has "mine:Ripple" and, beside it, the file that this came from.
+            reference = f"{files[method]}:{method.partition(':')[2]}" if method in files else method
+            names[method] = connector_named(field, reference)
+            if file := file_reference(reference):
+                files[names[method]] = str(file[0])
+        return names[method]
+
+    _check_kind("model.connector", stated.get("model", {}).get("connector", {}))
+    stage2 = stated.get("stage2")
+    for method, connector in stated.get("connectors", {}).items():
+        _check_kind(f"connectors.{method}", connector)
+    for method, connector in (stage2 or {}).get("connectors", {}).items():
+        _check_kind(f"stage2.connectors.{method}", connector)
+
+    def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
+        return {named(field, method): setting for method, setting in settings.items()}
+
+    values = stated.copy()
+    if "methods" in stated:
+        methods = enumerate(stated["methods"])
+        values["methods"] = tuple(named(f"methods.{i}", method) for i, method in methods)
+    if "connectors" in stated:
+        values["connectors"] = by_method("connectors", stated["connectors"])
+    if "train_budgets" in stated:
+        values["train_budgets"] = by_method("train_budgets", stated["train_budgets"])
+    if isinstance(start := stated.get("start"), dict):
+        values["start"] = by_method("start", start)
+    for name, variant in variants.items():
+        if "of" in variant:
+            of = named(f"variants.{name}.of", variant["of"])
+            values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
+    if stage2 is not None:
+        stage2 = values["stage2"] = stage2.copy()
+        if "connectors" in stage2:
+            stage2["connectors"] = by_method("stage2.connectors", stage2["connectors"])
+        if "train_budgets" in stage2:
+            stage2["train_budgets"] = by_method("stage2.train_budgets", stage2["train_budgets"])
+    if files:
+        values["connector_files"] = files
+    return values
+
+
+def _check_kind(field: str, connector: ConnectorValues) -> None:
+    """Refuses a class where `kind` is stated: reading the config would import it."""
+    if (kind := connector.get("kind", "vanilla")) not in KINDS:
+        raise ValueError(
+            f"{field}.kind must be left out, got {kind!r}; a class of your own is named in "
+            f"`methods`."
+        )
+
+
+def _laid_over(
+    base: Mapping[str, TransferValues | None], changes: Mapping[str, TransferValues | None]
+) -> dict[str, TransferValues | None]:
+    """Returns the study's transfers with Stage 2's changes; images are prepared at its own size."""
+    transfers: dict[str, Any] = {}
+    for name, transfer in base.items():
+        if transfer is not None and (prepare := transfer.get("prepare")):
+            rest = {key: value for key, value in prepare.items() if key != "image_px"}
+            transfer = {**transfer, "prepare": rest}
+        transfers[name] = _merged(transfer, changes.get(name, {}))
+    return {**transfers, **{name: changes[name] for name in changes if name not in base}}
+
+
+def _merged(base: Any, changes: Any) -> Any:
+    """Returns mapping `changes` merged into `base`, recursively; other values replace the base."""
+    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
+        return changes
+    merged = {**base, **{key: _merged(base.get(key), value) for key, value in changes.items()}}
+    if "total_steps" in changes and "epochs" not in changes:
+        merged.pop("epochs", None)  # `epochs` would take precedence over `total_steps`.
+    return merged
+
+
+def _sized(owner: _Owner, px: int) -> _Owner:
+    """Returns what may have a `prepare` with the size of its images there [pixels]."""
+    if (prepare := owner.get("prepare")) is None:
+        return owner  # It takes the study's.
+    owner = owner.copy()
+    owner["prepare"] = _sized_prepare(prepare, px)
+    return owner
+
+
+def _sized_prepare(prepare: PrepareValues, px: int) -> PrepareValues:
+    return {"image_px": px, **prepare}
+
+
+def _with_recipes(
+    transfers: Mapping[str, TransferValues | None], px: int, field: tuple[str, ...]
+) -> dict[str, TransferValues | None]:
+    """Returns transfers with the registry's recipes for images of a size, and with that size.
+
+    A zero-shot benchmark takes its parent's recipe, with whose checkpoints it is scored.
+
+    Args:
+      transfers: benchmark -> what the config states.
+      px: side of the images [pixels].
+      field: config key of `transfers`, for errors.
+    """
+    return {
+        name: None
+        if transfer is None  # Stage 2 leaves the benchmark out.
+        else _sized(_with_recipe(name, transfer, transfers, px, field), px)
+        for name, transfer in transfers.items()
+    }
+
+
+def _with_recipe(
+    name: str,
+    transfer: TransferValues,
+    transfers: Mapping[str, TransferValues | None],
+    px: int,
+    field: tuple[str, ...],
+) -> TransferValues:
+    if name not in BENCHMARKS and not transfer.get("reader"):
+        return transfer  # There is no such benchmark, which `check_transfer` reports.
+    benchmark = BENCHMARKS.get(name) or own_benchmark(name)
+    train = transfer.get("train") or {}
+    recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), px)
+    if train and transfers.get(benchmark.parent) is not None and not _is_recipe(train, recipe):
+        message = (
+            f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state its "
+            f"recipe under {benchmark.parent}.train."
+        )
+        fault = PydanticCustomError("value_error", "Value error, {message}", {"message": message})
+        error = InitErrorDetails(type=fault, loc=field, input=train)
+        raise ValidationError.from_exception_data("StudyConfig", [error])
+    if "total_steps" in train:
+        recipe.pop("epochs", None)  # It would take precedence over the user's `total_steps`.
+    filled: TransferValues = {**transfer, "train": {**recipe, **train}}
+    if benchmark.parent and benchmark.text_len != BENCHMARKS[benchmark.parent].text_len:
+        # Its prompts are of another length than those that its checkpoints were trained on.
+        filled = {"eval_text_len": benchmark.text_len, **filled}
+    return filled
+
+
+def _is_recipe(train: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
+    """Whether the values are a whole recipe as it was filled in: a run's record has these."""
+    try:
+        return adapter(TrainConfig).validate_python(train) == TrainConfig(**recipe)
+    except ValidationError:
+        return False
