@@ -69,7 +69,6 @@ FILES = {
     "chance": {"chance.json": "the score", "predictions.jsonl": "the guess for each item"},
     "results": {
         "results.*": "the table as Markdown, CSV, JSON and LaTeX, and drawn",
-        "linked.md": "the table with links, for the UI",
         "comparisons.csv": "every two methods, at every budget",
         "pareto.png": "score against cost",
         "latency.*": "score against measured time",
