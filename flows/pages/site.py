@@ -1,6 +1,6 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,16 +159,12 @@ class Site:
     ) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         column = self._column(study, benchmark, f"{method}@{budget}")
-        cell = next(
-            c
-            for c in study.row(benchmark)["cells"]
-            if (c["method"], str(c["budget"])) == (method, budget)
-        )
+        section = study.section(benchmark)
         artifacts = [self._store.recall(key) for key in column.artifacts.values()]
         return {
             "study": study,
-            "row": study.row(benchmark),
-            "cell": cell,
+            "row": section,
+            "cell": section.cell(method, column.budget),
             "column": column,
             "artifacts": dict(zip(column.artifacts, artifacts, strict=True)),
             "drawing": draw(self._store, artifacts),

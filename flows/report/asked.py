@@ -1,5 +1,6 @@
 """Scores by what was asked: how many, what, where, yes or no, ..., told by the question's words."""
 
+import dataclasses
 import json
 import re
 from collections import defaultdict
@@ -15,18 +16,32 @@ from infra.store.manifest import Input
 from infra.store.store import Artifact
 from model import files
 
-ASKED_COLUMNS = (
-    "benchmark",
-    "asked",
-    "method",
-    "budget",
-    "seeds",
-    "items",
-    "score",
-    "low",
-    "high",
-    "chance",
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TypeScore:
+    """The score of a method on one type of question; its fields are the columns of the CSV.
+
+    Attributes:
+      asked: type of the questions, as `asked` returns it.
+      seeds: number of seeds.
+      items: number of questions of this type.
+      score: mean over seeds of the mean over items, 0-100.
+      low: lower end of its 95 % interval.
+      high: upper end of that interval.
+      chance: score of the benchmark's blind guess on these questions; None if there is no guess.
+    """
+
+    benchmark: str
+    asked: str
+    method: str
+    budget: int
+    seeds: int
+    items: int
+    score: float
+    low: float | None
+    high: float | None
+    chance: float | None
+
 
 _QUESTION = re.compile(r"\b(how many|how much|how|what|which|whose|who|where|when|why)\b")
 _YES_OR_NO = re.compile(
@@ -78,7 +93,8 @@ def asked_to_csv(
     """
     numbers = plan.pretraining_at_any_resolution
     rows = [row for section in report.sections for row in _rows(section, numbers, inputs, get)]
-    return to_csv_lines(ASKED_COLUMNS, rows)
+    columns = [field.name for field in dataclasses.fields(TypeScore)]
+    return to_csv_lines(columns, map(vars, rows))
 
 
 def _rows(
@@ -86,7 +102,7 @@ def _rows(
     numbers: Mapping[int, int],
     inputs: Mapping[str, Input],
     get: Callable[[str], Artifact],
-) -> Iterator[dict[str, object]]:
+) -> Iterator[TypeScore]:
     """Yields the lines of a benchmark, by kind of question, then in the order of its table."""
     scores = {
         (cell.method, cell.budget): [s for s in cell.scores if s.plain and s.items]
@@ -110,18 +126,18 @@ def _rows(
             seeds = [score.seed for score in scores[method, budget]]
             paired = Paired.of([mean_of(run) for run in items], items)
             interval = estimate([paired], [numbers[seed] for seed in seeds])
-            yield {
-                "benchmark": section.benchmark,
-                "asked": kind,
-                "method": method,
-                "budget": budget,
-                "seeds": len(seeds),
-                "items": num_items(items[0]),
-                "score": fmean(paired.values),
-                "low": interval.low,
-                "high": interval.high,
-                "chance": chance,
-            }
+            yield TypeScore(
+                benchmark=section.benchmark,
+                asked=kind,
+                method=method,
+                budget=budget,
+                seeds=len(seeds),
+                items=num_items(items[0]),
+                score=fmean(paired.values),
+                low=interval.low,
+                high=interval.high,
+                chance=chance,
+            )
 
 
 def _by_kind(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:

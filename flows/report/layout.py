@@ -132,8 +132,8 @@ def _section_block(section: Section) -> Block:
 def _grid_table(section: Section, grid: Grid) -> Table:
     r"""Returns one table of a benchmark.
 
-        method | score @64  score @256 | retention @64  retention @256 | chance
-                 \__ once a budget __/   \__________ once a budget __/   is_shared: once
+    method | score @64  score @256 | retention @64  retention @256 | chance
+             \__ once a budget __/   \__________ once a budget __/   is_shared: once
     """
     columns = [c for c in result_columns.CELL_COLUMNS if c.heading and c.grid is grid]
     columns.sort(key=lambda column: column.rank)

@@ -264,8 +264,8 @@ AGGREGATE_COLUMNS: tuple[Column[Aggregate], ...] = (
     ),
     Column(
         name="retention",
-        meaning="unweighted mean of the retentions; none while benchmarks are incomplete, and shown "
-        "as `partial` then",
+        meaning="unweighted mean of the retentions; none while benchmarks are incomplete, where "
+        "`partial` is shown in its place",
         value=lambda entry: entry.retention,
         heading="retention @{} [%]",
         text=mean_retention_text,
