@@ -149,7 +149,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
             f"{what.name} holds: {names}."
         )
     trainings = [a.manifest for a in met if a.manifest.kind == "checkpoint"]
-    cells = _cells(what)
+    cells = _table_cells(what)
     by = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
         for kind in search.ways(key):
@@ -167,7 +167,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     )
 
 
-def _cells(what: Named) -> dict[str, str]:
+def _table_cells(what: Named) -> dict[str, str]:
     """Returns each cell's name, with its seed -> key of its predictions."""
     if what.seeds:
         keys = [artifact.key for artifact in what.artifacts]
@@ -195,7 +195,7 @@ class _Search:
         if not any(map(self.places, data)):
             return None
         num_steps = int(training.counts["steps"])
-        steps = self._steps(data, _batches(training.config["train"]), training.seed, num_steps)
+        steps = self._steps(data, _batch_config(training.config["train"]), training.seed, num_steps)
         if not steps:
             return None
         return Sight(
@@ -214,15 +214,15 @@ class _Search:
         reads = any(self.places(e.key) for e in manifest.inputs.values())
         if manifest.kind == "checkpoint":
             reads = self.sight(manifest) is not None
-        own = {manifest.kind} if reads and manifest.kind in HOW else set()
-        return frozenset[str]().union(own, *above)
+        direct = {manifest.kind} if reads and manifest.kind in HOW else set()
+        return frozenset[str]().union(direct, *above)
 
     def _places(self, key: str) -> tuple[Place, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.recall(key)
         if artifact.manifest.kind not in _DATASETS:
             return ()
-        return tuple(_found(artifact, self._sample))
+        return tuple(_sample_places(artifact, self._sample))
 
     def _steps_of(
         self, data: Sequence[str], config: BatchConfig, seed: int | None, num_steps: int
@@ -235,9 +235,9 @@ class _Search:
         for key, dataset, names in zip(data, datasets, names_of(datasets), strict=True):
             # Parts with the same loader name are concatenated: `before` counts the records of
             # earlier datasets.
-            for found in self.places(key):
-                name = names[found.part]
-                steps += examples.steps_of(name, before[name] + found.position, num_steps)
+            for place in self.places(key):
+                name = names[place.part]
+                steps += examples.steps_of(name, before[name] + place.position, num_steps)
             before.update({name: len(dataset.parts[part]) for part, name in names.items()})
         return tuple(sorted(steps))
 
@@ -248,7 +248,7 @@ class _Search:
         )
 
 
-def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
+def _sample_places(artifact: Artifact, sample: str) -> Iterator[Place]:
     """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
     dataset = Dataset(artifact.place)
     for name, part in sorted(dataset.parts.items()):
@@ -271,8 +271,8 @@ def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
                     )
 
 
-def _batches(train: Mapping[str, Any]) -> BatchConfig:
+def _batch_config(train: Mapping[str, Any]) -> BatchConfig:
     """Returns the loader's config from a training's config in plain values."""
-    known = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
-    known["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
-    return BatchConfig(**known)
+    settings = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
+    settings["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
+    return BatchConfig(**settings)

@@ -47,7 +47,8 @@ _QUESTION = re.compile(r"\b(how many|how much|how|what|which|whose|who|where|whe
 _YES_OR_NO = re.compile(
     r"(is|are|was|were|am|does|do|did|has|have|had|can|could|will|would|should|may|must)\b"
 )
-_REST = re.compile(r" (?:context|options|choose from): ")  # What follows is not the question's.
+# What follows one of these is not the question's.
+_AFTER_QUESTION = re.compile(r" (?:context|options|choose from): ")
 
 
 def asked(prefix: str) -> str:
@@ -66,13 +67,13 @@ def asked(prefix: str) -> str:
     if task in ("detect", "ocr", "segment"):
         return task
     question = " ".join(words[1:] if task == "answer" else [task, *words])
-    question = _REST.split(question.removeprefix("question: "))[0]
+    question = _AFTER_QUESTION.split(question.removeprefix("question: "))[0]
     is_question = "?" in question
     if (is_question or task == "answer") and _YES_OR_NO.match(question):
         return "yes or no"
-    found = _QUESTION.search(question) if is_question else _QUESTION.match(question)
-    if found:
-        return found[1]
+    match = _QUESTION.search(question) if is_question else _QUESTION.match(question)
+    if match:
+        return match[1]
     return "other" if is_question else "expression"
 
 
@@ -92,12 +93,14 @@ def asked_to_csv(
       get: function from a key to its artifact, files included.
     """
     numbers = plan.pretraining_at_any_resolution
-    rows = [row for section in report.sections for row in _rows(section, numbers, inputs, get)]
+    rows = [
+        row for section in report.sections for row in _type_scores(section, numbers, inputs, get)
+    ]
     columns = [field.name for field in dataclasses.fields(TypeScore)]
     return to_csv_lines(columns, map(vars, rows))
 
 
-def _rows(
+def _type_scores(
     section: Section,
     numbers: Mapping[int, int],
     inputs: Mapping[str, Input],
@@ -108,17 +111,17 @@ def _rows(
         (cell.method, cell.budget): [s for s in cell.scores if s.plain and s.items]
         for cell in section.cells
     }
-    scores = {key: found for key, found in scores.items() if found}
+    scores = {key: runs for key, runs in scores.items() if runs}
     if not scores:
         return
     first = next(iter(scores.values()))[0]  # All runs have the same questions.
-    kinds = {row["id"]: asked(row["prefix"]) for row in _answers(get(first.artifact))}
+    kinds = {row["id"]: asked(row["prefix"]) for row in _answer_rows(get(first.artifact))}
     split = {
-        key: [_by_kind(get(score.artifact), kinds) for score in found]
-        for key, found in scores.items()
+        key: [_items_by_type(get(score.artifact), kinds) for score in runs]
+        for key, runs in scores.items()
     }
     guess = inputs.get(f"{CHANCE}{section.benchmark}")
-    guessed = _by_kind(get(guess.key), kinds) if guess else {}
+    guessed = _items_by_type(get(guess.key), kinds) if guess else {}
     for kind in sorted(set(kinds.values())):
         chance = mean_of(guessed[kind]) if guessed else None
         for (method, budget), runs in split.items():
@@ -140,15 +143,15 @@ def _rows(
             )
 
 
-def _by_kind(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:
+def _items_by_type(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:
     """Returns kind of question -> its items; `kinds` has the kind of each item's id."""
-    found = defaultdict(list)
-    for row in _answers(answers):
-        found[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
-    return {kind: by_source(rows) for kind, rows in found.items()}
+    items = defaultdict(list)
+    for row in _answer_rows(answers):
+        items[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
+    return {kind: by_source(rows) for kind, rows in items.items()}
 
 
-def _answers(answers: Artifact) -> Iterator[dict[str, Any]]:
+def _answer_rows(answers: Artifact) -> Iterator[dict[str, Any]]:
     # Lazy, so the texts of the answers are not kept in memory.
     with (answers.path / files.PREDICTIONS).open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)

@@ -56,14 +56,14 @@ class Paired:
             seeds have the same sources with the same number of items.
           training: name of the training.
         """
-        found = cls(values=np.array(values, dtype=np.float64), training=training)
+        paired = cls(values=np.array(values, dtype=np.float64), training=training)
         shapes = [{source: len(scores) for source, scores in run.items()} for run in runs]
         if not shapes or len(shapes[0]) < 2 or any(shape != shapes[0] for shape in shapes):
-            return found
+            return paired
         sources = tuple(sorted(shapes[0]))
         counts = np.array([shapes[0][source] for source in sources])
         sums = np.array([[math.fsum(run[source]) for source in sources] for run in runs])
-        return dataclasses.replace(found, sources=sources, counts=counts, sums=sums)
+        return dataclasses.replace(paired, sources=sources, counts=counts, sums=sums)
 
     def of_seeds(self, places: Sequence[int]) -> "Paired":
         """Returns the scores of the seeds at the given places."""
@@ -213,17 +213,17 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
 
 def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part | None:
     """Returns the items' part of the variance; None where no row has items."""
-    known = [row for row in rows if row.sources]
-    if not known:
+    rows_with_items = [row for row in rows if row.sources]
+    if not rows_with_items:
         return None
     place: dict[str, int] = {}
-    for row in known:
+    for row in rows_with_items:
         for source in row.sources:
             place.setdefault(source, len(place))
     # How far each source moves the mean over all benchmarks, by draw: the sum of its items'
     # deviations from their benchmark's mean, weighted by their share in that mean.
     pulls = np.zeros((len(draw), len(place)))
-    for row in known:
+    for row in rows_with_items:
         sums, num_items = draw @ row.sums, row.counts.sum()
         off = sums - row.counts * (sums.sum(axis=1, keepdims=True) / num_items)
         pulls[:, [place[source] for source in row.sources]] += off / num_items / len(rows)

@@ -45,12 +45,12 @@ def read_json(text: str) -> Report:
     value = json.loads(text)
     aggregate_fields = {field.name for field in dataclasses.fields(Aggregate)}
     return Report(
-        sections=tuple(_section(entry) for entry in value["benchmarks"]),
+        sections=tuple(_read_section(entry) for entry in value["benchmarks"]),
         aggregates=tuple(
             Aggregate(**{name: entry[name] for name in entry.keys() & aggregate_fields})
             for entry in value["aggregates"]
         ),
-        comparisons=_comparisons(value),
+        comparisons=_read_comparisons(value),
         num_pretrainings=value.get("num_pretrainings", 1),
         notes=tuple(value.get("notes", ())),
     )
@@ -81,12 +81,12 @@ def _comparison_json(entry: Comparison) -> dict[str, Any]:
     return values
 
 
-def _section(entry: Mapping[str, Any]) -> Section:
+def _read_section(entry: Mapping[str, Any]) -> Section:
     by_place = {(cell["method"], cell["budget"]): cell for cell in entry["cells"]}
     methods = tuple(dict.fromkeys(method for method, _ in by_place))
     budgets = _budget_order(by_place)
     cells = [
-        _cell(entry, by_place.get((method, budget), {"method": method, "budget": budget}))
+        _read_cell(entry, by_place.get((method, budget), {"method": method, "budget": budget}))
         for method in methods
         for budget in budgets
     ]
@@ -96,7 +96,7 @@ def _section(entry: Mapping[str, Any]) -> Section:
         methods=methods,
         budgets=budgets,
         cells=tuple(cells),
-        comparisons=_comparisons(entry),
+        comparisons=_read_comparisons(entry),
     )
 
 
@@ -115,7 +115,7 @@ def _budget_order(places: Iterable[tuple[str, int]]) -> tuple[int, ...]:
     return tuple(sorter.static_order())
 
 
-def _cell(section: Mapping[str, Any], entry: Mapping[str, Any]) -> Cell:
+def _read_cell(section: Mapping[str, Any], entry: Mapping[str, Any]) -> Cell:
     """Returns a cell; one that is not planned has only its method and budget in `entry`."""
     shared = {"benchmark": section["benchmark"], "method": entry["method"]}
     place = {**shared, "budget": entry["budget"]}
@@ -136,13 +136,14 @@ def _cell(section: Mapping[str, Any], entry: Mapping[str, Any]) -> Cell:
         )
     fields = {field.name: field for field in dataclasses.fields(Cell)}
     needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
-    values = dict.fromkeys(needed) | {"n": 0, "expected": 0}
+    values: dict[str, Any] = dict.fromkeys(needed)
+    values |= {"n": 0, "expected": 0}
     values |= {name: value for name, value in entry.items() if name in fields}
     values |= {"chance": section["chance"], "metric": section["metric"]}
     return Cell(**values | place | {"scores": scores, "cost": cost})
 
 
-def _comparisons(entry: Mapping[str, Any]) -> tuple[Comparison, ...]:
+def _read_comparisons(entry: Mapping[str, Any]) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(**{**values, "benchmarks": tuple(values["benchmarks"])})
         for values in entry.get("comparisons", ())
