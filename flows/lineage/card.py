@@ -128,6 +128,7 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
         "pipeline_tag": "image-text-to-text",
         "tags": ["parcel", "elastic-visual-tokens", "custom_code"],
     }
+    # A `model-index` is a table of results: without scores there is none.
     if not scored:
         return metadata
     benchmarks = dict.fromkeys(entry.benchmark for entry in scored)

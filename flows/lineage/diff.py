@@ -151,8 +151,10 @@ class _Walk:
             was, now = waiting.popleft()
             if (was.key, now.key) in entered:
                 continue
+            # Two paths may lead to one pair; it is compared once, by the first.
             entered.add((was.key, now.key))
             differences = [*self._own(was, now)]
+            # Steps of different kinds have no common roles, so there is nothing to walk into.
             below = [*self._inputs(was, now)] if was.kind == now.kind else []
             for role, *sides in below:
                 if None in sides:
@@ -164,6 +166,7 @@ class _Walk:
                     other.append((sides[0], sides[1]))
                 else:
                     alike.append((sides[0], sides[1]))
+            # Same recipe and same inputs, yet other contents: only the bytes themselves tell more.
             if not differences and not below and was.content != now.content:
                 differences = [*_bytes(was, now)]
             for difference in differences:

@@ -147,6 +147,8 @@ def replay(
       ReplayError: if one cannot be made.
     """
     remade: dict[str, Artifact] = {}
+    # Inputs come before what reads them, so an input was either made again already, or is a
+    # direct input that is taken from the old store.
     for artifact in _replay_order(store, what, from_raw):
         manifest = artifact.manifest
         if not manifest.source:
@@ -157,6 +159,8 @@ def replay(
                 remade[entry.key] = _link_artifact(fresh, store.get(entry.key))
             inputs[role] = remade[entry.key].as_input
         tree = store.source(manifest.source)
+        # The study's step has settings that no manifest holds. Without one, or if its config is not
+        # the artifact's, the manifest's config is all there is.
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
             if own_modules(manifest.kind, manifest.config):
@@ -166,6 +170,7 @@ def replay(
                 name=manifest.name,
                 config=typed(manifest.kind, manifest.config),
             )
+        # The digest of the code is the original's: this recipe has its identity, and so its key.
         recipe = Recipe(
             kind=manifest.kind,
             name=manifest.name,

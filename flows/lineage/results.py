@@ -37,10 +37,13 @@ def show_results(
     if form not in (*FORMATS, *OF_RUNS):
         formats = ", ".join((*FORMATS, *OF_RUNS))
         raise ConfigError(f"--format must be one of {formats}, html, got {form!r}.")
+    # A score file has means only: no seeds, items or artifacts to list.
     if form in OF_RUNS and scores is not None:
         raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
     if run is not None and scores is None:
         results = results_of(store, run)
+        # Two forms are computed from the scores each time; the others lie in the artifact, unless
+        # `mixed` asks for scores that it leaves out.
         if form == "cells":
             return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
         if form == "asked":

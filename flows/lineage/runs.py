@@ -46,6 +46,7 @@ def note_run(
         "format": FORMAT,
         "name": config["name"],
         "results": results,
+        # gc keeps these; what `keep` let go is named apart, so that its absence is explained.
         "artifacts": sorted({*artifacts} - gone),
         LET_GO: sorted(gone),
         "flow_run_id": flow_run_id,

@@ -132,6 +132,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     Raises:
       ConfigError: if no dataset in that history holds the sample.
     """
+    # One walk through the history, down from each root; what two roots share is visited once.
     search = _Search(store, sample)
     seen = set[str]()
     met = [
@@ -141,6 +142,8 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
         if not visit.is_again
     ]
     datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
+    # Where the records lie comes first: a name that no dataset knows is a mistake, and an empty
+    # answer would read as "the sample had no part".
     places = tuple(place for artifact in datasets for place in search.places(artifact.key))
     if not places:
         names = ", ".join(sorted(artifact.manifest.name for artifact in datasets))
@@ -150,6 +153,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
         )
     trainings = [a.manifest for a in met if a.manifest.kind == "checkpoint"]
     cells = _table_cells(what)
+    # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
     by = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
         for kind in search.ways(key):

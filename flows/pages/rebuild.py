@@ -110,6 +110,8 @@ def _predictions(users: Iterable[str]) -> Sequence[str]:
 def _publish_table(store: Store, name: str, run: str, key: str) -> None:
     """Publishes the results table of a run, with its plot and a link from each cell to its page."""
     folder = store.get(key).path
+    # From the JSON, not from the Markdown beside it: the links are made here, where it is known
+    # which server shows the page.
     report = read_json((folder / "results.json").read_text(encoding="utf-8"))
     head = f"[Lineage of this table]({page_link(key)})"
     if are_beside(store.uri):

@@ -116,10 +116,13 @@ def _type_scores(
         return
     first = next(iter(scores.values()))[0]  # All runs have the same questions.
     kinds = {row["id"]: asked(row["prefix"]) for row in _answer_rows(get(first.artifact))}
+    # Each run's items by type of question: [seed][type] -> items.
     split = {
         key: [_items_by_type(get(score.artifact), kinds) for score in runs]
         for key, runs in scores.items()
     }
+    # Chance of a type is the guess's mean over the questions of that type, so that a type whose
+    # answer is easily guessed shows it.
     guess = inputs.get(f"{CHANCE}{section.benchmark}")
     guessed = _items_by_type(get(guess.key), kinds) if guess else {}
     for kind in sorted(set(kinds.values())):
@@ -127,6 +130,7 @@ def _type_scores(
         for (method, budget), runs in split.items():
             items = [run[kind] for run in runs]
             seeds = [score.seed for score in scores[method, budget]]
+            # The same estimate as the table's, over the items of one type only.
             paired = Paired.of([mean_of(run) for run in items], items)
             interval = estimate([paired], [numbers[seed] for seed in seeds])
             yield TypeScore(

@@ -75,6 +75,7 @@ def _plan_report(
             name, [s for s in sections if s.benchmark in members], len(members), plan.resolution
         )
     ]
+    # After the means: a comparison needs all cells of its benchmark, and changes none of them.
     sections, comparisons = compare(sections, plan)
     return Report(
         sections=sections,
@@ -147,6 +148,8 @@ def _build_section(
             cost=costs.get((method, budget)),
         )
 
+    # `cell` above reads `costs` and `reference`, which are set from here on. It is first called
+    # for the reference itself, with no reference yet: that call is for `above_chance` alone.
     costs = {(c.method, c.budget): c for c in plan.costs if benchmark in c.benchmarks}
     of_benchmark = (seeds.values() for key, seeds in by_cell.items() if key[0] == benchmark)
     items = next((s.items for scores in of_benchmark for s in scores if s.items and s.plain), {})
@@ -181,6 +184,7 @@ def _unseen_mean(scores: Sequence[Score], seen: Set[str]) -> float | None:
 
 
 def _paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
+    # Paired: a seed that only one side has would compare different draws.
     shared = sorted(seeds.keys() & reference.keys())
     full = math.fsum(reference[s].score for s in shared)
     return 100 * math.fsum(seeds[s].score for s in shared) / full if full > 0 else None

@@ -81,6 +81,8 @@ def _benchmark_comparisons(
         for section, of_section in zip(sections, differences, strict=True)
         if key in of_section
     }
+    # Two methods at one budget are compared on every benchmark: that family is corrected, and no
+    # larger one.
     corrected = holm(
         {name: interval.p for name, interval in intervals.items() if interval.p is not None}
     )
@@ -112,6 +114,7 @@ def _mean_comparison(
         for section, of_section in zip(sections, differences, strict=True)
         if section.cell(method, budget).complete and section.cell(other, budget).complete
     }
+    # Over one benchmark it would repeat that benchmark's own comparison.
     if len(complete) < 2:
         return None
     significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]

@@ -55,6 +55,8 @@ def gather(
     ]
     if not scores:
         raise ValueError("no cell was scored, so there is no table.")
+    # Other data or decoding is an error, since the means would mix two questions. Another platform
+    # only rounds differently: those scores are left out, with a note.
     check_alike(scores)
     chosen_scores, notes = of_one_platform(scores, mixed=mixed)
     chance, guesses = {}, {}
@@ -76,6 +78,7 @@ def _seen_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
                     row = match.dataset.removesuffix("/eval")
                     ids.setdefault(row, set()).add(match.match)
     cells = {cell.benchmark: role for role in artifacts if (cell := CellKey.of_role(role))}
+    # Hygiene names records; items are grouped by source. A file of predictions has both.
     sources: set[str] = set()
     for row in ids.keys() & cells.keys():
         with (artifacts[cells[row]].path / files.PREDICTIONS).open(encoding="utf-8") as lines:
@@ -91,6 +94,7 @@ def _read_score(
     items, plain = read_items(artifact.path / files.PREDICTIONS, metrics["score"])
     manifest = artifact.manifest
     trained = recall(manifest.inputs["checkpoint"].key).manifest
+    # The batch size changes no answer's text beyond rounding, so it does not divide scores.
     decode = {k: v for k, v in manifest.config["decode"].items() if k != "batch_size"}
     return Score(
         **dataclasses.asdict(cell),

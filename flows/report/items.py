@@ -75,6 +75,8 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
       The standard error, or None if the items are unknown, differ between runs (or from the
       guess's), or come from a single source.
     """
+    # Runs are comparable item by item only if they answered the same items: same sources, and as
+    # many items of each.
     counts = [{source: len(scores) for source, scores in items.items()} for items in (*runs, guess)]
     run_counts, guess_counts = counts[:-1], counts[-1]
     if (
@@ -86,6 +88,8 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
     if guess and guess_counts != run_counts[0]:
         return None
     num, num_sources = sum(run_counts[0].values()), len(run_counts[0])
+    # By source: its items' scores, averaged over seeds, less the guess's. Items of one picture
+    # stay together, since they are right or wrong together.
     sums = [
         math.fsum(score for run in runs for score in run[source]) / len(runs)
         - math.fsum(guess.get(source, ()))

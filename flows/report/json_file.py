@@ -82,6 +82,8 @@ def _comparison_json(entry: Comparison) -> dict[str, Any]:
 
 
 def _read_section(entry: Mapping[str, Any]) -> Section:
+    # The JSON has planned cells only; a section's table is full. The gaps become cells that
+    # expect no seed, which every writer leaves empty.
     by_place = {(cell["method"], cell["budget"]): cell for cell in entry["cells"]}
     methods = tuple(dict.fromkeys(method for method, _ in by_place))
     budgets = _budget_order(by_place)
@@ -134,6 +136,8 @@ def _read_cell(section: Mapping[str, Any], entry: Mapping[str, Any]) -> Cell:
             tflops=entry["tflops"],
             kv_mb=entry["kv_mb"],
         )
+    # Least to most: what every cell needs, what this file has, what its section shares. Entries
+    # that are computed, such as `margin`, are no fields and are computed again.
     fields = {field.name: field for field in dataclasses.fields(Cell)}
     needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
     values: dict[str, Any] = dict.fromkeys(needed)

@@ -51,6 +51,8 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+        # A panel per cost; a row per resolution and number of images, since prompts of one image
+        # and of 16 frames have no common axis. A study without scores still gets a (blank) row.
         rows = max(len(groups), 1)
         size = (PANEL_INCHES[0] * len(of), PANEL_INCHES[1] * rows + 0.45)
         figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(hspace=0.08))
@@ -68,6 +70,7 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
             row[0].set_title(f"{what}{pixels}, {num} benchmark{'s' if num > 1 else ''}")
         draw_legend(figure, len(of))
         png = io.BytesIO()
+        # Without Matplotlib's version in it, the same report gives the same bytes.
         figure.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
 

@@ -176,6 +176,8 @@ def _check_agreement(rows: Sequence[_ScoreRow], path: str | Path) -> None:
 
 def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
     """Returns one section per benchmark; all rows share a resolution."""
+    # A file has no line for the reference: each of its lines repeats the reference's score. So
+    # every benchmark gets a first method, with a score at the largest budget alone.
     budgets = tuple(sorted({r.budget for r in rows}, reverse=True))
     methods = tuple(dict.fromkeys(r.method for r in rows))
     by_place = {(r.benchmark, r.method, r.budget): r for r in rows}
@@ -185,6 +187,7 @@ def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
         cells = [_reference_cell(first, b, max(budgets)) for b in budgets]
         for method in methods:
             for budget in budgets:
+                # None: the file has no such line, and the table shows it as missing.
                 row = by_place.get((first.benchmark, method, budget))
                 cells.append(_row_cell(row, first, method, budget, seeds))
         section = Section(
