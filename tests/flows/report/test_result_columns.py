@@ -10,10 +10,10 @@ from flows.report import result_columns
 from flows.report.json_file import read_json
 from flows.report.layout import report_blocks
 from flows.report.render import FORMATS, render
-from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, SPREADS, Column
+from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, SPREADS, CellRow, Column
 from tests.flows.report.report_studies import rich_report
 
-WIDTH = Column(
+WIDTH = Column[CellRow](
     name="width",
     meaning="width of the interval",
     value=lambda row: None if row.cell.low is None else row.cell.high - row.cell.low,
