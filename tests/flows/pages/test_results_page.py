@@ -65,7 +65,7 @@ def test_a_column_declared_once_is_on_the_page(store: Store, monkeypatch: pytest
     column = Column[CellRow](
         name="width",
         meaning="width of the interval",
-        value=lambda row: None if row.cell.low is None else row.cell.high - row.cell.low,
+        value=lambda row: row.cell.high and row.cell.low and row.cell.high - row.cell.low,
         heading="width @{}",
         grid=SPREADS,
     )

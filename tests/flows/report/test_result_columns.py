@@ -16,7 +16,7 @@ from tests.flows.report.report_studies import rich_report
 WIDTH = Column[CellRow](
     name="width",
     meaning="width of the interval",
-    value=lambda row: None if row.cell.low is None else row.cell.high - row.cell.low,
+    value=lambda row: row.cell.high and row.cell.low and row.cell.high - row.cell.low,
     heading="width @{}",
     grid=SPREADS,
     latex_heading="Width",
