@@ -5,6 +5,7 @@
     model/eval/metrics/registry.py  -> reference/metrics.md
     pipelines/sources, benchmarks   -> reference/readers.md
     flows/steps/registry.py         -> reference/artifacts.md
+    flows/report/result_columns.py  -> reference/results.md
 
 Nothing of it is committed, so nothing of it can be out of date.
 """
@@ -15,12 +16,13 @@ import importlib
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import typer
 
 from flows.config.study import StudyConfig
+from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, Column
 from flows.steps.registry import KINDS
 from infra.store.digest import NOT_IDENTITY
 from infra.store.manifest import Manifest
@@ -68,7 +70,6 @@ FILES = {
     "chance": {"chance.json": "the score", "predictions.jsonl": "the guess for each item"},
     "results": {
         "results.*": "the table as Markdown, CSV, JSON and LaTeX, and drawn",
-        "linked.md": "the table with links, for the UI",
         "comparisons.csv": "every two methods, at every budget",
         "pareto.png": "score against cost",
         "latency.*": "score against measured time",
@@ -318,10 +319,28 @@ def artifacts_page() -> str:
     return "".join(parts)
 
 
+def results_page() -> str:
+    """Returns every column of the results: its name in the files, its heading, and what it is."""
+
+    def rows(columns: Iterable[Column[Any]]) -> list[tuple[str, ...]]:
+        return [(f"`{c.name}`", c.heading.format("64"), c.meaning) for c in columns]
+
+    head = ("in the files", "in the tables", "is")
+    return (
+        "# Columns of the results\n\nNames are those in `results.csv` and `results.json`, headings "
+        "those of the Markdown and of the pages, here at 64 tokens. How to read them: "
+        "[results](../howto/results.md).\n\n## Of a method on a benchmark\n"
+        + table(head, rows(CELL_COLUMNS))
+        + "\n## Over benchmarks\n"
+        + table(head, rows(AGGREGATE_COLUMNS))
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli": cli_page,
     "config": config_page,
     "metrics": metrics_page,
     "readers": readers_page,
     "artifacts": artifacts_page,
+    "results": results_page,
 }

@@ -62,7 +62,7 @@ class Origin:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Scored:
+class _BenchmarkScore:
     """One evaluation of the checkpoint."""
 
     benchmark: str
@@ -82,17 +82,30 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
       licence: licence as the Hub spells it; "" if not stated.
       dtype: dtype of the released tensors.
     """
-    scored = sorted(_scored(origin), key=lambda one: (one.benchmark, one.budget)) if origin else []
-    met = _history(origin) if origin else []
-    data = _learned(origin) if origin else []
+    scored = (
+        sorted(
+            _benchmark_scores(origin),
+            key=lambda entry: (entry.benchmark, entry.budget),
+        )
+        if origin
+        else []
+    )
+    met = _training_history(origin) if origin else []
+    data = _training_data(origin) if origin else []
     stages = [a.manifest for a in met if a.manifest.kind in ("checkpoint", "start")]
     lines = [
         "---",
-        yaml.safe_dump(_metadata(name, licence, scored), sort_keys=False).strip(),
+        yaml.safe_dump(_card_metadata(name, licence, scored), sort_keys=False).strip(),
         "---",
     ]
-    lines += [f"# {name}", "", *_what(cfg, licence, dtype)]
-    lines += ["", "## How to load", "```python", LOAD.format(budget=_middle(cfg)).strip(), "```"]
+    lines += [f"# {name}", "", *_model_lines(cfg, licence, dtype)]
+    lines += [
+        "",
+        "## How to load",
+        "```python",
+        LOAD.format(budget=_middle_budget(cfg)).strip(),
+        "```",
+    ]
     lines += [
         "`budget` is the number of soft tokens per image: one of the list above. An image of "
         "a list is one of a pair, or a frame."
@@ -100,52 +113,53 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
     if origin is None:
         lines += ["", "## Origin", _NO_ORIGIN]
         return "\n".join(lines) + "\n"
-    lines += ["", "## Data", *_data(data)]
-    lines += ["", "## Recipe", *_recipe(stages)]
-    lines += ["", "## Scores", *_scores(scored, origin.cells)]
-    lines += ["", "## Contamination", *_contamination(data)]
-    lines += ["", "## How to rebuild it", *_again(origin)]
+    lines += ["", "## Data", *_data_lines(data)]
+    lines += ["", "## Recipe", *_recipe_lines(stages)]
+    lines += ["", "## Scores", *_score_lines(scored, origin.cells)]
+    lines += ["", "## Contamination", *_contamination_lines(data)]
+    lines += ["", "## How to rebuild it", *_replay_lines(origin)]
     return "\n".join(lines) + "\n"
 
 
-def _metadata(name: str, licence: str, scored: Sequence[_Scored]) -> dict:
-    found: dict = {"license": licence} if licence else {}
-    found |= {
+def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -> dict:
+    metadata: dict = {"license": licence} if licence else {}
+    metadata |= {
         "library_name": "transformers",
         "pipeline_tag": "image-text-to-text",
         "tags": ["parcel", "elastic-visual-tokens", "custom_code"],
     }
+    # A `model-index` is a table of results: without scores there is none.
     if not scored:
-        return found
-    benchmarks = dict.fromkeys(one.benchmark for one in scored)
+        return metadata
+    benchmarks = dict.fromkeys(entry.benchmark for entry in scored)
     results = [
         {
             "task": {"type": "image-text-to-text"},
             "dataset": {"type": benchmark, "name": benchmark},
             "metrics": [
                 {
-                    "type": one.metric,
-                    "name": f"{one.metric} at {one.budget} soft tokens",
-                    "value": round(one.score.mean, 4),
-                    "args": {"budget": one.budget},
+                    "type": entry.metric,
+                    "name": f"{entry.metric} at {entry.budget} soft tokens",
+                    "value": round(entry.score.mean, 4),
+                    "args": {"budget": entry.budget},
                 }
-                for one in scored
-                if one.benchmark == benchmark
+                for entry in scored
+                if entry.benchmark == benchmark
             ],
         }
         for benchmark in benchmarks
     ]
-    return found | {"model-index": [{"name": name, "results": results}]}
+    return metadata | {"model-index": [{"name": name, "results": results}]}
 
 
-def _what(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
+def _model_lines(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
     served = supported_budgets(cfg)
     first, last = min(served), max(served)
     even = len(served) > 6 and served == tuple(range(first, last + 1, 2))
-    told = f"even numbers from {first} to {last}" if even else ", ".join(map(str, served))
+    budgets_text = f"even numbers from {first} to {last}" if even else ", ".join(map(str, served))
     yield (
         f"A vision-language model in the shape of PaliGemma 2: SigLIP at {cfg.vision.image_px} px, "
-        f"the connector `{cfg.connector.kind}`, Gemma-2. Soft tokens per image: {told}."
+        f"the connector `{cfg.connector.kind}`, Gemma-2. Soft tokens per image: {budgets_text}."
     )
     yield ""
     yield f"Trained with activations of {cfg.dtype}; the tensors here are {dtype}."
@@ -153,22 +167,22 @@ def _what(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
         yield "No licence was stated when it was released."
 
 
-def _middle(cfg: ModelConfig) -> int:
+def _middle_budget(cfg: ModelConfig) -> int:
     served = supported_budgets(cfg)
     return served[len(served) // 2]
 
 
-def _history(origin: Origin) -> list[Artifact]:
+def _training_history(origin: Origin) -> list[Artifact]:
     visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
-def _learned(origin: Origin) -> list[Artifact]:
+def _training_data(origin: Origin) -> list[Artifact]:
     """Returns the datasets that a checkpoint learned from, through all its ancestors.
 
     Datasets that were only watched, probed or screened against are left out.
     """
-    found, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
+    artifacts, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.snapshot()
     while waiting:
         artifact = view.get_cached(waiting.pop())
@@ -177,32 +191,32 @@ def _learned(origin: Origin) -> list[Artifact]:
         seen.add(artifact.key)
         kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
         if kind in ("dataset", "screened"):
-            found.append(artifact)
+            artifacts.append(artifact)
         waiting += [
             entry.key
             for role, entry in sorted(inputs.items(), reverse=True)
             if not role.startswith(("watched/", "probe/"))
             and (kind != "screened" or role == "dataset")
         ]
-    return found
+    return artifacts
 
 
-def _scored(origin: Origin) -> Iterator[_Scored]:
+def _benchmark_scores(origin: Origin) -> Iterator[_BenchmarkScore]:
     for artifact in origin.predictions:
         manifest = artifact.manifest
-        said = json.loads((artifact.path / SCORE).read_text())
-        items, _ = read_items(artifact.path / PREDICTIONS, said["score"])
+        metrics = json.loads((artifact.path / SCORE).read_text())
+        items, _ = read_items(artifact.path / PREDICTIONS, metrics["score"])
         split = origin.store.get_cached(manifest.inputs["data"].key).manifest.name
-        yield _Scored(
+        yield _BenchmarkScore(
             benchmark=split.removeprefix("prepare ").removesuffix("/eval"),
             budget=manifest.config["budget"],
-            metric=said["metric"],
-            num=said["num"],
-            score=estimate([Paired.of([said["score"]], [items])], [0]),
+            metric=metrics["metric"],
+            num=metrics["num"],
+            score=estimate([Paired.of([metrics["score"]], [items])], [0]),
         )
 
 
-def _data(data: Sequence[Artifact]) -> Iterator[str]:
+def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
     yield (
         "All datasets that this checkpoint, its ancestors, its tokenizer and its mask codec "
         "learned from."
@@ -227,7 +241,7 @@ def _data(data: Sequence[Artifact]) -> Iterator[str]:
     yield "Each is described in `croissant/`, with that of the evaluations, as Croissant 1.0."
 
 
-def _recipe(stages: Sequence[Manifest]) -> Iterator[str]:
+def _recipe_lines(stages: Sequence[Manifest]) -> Iterator[str]:
     yield "The stages, last first, with all their settings."
     for manifest in stages:
         counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
@@ -241,7 +255,7 @@ def _recipe(stages: Sequence[Manifest]) -> Iterator[str]:
             yield "```"
 
 
-def _scores(scored: Sequence[_Scored], cells: Sequence[Cell]) -> Iterator[str]:
+def _score_lines(scored: Sequence[_BenchmarkScore], cells: Sequence[Cell]) -> Iterator[str]:
     if not scored:
         yield "This checkpoint was not evaluated in the store that it comes from."
         return
@@ -249,11 +263,11 @@ def _scores(scored: Sequence[_Scored], cells: Sequence[Cell]) -> Iterator[str]:
     yield ""
     yield "| benchmark | budget | metric | score | 95 % interval | items |"
     yield "|---|---|---|---|---|---|"
-    for one in scored:
-        between = _between(one.score.low, one.score.high)
+    for entry in scored:
+        interval = _interval_text(entry.score.low, entry.score.high)
         yield (
-            f"| {one.benchmark} | {one.budget} | {one.metric} | {one.score.mean:.2f} | {between} "
-            f"| {one.num} |"
+            f"| {entry.benchmark} | {entry.budget} | {entry.metric} | {entry.score.mean:.2f} "
+            f"| {interval} | {entry.num} |"
         )
     if cells:
         yield ""
@@ -265,29 +279,29 @@ def _scores(scored: Sequence[_Scored], cells: Sequence[Cell]) -> Iterator[str]:
         yield "| benchmark | budget | mean | 95 % interval | seeds |"
         yield "|---|---|---|---|---|"
         for cell in cells:
-            between = _between(cell.low, cell.high)
-            yield f"| {cell.benchmark} | {cell.budget} | {cell.mean:.2f} | {between} | {cell.n} |"
+            interval = _interval_text(cell.low, cell.high)
+            yield f"| {cell.benchmark} | {cell.budget} | {cell.mean:.2f} | {interval} | {cell.n} |"
 
 
-def _between(low: float | None, high: float | None) -> str:
+def _interval_text(low: float | None, high: float | None) -> str:
     return "not known" if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
-def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
+def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
     screened = [artifact for artifact in data if artifact.manifest.kind == "screened"]
     if not screened:
         yield "No training data was screened for pictures of the evaluation splits."
         return
     for artifact in screened:
         manifest = artifact.manifest
-        found: dict[str, int] = {}
+        num_matches: dict[str, int] = {}
         for match in read_matches(open_stored_folder(artifact.uri).local_folder(MATCHES)):
             if match.kind == CONTAMINATION:
-                found[match.dataset] = found.get(match.dataset, 0) + 1
+                num_matches[match.dataset] = num_matches.get(match.dataset, 0) + 1
         against = ", ".join(role for role in sorted(manifest.inputs) if role != "dataset")
         counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
         yield f"- {manifest.name} was compared with {against or 'itself only'}: {counts}."
-        for dataset, number in sorted(found.items()):
+        for dataset, number in sorted(num_matches.items()):
             if manifest.config["contamination"] == "remove":
                 yield f"    - {number} of its records showed a picture of {dataset}: removed"
             else:
@@ -298,7 +312,7 @@ def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
         yield f"- not screened: {', '.join(others)}"
 
 
-def _again(origin: Origin) -> Iterator[str]:
+def _replay_lines(origin: Origin) -> Iterator[str]:
     manifest = origin.checkpoint.manifest
     yield (
         "With access to the store (`--store`), these commands show its lineage and rebuild it byte "

@@ -78,6 +78,10 @@ def croissant(artifact: Artifact) -> str:
     manifest = artifact.manifest
     dataset = Dataset(artifact.uri)
     shards = {name: part.shards for name, part in sorted(dataset.info.parts.items())}
+    # Bytes first, then meaning: every shard is a FileObject, the shards of a part are a FileSet,
+    # and a part's records are a RecordSet that reads from its FileSet.
+    #
+    #     RecordSet train -> FileSet train -> FileObject of each shard
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

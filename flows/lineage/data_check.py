@@ -47,14 +47,14 @@ def check_what(
         if source is not None:
             reader = corpus_named("--source", source)
             named = parse_features(features)
-            found = check_corpus(what, reader, split, path=path, features=named)
+            holdings = check_corpus(what, reader, split, path=path, features=named)
         else:
-            found = count_holdings(Dataset(find_dataset(what, store)))
+            holdings = count_holdings(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
     if as_json:
-        return json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n"
-    return holdings_text(found)
+        return json.dumps(dataclasses.asdict(holdings), indent=1, ensure_ascii=False) + "\n"
+    return holdings_text(holdings)
 
 
 def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple[str, bool]:
@@ -73,11 +73,11 @@ def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple
         rows = list(check_benchmarks(data_root, training=training))
     except FileNotFoundError as error:
         raise ConfigError(str(error)) from None
-    whole = not any(row.problem for row in rows)
+    is_complete = not any(row.problem for row in rows)
     if not as_json:
-        return rows_text(rows, looked=data_root is not None), whole
-    found = [
+        return rows_text(rows, looked=data_root is not None), is_complete
+    entries = [
         {**dataclasses.asdict(row), "found": row.found, "as_published": row.as_published}
         for row in rows
     ]
-    return json.dumps(found, indent=1) + "\n", whole
+    return json.dumps(entries, indent=1) + "\n", is_complete

@@ -151,20 +151,25 @@ class _Walk:
             was, now = waiting.popleft()
             if (was.key, now.key) in entered:
                 continue
+            # Two paths may lead to one pair; it is compared once, by the first.
             entered.add((was.key, now.key))
-            found = [*self._own(was, now)]
+            differences = [*self._own(was, now)]
+            # Steps of different kinds have no common roles, so there is nothing to walk into.
             below = [*self._inputs(was, now)] if was.kind == now.kind else []
             for role, *sides in below:
                 if None in sides:
                     names = [side and side.name for side in sides]
-                    found.append(Difference(sort="input", what=role, was=names[0], now=names[1]))
+                    differences.append(
+                        Difference(sort="input", what=role, was=names[0], now=names[1])
+                    )
                 elif waiting is other and sides[0].content != sides[1].content:
                     other.append((sides[0], sides[1]))
                 else:
                     alike.append((sides[0], sides[1]))
-            if not found and not below and was.content != now.content:
-                found = [*_bytes(was, now)]
-            for difference in found:
+            # Same recipe and same inputs, yet other contents: only the bytes themselves tell more.
+            if not differences and not below and was.content != now.content:
+                differences = [*_bytes(was, now)]
+            for difference in differences:
                 self._add(difference, _names(was, now), has_effect=waiting is other)
         return tuple(
             sorted(
@@ -231,9 +236,9 @@ class _Walk:
 
 def _config(manifest: Manifest) -> dict[str, Any]:
     """Returns the config by key, without lists of given files, which `_noted` compares."""
-    found = leaves(manifest.config)
-    given = ("files", "state") if manifest.kind in _GIVEN else ()
-    return {key: value for key, value in found.items() if key not in given}
+    values = leaves(manifest.config)
+    data_fields = ("files", "state") if manifest.kind in _GIVEN else ()
+    return {key: value for key, value in values.items() if key not in data_fields}
 
 
 def _versions(manifest: Manifest) -> dict[str, str]:

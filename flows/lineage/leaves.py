@@ -7,7 +7,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
     """Returns dotted path -> value for nested dicts; a list is one value."""
     if not isinstance(value, dict):
         return {path: value}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, inner in value.items():
-        found |= leaves(inner, f"{path}.{key}" if path else str(key))
-    return found
+        values |= leaves(inner, f"{path}.{key}" if path else str(key))
+    return values

@@ -58,18 +58,18 @@ def events(store: Store, artifact: Artifact) -> Iterator[str]:
         event = RunEvent(
             eventTime=at.isoformat(),
             eventType=state,
-            run=_run(manifest),
-            job=_job(manifest),
+            run=_run_facets(manifest),
+            job=_job_of(manifest),
             inputs=[
-                InputDataset(*_name(store, entry.key), facets=_version(entry.content))
+                InputDataset(*_dataset_name(store, entry.key), facets=_version_facet(entry.content))
                 for _, entry in sorted(manifest.inputs.items())
             ],
-            outputs=[_output(store, manifest)] if state is RunState.COMPLETE else [],
+            outputs=[_output_dataset(store, manifest)] if state is RunState.COMPLETE else [],
         )
         yield Serde.to_json(event)
 
 
-def _run(manifest: Manifest) -> Run:
+def _run_facets(manifest: Manifest) -> Run:
     values = {**leaves(manifest.config), "seed": manifest.seed, "code": manifest.code}
     parameters = [
         execution_parameters_run.ExecutionParameter(
@@ -91,14 +91,14 @@ def _run(manifest: Manifest) -> Run:
     return Run(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{manifest.key}/{manifest.attempt}")), facets)
 
 
-def _job(manifest: Manifest) -> Job:
+def _job_of(manifest: Manifest) -> Job:
     kind = job_type_job.JobTypeJobFacet(
         processingType="BATCH", integration="PARCEL", jobType=manifest.kind.upper()
     )
     return Job(_JOBS, manifest.name, {"jobType": kind})
 
 
-def _output(store: Store, manifest: Manifest) -> OutputDataset:
+def _output_dataset(store: Store, manifest: Manifest) -> OutputDataset:
     rows = manifest.counts.get("records")
     statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
         rowCount=int(rows) if rows is not None else None,
@@ -106,17 +106,17 @@ def _output(store: Store, manifest: Manifest) -> OutputDataset:
         fileCount=len(manifest.files),
     )
     return OutputDataset(
-        *_name(store, manifest.key),
-        facets=_version(manifest.content),
+        *_dataset_name(store, manifest.key),
+        facets=_version_facet(manifest.content),
         outputFacets={"outputStatistics": statistics},
     )
 
 
-def _version(content: str) -> dict[str, DatasetFacet]:
+def _version_facet(content: str) -> dict[str, DatasetFacet]:
     return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(content)}
 
 
-def _name(store: Store, key: str) -> tuple[str, str]:
+def _dataset_name(store: Store, key: str) -> tuple[str, str]:
     """Returns (namespace, name) of an artifact by OpenLineage's rules for files and objects."""
     place = f"{store.uri}/{ARTIFACTS}/{key}"
     if not place.startswith(BUCKET_SCHEME):

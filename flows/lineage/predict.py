@@ -101,17 +101,19 @@ def predict(
         loaded = time.monotonic()
         images = read_pixels(paths, predictor.model.vision.image_px, **reading)
         read = time.monotonic()
-        found = predictor.answer(images, prompt, budget=budget, max_tokens=max_tokens, decoding=how)
+        answer = predictor.answer(
+            images, prompt, budget=budget, max_tokens=max_tokens, decoding=how
+        )
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    seconds = {"load": loaded - started, "read": read - loaded, **found.seconds}
+    seconds = {"load": loaded - started, "read": read - loaded, **answer.seconds}
     return {
-        "answer": found.text,
-        "tokens": list(found.tokens),
-        "budget": found.budget,
-        "bucket": found.bucket,
+        "answer": answer.text,
+        "tokens": list(answer.tokens),
+        "budget": answer.budget,
+        "bucket": answer.bucket,
         "images": len(images),
         "seconds": {name: round(value, 4) for name, value in seconds.items()},
     }
@@ -137,9 +139,9 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -
         image = decode_image(data, min_side=bounds.min_side, max_pixels=bounds.max_pixels)
     except ValueError as error:
         raise ConfigError(f"draw needs an image, got {paths[0]}: {error}.") from None
-    found = draw_objects(image, answer, checkpoint)
+    objects = draw_objects(image, answer, checkpoint)
     try:
         image.save(out, "PNG")
     except OSError as error:
         raise ConfigError(f"draw must be a file to write, got {out}: {error.strerror}.") from None
-    return found
+    return objects

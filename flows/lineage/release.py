@@ -113,8 +113,8 @@ def _cells(store: Store, name: str) -> tuple[Cell, ...]:
     """Returns the cells of a study's table that have the named method, over all seeds."""
     run, _, cell = name.partition("/")
     results = results_of(store, run)
-    found = map(CellKey.of_role, results.manifest.inputs)
-    method = next(key.method for key in found if key and cell in (key.cell, str(key)))
+    cells = map(CellKey.of_role, results.manifest.inputs)
+    method = next(key.method for key in cells if key and cell in (key.cell, str(key)))
     report, _ = report_of(store, results, mixed=False)
     return tuple(
         cell

@@ -103,21 +103,22 @@ class Replayed:
     def line(self) -> str:
         """Returns the outcome as a line of text."""
         took = f"in {self.now.seconds:.1f} s, {self.was.seconds:.1f} s then"
-        head = f"{self.was.name} {self.was.key}, made again on {_machine(self.now)} {took}:"
+        head = f"{self.was.name} {self.was.key}, made again on {_machine_name(self.now)} {took}:"
         if self.was.files == self.now.files:
             return f"{head} the same bytes, {len(self.was.files)} files"
         if self.is_same:  # Files outside the contents differ, such as a training's log with times.
             names = {*self.was.files, *self.now.files}
             other = sorted(n for n in names if self.was.files.get(n) != self.now.files.get(n))
             return f"{head} the same contents, and other bytes in {', '.join(other)}"
-        told = f"{head} other contents"
+        text = f"{head} other contents"
         if self.score:
-            then, now, same = self.score
-            told += (
-                f": score {then:.4f} then, {now:.4f} now, {100 * same:.1f} % of answers the same"
+            then, now, share_same = self.score
+            text += (
+                f": score {then:.4f} then, {now:.4f} now, "
+                f"{100 * share_same:.1f} % of answers the same"
             )
         named = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
-        return f"{told}; another kind of machine: {named}" if named else f"{told}; the same machine"
+        return f"{text}; another kind of machine: {named}" if named else f"{text}; the same machine"
 
 
 def replay(
@@ -145,17 +146,21 @@ def replay(
         config.
       ReplayError: if one cannot be made.
     """
-    made: dict[str, Artifact] = {}
-    for artifact in _order(store, what, from_raw):
+    remade: dict[str, Artifact] = {}
+    # Inputs come before what reads them, so an input was either made again already, or is a
+    # direct input that is taken from the old store.
+    for artifact in _replay_order(store, what, from_raw):
         manifest = artifact.manifest
         if not manifest.source:
             raise ConfigError(f"{manifest.name} cannot be made again: its sources were not kept.")
         inputs = {}
         for role, entry in manifest.inputs.items():
-            if entry.key not in made:
-                made[entry.key] = _borrow(fresh, store.get(entry.key))
-            inputs[role] = made[entry.key].as_input
+            if entry.key not in remade:
+                remade[entry.key] = _link_artifact(fresh, store.get(entry.key))
+            inputs[role] = remade[entry.key].as_input
         tree = store.open_source(manifest.source)
+        # The study's step has settings that no manifest holds. Without one, or if its config is not
+        # the artifact's, the manifest's config is all there is.
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
             if own_modules(manifest.kind, manifest.config):
@@ -167,6 +172,7 @@ def replay(
                 name=manifest.name,
                 config=typed(manifest.kind, manifest.config),
             )
+        # The digest of the code is the original's: this recipe has its identity, and so its key.
         recipe = Recipe(
             kind=manifest.kind,
             name=manifest.name,
@@ -179,13 +185,15 @@ def replay(
             location=step.location,
         )
         try:
-            noted = manifest.environment
-            context = {name: noted[name] for name in ("devices", "processes") if name in noted}
-            now = remake(fresh, recipe, tree, context, _variables(manifest))
+            environment = manifest.environment
+            context = {
+                name: environment[name] for name in ("devices", "processes") if name in environment
+            }
+            now = remake(fresh, recipe, tree, context, _xla_variables(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
-        made[artifact.key] = now
-        yield _compared(store, artifact, fresh, now)
+        remade[artifact.key] = now
+        yield _compare_replayed(store, artifact, fresh, now)
 
 
 def typed(kind: str, config: Any) -> Any:
@@ -197,11 +205,11 @@ def typed(kind: str, config: Any) -> Any:
     try:
         return pydantic.TypeAdapter(CONFIGS[kind]).validate_python(config)
     except (KeyError, pydantic.ValidationError) as error:
-        said = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
-        raise ConfigError(f"this version cannot read the config of a {kind}: {said}") from None
+        message = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
+        raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
 
 
-def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
+def _replay_order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
         return [*what.artifacts]
@@ -213,7 +221,7 @@ def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
     return [store.get_cached(key) for key in graphlib.TopologicalSorter(reads).static_order()]
 
 
-def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
+def _link_artifact(fresh: Store, artifact: Artifact) -> Artifact:
     """Adds another store's artifact to `fresh`, as a link to its files instead of a copy."""
     folder = fresh.state / artifact.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +230,7 @@ def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
     return fresh.get(artifact.key)
 
 
-def _variables(manifest: Manifest) -> dict[str, str]:
+def _xla_variables(manifest: Manifest) -> dict[str, str]:
     """Returns environment variables for the original's XLA flags, threads and platform.
 
     Results depend on all three. An artifact made on an accelerator is made again on whatever JAX
@@ -235,7 +243,7 @@ def _variables(manifest: Manifest) -> dict[str, str]:
     return {"XLA_FLAGS": flags, "NPROC": threads, "OMP_NUM_THREADS": threads, **platform}
 
 
-def _machine(manifest: Manifest) -> str:
+def _machine_name(manifest: Manifest) -> str:
     """Returns the accelerator that made an artifact, or the processor and its number of threads."""
     hardware = manifest.environment.get("hardware", {})
     accelerator = hardware.get("accelerator") or _CPU
@@ -245,18 +253,18 @@ def _machine(manifest: Manifest) -> str:
     return f"{processor}, {hardware.get('threads', '?')} threads,"
 
 
-def _compared(store: Store, was: Artifact, fresh: Store, now: Artifact) -> Replayed:
+def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> Replayed:
     then, again = (Named(name=a.key, artifacts=(a,)) for a in (was, now))
     differences = compare(store, then, again, fresh).differences
     score = None
     if was.manifest.kind == "predictions" and was.manifest.content != now.manifest.content:
-        before, after = _answers(was), _answers(now)
+        before, after = _answer_texts(was), _answer_texts(now)
         same = sum(after.get(key) == text for key, text in before.items()) / max(len(before), 1)
         score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"]), same
     return Replayed(was=was.manifest, now=now.manifest, differences=differences, score=score)
 
 
-def _answers(artifact: Artifact) -> dict[str, str]:
+def _answer_texts(artifact: Artifact) -> dict[str, str]:
     with (artifact.path / PREDICTIONS).open(encoding="utf-8") as lines:
         rows = map(json.loads, lines)
         return {row["id"]: row["prediction"] for row in rows}

@@ -35,19 +35,22 @@ def show_results(
       ConfigError: if the request or the score file is wrong.
     """
     if form not in (*FORMATS, *OF_RUNS):
-        known = ", ".join((*FORMATS, *OF_RUNS))
-        raise ConfigError(f"--format must be one of {known}, html, got {form!r}.")
+        formats = ", ".join((*FORMATS, *OF_RUNS))
+        raise ConfigError(f"--format must be one of {formats}, html, got {form!r}.")
+    # A score file has means only: no seeds, items or artifacts to list.
     if form in OF_RUNS and scores is not None:
         raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
     if run is not None and scores is None:
         results = results_of(store, run)
+        # Two forms are computed from the scores each time; the others lie in the artifact, unless
+        # `mixed` asks for scores that it leaves out.
         if form == "cells":
             return cells_to_csv(*report_of(store, results, mixed=mixed), store.get_cached)
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
             return asked_to_csv(report, plan, results.manifest.inputs, store.get)
         if mixed:
-            return _mixed(store, results, form)
+            return _mixed_table(store, results, form)
         if form == "comparisons":
             return (results.path / "comparisons.csv").read_text(encoding="utf-8")
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
@@ -62,7 +65,7 @@ def show_results(
         raise ConfigError(f"--scores: {error}") from None
 
 
-def _mixed(store: Store, results: Artifact, form: str) -> str:
+def _mixed_table(store: Store, results: Artifact, form: str) -> str:
     report, _ = report_of(store, results, mixed=True)
     return comparisons_to_csv(report) if form == "comparisons" else render(report, form)
 

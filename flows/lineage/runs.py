@@ -46,6 +46,7 @@ def note_run(
         "format": FORMAT,
         "name": config["name"],
         "results": results,
+        # gc keeps these; what `keep` let go is named apart, so that its absence is explained.
         "artifacts": sorted({*artifacts} - gone),
         PRUNED: sorted(gone),
         "flow_run_id": flow_run_id,
@@ -56,10 +57,10 @@ def note_run(
     }
     # Without results, runs that made other artifacts have records of their own: `parcel prepare`
     # after `parcel train` must not take away the record that keeps its checkpoints.
-    made = hashlib.sha256(" ".join(record["artifacts"]).encode()).hexdigest()[:12]
-    own = results.removeprefix("results-") if results else f"unfinished-{made}"
+    digest = hashlib.sha256(" ".join(record["artifacts"]).encode()).hexdigest()[:12]
+    suffix = results.removeprefix("results-") if results else f"unfinished-{digest}"
     text = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
-    store.files.put(f"{RUNS}/{record['name']}-{own}.json", text)
+    store.files.put(f"{RUNS}/{record['name']}-{suffix}.json", text)
 
 
 def find_run(store: Store, name: str) -> dict[str, Any]:
@@ -78,8 +79,8 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
     matching = [record for record in finished.values() if record["name"] == name]
     matching = matching or [record for run, record in finished.items() if run.startswith(name)]
     if not matching:
-        known = ", ".join(finished) or "none yet"
-        raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.uri}: {known}.")
+        names = ", ".join(finished) or "none yet"
+        raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.uri}: {names}.")
     return max(matching, key=lambda record: record["finished"])
 
 
@@ -104,8 +105,8 @@ def folder_of(what: str, name: str, store: str) -> Path:
       ConfigError: if the store exists and `name` is neither a folder nor one of its artifacts.
     """
     folder = Path(name)
-    there = "://" in store or Path(store).expanduser().is_dir()
-    if folder.is_dir() or not there:
+    is_store = "://" in store or Path(store).expanduser().is_dir()
+    if folder.is_dir() or not is_store:
         return folder
     try:
         return Store(store).resolve(name).path

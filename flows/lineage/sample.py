@@ -132,6 +132,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     Raises:
       ConfigError: if no dataset in that history holds the sample.
     """
+    # One walk through the history, down from each root; what two roots share is visited once.
     search = _Search(store, sample)
     seen = set[str]()
     met = [
@@ -141,6 +142,8 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
         if not visit.is_again
     ]
     datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
+    # Where the records lie comes first: a name that no dataset knows is a mistake, and an empty
+    # answer would read as "the sample had no part".
     places = tuple(place for artifact in datasets for place in search.places(artifact.key))
     if not places:
         names = ", ".join(sorted(artifact.manifest.name for artifact in datasets))
@@ -149,7 +152,8 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
             f"{what.name} holds: {names}."
         )
     trainings = [a.manifest for a in met if a.manifest.kind == "checkpoint"]
-    cells = _cells(what)
+    cells = _table_cells(what)
+    # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
     by = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
         for kind in search.ways(key):
@@ -167,7 +171,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     )
 
 
-def _cells(what: Named) -> dict[str, str]:
+def _table_cells(what: Named) -> dict[str, str]:
     """Returns each cell's name, with its seed -> key of its predictions."""
     if what.seeds:
         keys = [artifact.key for artifact in what.artifacts]
@@ -195,7 +199,7 @@ class _Search:
         if not any(map(self.places, data)):
             return None
         num_steps = int(training.counts["steps"])
-        steps = self._steps(data, _batches(training.config["train"]), training.seed, num_steps)
+        steps = self._steps(data, _batch_config(training.config["train"]), training.seed, num_steps)
         if not steps:
             return None
         return Sight(
@@ -214,15 +218,15 @@ class _Search:
         reads = any(self.places(e.key) for e in manifest.inputs.values())
         if manifest.kind == "checkpoint":
             reads = self.sight(manifest) is not None
-        own = {manifest.kind} if reads and manifest.kind in HOW else set()
-        return frozenset[str]().union(own, *above)
+        direct = {manifest.kind} if reads and manifest.kind in HOW else set()
+        return frozenset[str]().union(direct, *above)
 
     def _places(self, key: str) -> tuple[Place, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.get_cached(key)
         if artifact.manifest.kind not in _DATASETS:
             return ()
-        return tuple(_found(artifact, self._sample))
+        return tuple(_sample_places(artifact, self._sample))
 
     def _steps_of(
         self, data: Sequence[str], config: BatchConfig, seed: int | None, num_steps: int
@@ -235,9 +239,9 @@ class _Search:
         for key, dataset, names in zip(data, datasets, names_of(datasets), strict=True):
             # Parts with the same loader name are concatenated: `before` counts the records of
             # earlier datasets.
-            for found in self.places(key):
-                name = names[found.part]
-                steps += examples.steps_of(name, before[name] + found.position, num_steps)
+            for place in self.places(key):
+                name = names[place.part]
+                steps += examples.steps_of(name, before[name] + place.position, num_steps)
             before.update({name: len(dataset.parts[part]) for part, name in names.items()})
         return tuple(sorted(steps))
 
@@ -250,7 +254,7 @@ class _Search:
         )
 
 
-def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
+def _sample_places(artifact: Artifact, sample: str) -> Iterator[Place]:
     """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
     dataset = Dataset(artifact.uri)
     for name, part in sorted(dataset.parts.items()):
@@ -273,8 +277,8 @@ def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
                     )
 
 
-def _batches(train: Mapping[str, Any]) -> BatchConfig:
+def _batch_config(train: Mapping[str, Any]) -> BatchConfig:
     """Returns the loader's config from a training's config in plain values."""
-    known = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
-    known["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
-    return BatchConfig(**known)
+    settings = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
+    settings["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
+    return BatchConfig(**settings)

@@ -25,9 +25,9 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
       what: the artifacts to begin with.
       samples: number of source samples shown per dataset, and per file of predictions.
     """
-    whole = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
-    view = store.snapshot() if whole else store
-    kept, seen, guides = accepted_codes(view), set[str](), [""]
+    is_table = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
+    view = store.snapshot() if is_table else store
+    accepted, seen, indents = accepted_codes(view), set[str](), [""]
     if what.seeds:
         yield what.name
     for place, artifact in enumerate(what.artifacts):
@@ -36,14 +36,16 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
             depth = visit.depth + bool(what.seeds)
             is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
             arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")
-            start = guides[depth - 1] + arm if depth else ""
-            # guides[depth] is put before deeper lines: a bar for each level with inputs to come.
-            guides[depth:] = [guides[depth - 1] + bar if depth else ""]
-            mark = f" † {KEPT}" if visit.artifact.key in kept else ""
+            start = indents[depth - 1] + arm if depth else ""
+            # indents[depth] is put before deeper lines: a bar for each level with inputs to come.
+            indents[depth:] = [indents[depth - 1] + bar if depth else ""]
+            mark = f" † {KEPT}" if visit.artifact.key in accepted else ""
             yield f"{start}{_headline(visit)}{mark}"
-            if not visit.is_again and not (whole and visit.artifact.manifest.kind == "predictions"):
-                for line in _samples(visit.artifact, samples):
-                    yield f"{guides[depth]}· {line}"
+            if not visit.is_again and not (
+                is_table and visit.artifact.manifest.kind == "predictions"
+            ):
+                for line in _sample_lines(visit.artifact, samples):
+                    yield f"{indents[depth]}· {line}"
 
 
 def _headline(visit: LineageVisit) -> str:
@@ -57,7 +59,7 @@ def _headline(visit: LineageVisit) -> str:
     )
 
 
-def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
+def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
     """Yields "id ← source sha256" lines for the first `limit` records or predictions."""
     if not limit:
         return

@@ -3,11 +3,8 @@
 import base64
 import collections
 import io
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 from prefect.artifacts import create_markdown_artifact
@@ -19,8 +16,11 @@ from flows.lineage.runs import records
 from flows.pages.cards import Card, Cards
 from flows.pages.history import Uses
 from flows.pages.lineage import page as lineage_page
+from flows.pages.links import page_key, page_link
 from flows.pages.page import Page, address, are_beside
-from flows.report.links import page_key, page_link
+from flows.report.cells import Cell
+from flows.report.json_file import read_json
+from flows.report.markdown import to_markdown
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -35,9 +35,6 @@ _SHOWN = ("dataset", "screened", "checkpoint")
 """Kinds whose pages are published again at the end of a run."""
 _PREDICTIONS = "predictions-"
 """Prefix of the keys of predictions."""
-
-_CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
-"""Matches a linked cell of the table: its text, and the key of its first seed's predictions."""
 
 
 def rebuild(store: Store) -> int:
@@ -113,33 +110,27 @@ def _predictions(users: Iterable[str]) -> Sequence[str]:
 def _publish_table(store: Store, name: str, run: str, key: str) -> None:
     """Publishes the results table of a run, with its plot and a link from each cell to its page."""
     folder = store.get(key).path
-    text = (folder / "linked.md").read_text(encoding="utf-8")
-    report = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    cells = {
-        cell["scores"][0]["artifact"]: (row["benchmark"], cell)
-        for row in report["benchmarks"]
-        for cell in row["cells"]
-        if cell["scores"]
-    }
+    # From the JSON, not from the Markdown beside it: the links are made here, where it is known
+    # which server shows the page.
+    report = read_json((folder / "results.json").read_text(encoding="utf-8"))
     head = f"[Lineage of this table]({page_link(key)})"
     if are_beside(store.uri):
         head = f"[Items, predictions and search]({address(Page('results', (run,)))}) · {head}"
 
-        def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
-            parts = (run, benchmark, cell["method"], str(cell["budget"]))
-            return f"[{told}]({address(Page('cell', parts))})"
+        def cell_link(text: str, cell: Cell) -> str:
+            parts = (run, cell.benchmark, cell.method, str(cell.budget))
+            return f"[{text}]({address(Page('cell', parts))})"
     else:
-        newest = _newest([s["artifact"] for _, cell in cells.values() for s in cell["scores"]])
+        cells = [cell for section in report.sections for cell in section.cells]
+        newest = _newest([key for cell in cells for key in cell.artifacts])
 
-        def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
+        def cell_link(text: str, cell: Cell) -> str:
             """Returns the text, linked to the first seed's page, and a numbered link per other."""
-            first, *others = (newest[score["artifact"]] for score in cell["scores"])
-            more = "".join(f" [{i}]({link})" for i, link in enumerate(others, start=2))
-            return f"[{told}]({first}){more}"
+            first, *others = (newest[key] for key in cell.artifacts)
+            more = "".join(f" [{i}]({path})" for i, path in enumerate(others, start=2))
+            return f"[{text}]({first}){more}"
 
-    text = _CELL.sub(
-        lambda one: linked(one[1], *cells[one[2]]) if one[2] in cells else one[0], text
-    )
+    text = to_markdown(report, link=cell_link)
     picture = f"![score against budget]({_plot(folder / 'results.png')})"
     create_markdown_artifact(
         f"{head}\n\n{text}\n{picture}\n", key=f"results-{name}", description=f"Results of {name}"

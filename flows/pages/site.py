@@ -1,7 +1,6 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
-import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from flows.pages.items import SHOWS, is_right
 from flows.pages.masks import mask_of, veil_png
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
-from flows.report.cells import Comparison
-from flows.report.markdown import comparison_text
+from flows.report.layout import report_blocks, report_notes
 from infra.errors import one_line_message
 from infra.store.store import Store
 
@@ -149,14 +147,10 @@ class Site:
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
-        compared = [Comparison(**entry) for entry in study.report.get("comparisons", ())]
-        num = collections.Counter(row["resolution"] for row in study.rows)
         return {
             "study": study,
-            "aggregates": _aggregates(study.report["aggregates"]),
-            "budgets": _budgets,
-            "by_method": _by_method,
-            "comparisons": [comparison_text(one, num[one.resolution]) for one in compared],
+            "blocks": report_blocks(study.report),
+            "notes": report_notes(study.report),
             "plots": [plot for plot in _PLOTS if f"{plot}.png" in study.results.manifest.files],
         }
 
@@ -165,16 +159,12 @@ class Site:
     ) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         column = self._column(study, benchmark, f"{method}@{budget}")
-        cell = next(
-            c
-            for c in study.row(benchmark)["cells"]
-            if (c["method"], str(c["budget"])) == (method, budget)
-        )
+        section = study.section(benchmark)
         artifacts = [self._store.get_cached(key) for key in column.artifacts.values()]
         return {
             "study": study,
-            "row": study.row(benchmark),
-            "cell": cell,
+            "row": section,
+            "cell": section.cell(method, column.budget),
             "column": column,
             "artifacts": dict(zip(column.artifacts, artifacts, strict=True)),
             "drawing": draw(self._store, artifacts),
@@ -290,25 +280,6 @@ class Site:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
         return self._store.get_cached(key).manifest.inputs["data"].key
-
-
-def _aggregates(entries: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """Returns the aggregates by name, with the resolution in the name if they have one."""
-    found: dict[str, list[Any]] = {}
-    for entry in entries:
-        pixels = f", {entry['resolution']} px" if entry["resolution"] else ""
-        found.setdefault(f"{entry['name']}{pixels}", []).append(entry)
-    return found
-
-
-def _budgets(cells: Sequence[Any]) -> list[int]:
-    return sorted({cell["budget"] for cell in cells})
-
-
-def _by_method(cells: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """Returns method -> its cells or aggregates, in the order of the table."""
-    methods = dict.fromkeys(cell["method"] for cell in cells)
-    return {method: [cell for cell in cells if cell["method"] == method] for method in methods}
 
 
 def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:

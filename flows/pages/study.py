@@ -1,12 +1,13 @@
 """Reads a finished run for its pages: its record, and the numbers of its results artifact."""
 
 import dataclasses
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flows.lineage.runs import find_run
+from flows.report.cells import Report, Section
+from flows.report.json_file import read_json
 from infra.errors import ConfigError
 from infra.store.records import read_run
 from infra.store.store import Artifact, Store
@@ -43,29 +44,24 @@ class Study:
       run: full name of the run, as in the file name of its record.
       record: the record, as `note_run` wrote it.
       results: the results artifact.
-      report: the artifact's `results.json`.
+      report: the report, as the artifact's `results.json` has it.
     """
 
     run: str
     record: Mapping[str, Any]
     results: Artifact
-    report: Mapping[str, Any]
+    report: Report
 
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Benchmarks with their cells, as `results.json` has them."""
-        return self.report["benchmarks"]
-
-    def row(self, benchmark: str) -> Mapping[str, Any]:
-        """Returns the row of a benchmark, with its cells.
+    def section(self, benchmark: str) -> Section:
+        """Returns the section of a benchmark, with its cells.
 
         Raises:
           KeyError: if the table has no such row; the message lists those it has.
         """
-        for row in self.rows:
-            if row["benchmark"] == benchmark:
-                return row
-        known = ", ".join(row["benchmark"] for row in self.rows)
+        for section in self.report.sections:
+            if section.benchmark == benchmark:
+                return section
+        known = ", ".join(section.benchmark for section in self.report.sections)
         raise KeyError(f"The table of {self.run} has no row {benchmark!r}. It has: {known}.")
 
     def columns(self, benchmark: str) -> dict[str, Column]:
@@ -76,12 +72,12 @@ class Study:
         """
         columns = (
             Column(
-                method=cell["method"],
-                budget=cell["budget"],
-                artifacts={score["seed"]: score["artifact"] for score in cell["scores"]},
+                method=cell.method,
+                budget=cell.budget,
+                artifacts={score.seed: score.artifact for score in cell.scores},
             )
-            for cell in self.row(benchmark)["cells"]
-            if cell["scores"]
+            for cell in self.section(benchmark).cells
+            if cell.scores
         )
         return {column.name: column for column in columns}
 
@@ -105,6 +101,6 @@ def study_of(store: Store, run: str) -> Study:
     if record is None or not record["results"]:
         record = find_run(store, run)
     results = store.get_cached(record["results"])
-    report = json.loads((results.path / "results.json").read_text(encoding="utf-8"))
+    report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
     name = f"{record['name']}-{results.key.removeprefix('results-')}"
     return Study(run=name, record=record, results=results, report=report)

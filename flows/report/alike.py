@@ -25,14 +25,14 @@ def check_alike(scores: Iterable[Score]) -> None:
         if score.made.data != first.made.data:
             raise ValueError(
                 f"all scores of {score.benchmark} must come from the same evaluation split and "
-                f"prompt, got data {first.made.data[:12]} for {_name(first)} and "
-                f"{score.made.data[:12]} for {_name(score)}; evaluate both on the same data."
+                f"prompt, got data {first.made.data[:12]} for {_score_name(first)} and "
+                f"{score.made.data[:12]} for {_score_name(score)}; evaluate both on the same data."
             )
         if score.made.decoding != first.made.decoding:
             raise ValueError(
                 f"all scores of {score.benchmark} must come from the same decoding settings, got "
-                f"{first.made.decoding} for {_name(first)} and {score.made.decoding} for "
-                f"{_name(score)}; evaluate both with the same settings."
+                f"{first.made.decoding} for {_score_name(first)} and {score.made.decoding} for "
+                f"{_score_name(score)}; evaluate both with the same settings."
             )
 
 
@@ -50,28 +50,28 @@ def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score
     """
     notes = []
     platforms = collections.Counter(s.made.platform for s in scores if s.made)
-    kept = list(scores)
+    chosen_scores = list(scores)
     if len(platforms) > 1:
         most = platforms.most_common(1)[0][0]
         others = [s for s in scores if s.made and s.made.platform != most]
-        told = "; ".join(f"{n} with {p}" for p, n in platforms.most_common())
+        counts = "; ".join(f"{n} with {p}" for p, n in platforms.most_common())
         if mixed:
-            notes.append(f"Scores of several platforms are mixed: {told}.")
+            notes.append(f"Scores of several platforms are mixed: {counts}.")
         else:
-            kept = [s for s in scores if s not in others]
+            chosen_scores = [s for s in scores if s not in others]
             notes.append(
                 f"{len(others)} of {len(scores)} scores are left out because they were made on "
-                f"another platform than most: {told}. Left out: {_some(others)}. `parcel results "
-                f"RUN --mixed` includes them."
+                f"another platform than most: {counts}. Left out: {_score_names(others)}. "
+                "`parcel results RUN --mixed` includes them."
             )
-    if len(cpus := sorted({s.made.cpu for s in kept if s.made})) > 1:
+    if len(cpus := sorted({s.made.cpu for s in chosen_scores if s.made})) > 1:
         notes.append(f"Computed on processors of several models: {'; '.join(cpus)}.")
-    return kept, notes
+    return chosen_scores, notes
 
 
-def _name(score: Score) -> str:
+def _score_name(score: Score) -> str:
     return f"{score.method}/{score.budget}/{score.seed}"
 
 
-def _some(scores: Sequence[Score]) -> str:
-    return listed([f"{s.benchmark}/{_name(s)}" for s in scores], _NAMED)
+def _score_names(scores: Sequence[Score]) -> str:
+    return listed([f"{s.benchmark}/{_score_name(s)}" for s in scores], _NAMED)

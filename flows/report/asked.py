@@ -1,5 +1,6 @@
 """Scores by what was asked: how many, what, where, yes or no, ..., told by the question's words."""
 
+import dataclasses
 import json
 import re
 from collections import defaultdict
@@ -15,24 +16,39 @@ from infra.store.manifest import Input
 from infra.store.store import Artifact
 from model import files
 
-ASKED_COLUMNS = (
-    "benchmark",
-    "asked",
-    "method",
-    "budget",
-    "seeds",
-    "items",
-    "score",
-    "low",
-    "high",
-    "chance",
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TypeScore:
+    """The score of a method on one type of question; its fields are the columns of the CSV.
+
+    Attributes:
+      asked: type of the questions, as `asked` returns it.
+      seeds: number of seeds.
+      items: number of questions of this type.
+      score: mean over seeds of the mean over items, 0-100.
+      low: lower end of its 95 % interval.
+      high: upper end of that interval.
+      chance: score of the benchmark's blind guess on these questions; None if there is no guess.
+    """
+
+    benchmark: str
+    asked: str
+    method: str
+    budget: int
+    seeds: int
+    items: int
+    score: float
+    low: float | None
+    high: float | None
+    chance: float | None
+
 
 _QUESTION = re.compile(r"\b(how many|how much|how|what|which|whose|who|where|when|why)\b")
 _YES_OR_NO = re.compile(
     r"(is|are|was|were|am|does|do|did|has|have|had|can|could|will|would|should|may|must)\b"
 )
-_REST = re.compile(r" (?:context|options|choose from): ")  # What follows is not the question's.
+# What follows one of these is not the question's.
+_AFTER_QUESTION = re.compile(r" (?:context|options|choose from): ")
 
 
 def asked(prefix: str) -> str:
@@ -51,13 +67,13 @@ def asked(prefix: str) -> str:
     if task in ("detect", "ocr", "segment"):
         return task
     question = " ".join(words[1:] if task == "answer" else [task, *words])
-    question = _REST.split(question.removeprefix("question: "))[0]
+    question = _AFTER_QUESTION.split(question.removeprefix("question: "))[0]
     is_question = "?" in question
     if (is_question or task == "answer") and _YES_OR_NO.match(question):
         return "yes or no"
-    found = _QUESTION.search(question) if is_question else _QUESTION.match(question)
-    if found:
-        return found[1]
+    match = _QUESTION.search(question) if is_question else _QUESTION.match(question)
+    if match:
+        return match[1]
     return "other" if is_question else "expression"
 
 
@@ -77,62 +93,69 @@ def asked_to_csv(
       get: function from a key to its artifact, files included.
     """
     numbers = plan.pretraining_at_any_resolution
-    rows = [row for section in report.sections for row in _rows(section, numbers, inputs, get)]
-    return to_csv_lines(ASKED_COLUMNS, rows)
+    rows = [
+        row for section in report.sections for row in _type_scores(section, numbers, inputs, get)
+    ]
+    columns = [field.name for field in dataclasses.fields(TypeScore)]
+    return to_csv_lines(columns, map(vars, rows))
 
 
-def _rows(
+def _type_scores(
     section: Section,
     numbers: Mapping[int, int],
     inputs: Mapping[str, Input],
     get: Callable[[str], Artifact],
-) -> Iterator[dict[str, object]]:
+) -> Iterator[TypeScore]:
     """Yields the lines of a benchmark, by kind of question, then in the order of its table."""
     scores = {
         (cell.method, cell.budget): [s for s in cell.scores if s.plain and s.items]
         for cell in section.cells
     }
-    scores = {key: found for key, found in scores.items() if found}
+    scores = {key: runs for key, runs in scores.items() if runs}
     if not scores:
         return
     first = next(iter(scores.values()))[0]  # All runs have the same questions.
-    kinds = {row["id"]: asked(row["prefix"]) for row in _answers(get(first.artifact))}
+    kinds = {row["id"]: asked(row["prefix"]) for row in _answer_rows(get(first.artifact))}
+    # Each run's items by type of question: [seed][type] -> items.
     split = {
-        key: [_by_kind(get(score.artifact), kinds) for score in found]
-        for key, found in scores.items()
+        key: [_items_by_type(get(score.artifact), kinds) for score in runs]
+        for key, runs in scores.items()
     }
+    # Chance of a type is the guess's mean over the questions of that type, so that a type whose
+    # answer is easily guessed shows it.
     guess = inputs.get(f"{CHANCE}{section.benchmark}")
-    guessed = _by_kind(get(guess.key), kinds) if guess else {}
+    guessed = _items_by_type(get(guess.key), kinds) if guess else {}
     for kind in sorted(set(kinds.values())):
         chance = mean_of(guessed[kind]) if guessed else None
         for (method, budget), runs in split.items():
             items = [run[kind] for run in runs]
             seeds = [score.seed for score in scores[method, budget]]
+            # The same estimate as the table's, over the items of one type only.
             paired = Paired.of([mean_of(run) for run in items], items)
             interval = estimate([paired], [numbers[seed] for seed in seeds])
-            yield {
-                "benchmark": section.benchmark,
-                "asked": kind,
-                "method": method,
-                "budget": budget,
-                "seeds": len(seeds),
-                "items": num_items(items[0]),
-                "score": fmean(paired.values),
-                "low": interval.low,
-                "high": interval.high,
-                "chance": chance,
-            }
+            yield TypeScore(
+                benchmark=section.benchmark,
+                asked=kind,
+                method=method,
+                budget=budget,
+                seeds=len(seeds),
+                items=num_items(items[0]),
+                score=fmean(paired.values),
+                low=interval.low,
+                high=interval.high,
+                chance=chance,
+            )
 
 
-def _by_kind(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:
+def _items_by_type(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:
     """Returns kind of question -> its items; `kinds` has the kind of each item's id."""
-    found = defaultdict(list)
-    for row in _answers(answers):
-        found[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
-    return {kind: by_source(rows) for kind, rows in found.items()}
+    items = defaultdict(list)
+    for row in _answer_rows(answers):
+        items[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
+    return {kind: by_source(rows) for kind, rows in items.items()}
 
 
-def _answers(answers: Artifact) -> Iterator[dict[str, Any]]:
+def _answer_rows(answers: Artifact) -> Iterator[dict[str, Any]]:
     # Lazy, so the texts of the answers are not kept in memory.
     with (answers.path / files.PREDICTIONS).open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)

@@ -22,23 +22,25 @@ def aggregate(
         for budget in sections[0].budgets:
             cells = [s.cell(method, budget) for s in sections]
             if all(c.expected for c in cells):
-                entries.append(_average(name, cells, expected, resolution))
+                entries.append(_aggregate_cells(name, cells, expected, resolution))
     return entries
 
 
-def _average(name: str, cells: list[Cell], expected: int, resolution: int | None) -> Aggregate:
-    there = [c for c in cells if c.complete]
-    means = [c.mean for c in there if c.mean is not None]
-    kept = [c.retention for c in there if c.retention is not None]
-    partial = statistics.mean(kept) if kept else None
+def _aggregate_cells(
+    name: str, cells: list[Cell], expected: int, resolution: int | None
+) -> Aggregate:
+    complete = [c for c in cells if c.complete]
+    means = [c.mean for c in complete if c.mean is not None]
+    retentions = [c.retention for c in complete if c.retention is not None]
+    partial = statistics.mean(retentions) if retentions else None
     return Aggregate(
         name=name,
         method=cells[0].method,
         budget=cells[0].budget,
-        rows=len(kept),
+        rows=len(retentions),
         expected=expected,
         mean=statistics.mean(means) if len(means) == expected else None,
-        retention=partial if len(kept) == expected else None,
+        retention=partial if len(retentions) == expected else None,
         partial=partial,
         resolution=resolution,
     )

@@ -36,33 +36,36 @@ def build(
         rest of its benchmark.
     """
     plans = (plan, *plan.also)
-    rows = {row: number for number, one in enumerate(plans) for row in one.benchmarks}
-    own: list[list[Score]] = [[] for _ in plans]
-    for score in scores:  # A score of no plan goes to the first one, where `_by_cell` refuses it.
-        own[rows.get(score.benchmark, 0)].append(score)
+    rows = {row: number for number, sub_plan in enumerate(plans) for row in sub_plan.benchmarks}
+    scores_by_plan: list[list[Score]] = [[] for _ in plans]
+    for score in scores:
+        # A score of no plan goes to the first one, where `_scores_by_cell` refuses it.
+        scores_by_plan[rows.get(score.benchmark, 0)].append(score)
     reports = [
-        _of_one(one, its, chance, guesses or {}, seen) for one, its in zip(plans, own, strict=True)
+        _plan_report(sub_plan, plan_scores, chance, guesses or {}, seen)
+        for sub_plan, plan_scores in zip(plans, scores_by_plan, strict=True)
     ]
     return Report(
-        sections=tuple(section for one in reports for section in one.sections),
-        aggregates=tuple(entry for one in reports for entry in one.aggregates),
-        comparisons=tuple(entry for one in reports for entry in one.comparisons),
-        num_pretrainings=max(one.num_pretrainings for one in reports),
+        sections=tuple(section for part in reports for section in part.sections),
+        aggregates=tuple(entry for part in reports for entry in part.aggregates),
+        comparisons=tuple(entry for part in reports for entry in part.comparisons),
+        num_pretrainings=max(part.num_pretrainings for part in reports),
         notes=tuple(notes),
     )
 
 
-def _of_one(
+def _plan_report(
     plan: Plan,
     scores: Iterable[Score],
     chance: Mapping[str, float],
-    known: Mapping[str, Items],
+    guesses: Mapping[str, Items],
     seen: Set[str],
 ) -> Report:
     """Returns the report of one resolution."""
-    found = _by_cell(scores, plan)
+    by_cell = _scores_by_cell(scores, plan)
     sections = tuple(
-        _section(b, found, chance.get(b), known.get(b, {}), plan, seen) for b in plan.benchmarks
+        _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, seen)
+        for b in plan.benchmarks
     )
     groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
     aggregates = [
@@ -72,6 +75,7 @@ def _of_one(
             name, [s for s in sections if s.benchmark in members], len(members), plan.resolution
         )
     ]
+    # After the means: a comparison needs all cells of its benchmark, and changes none of them.
     sections, comparisons = compare(sections, plan)
     return Report(
         sections=sections,
@@ -81,76 +85,78 @@ def _of_one(
     )
 
 
-_Found = dict[tuple[str, str, int], dict[int, Score]]
+_ScoresByCell = dict[tuple[str, str, int], dict[int, Score]]
 
 
-def _by_cell(scores: Iterable[Score], plan: Plan) -> _Found:
-    found: _Found = {}
+def _scores_by_cell(scores: Iterable[Score], plan: Plan) -> _ScoresByCell:
+    by_cell: _ScoresByCell = {}
     metrics: dict[str, str] = {}
     for score in scores:
-        where = f"{score.benchmark}/{score.method}/{score.budget} seed {score.seed}"
+        name = f"{score.benchmark}/{score.method}/{score.budget} seed {score.seed}"
         if not (
             score.benchmark in plan.benchmarks
             and score.method in plan.methods
             and score.seed in plan.seeds
             and plan.runs(score.method, score.budget)
         ):
-            raise ValueError(f"scores must be in the plan, got {where}; the plan is {plan}.")
+            raise ValueError(f"scores must be in the plan, got {name}; the plan is {plan}.")
         metric = metrics.setdefault(score.benchmark, score.metric)
         if score.metric != metric:
             raise ValueError(
                 f"metric must be one per benchmark, got {score.metric} and {metric} "
                 f"for {score.benchmark}."
             )
-        cell = found.setdefault((score.benchmark, score.method, score.budget), {})
+        cell = by_cell.setdefault((score.benchmark, score.method, score.budget), {})
         if score.seed in cell:
-            raise ValueError(f"scores must be given once, got {where} twice.")
+            raise ValueError(f"scores must be given once, got {name} twice.")
         cell[score.seed] = score
-    return found
+    return by_cell
 
 
-def _section(
+def _build_section(
     benchmark: str,
-    found: _Found,
+    by_cell: _ScoresByCell,
     chance: float | None,
     guess: Items,
     plan: Plan,
     seen: Set[str],
 ) -> Section:
     metric = next(
-        (s.metric for key, seeds in found.items() if key[0] == benchmark for s in seeds.values()),
+        (s.metric for key, seeds in by_cell.items() if key[0] == benchmark for s in seeds.values()),
         "",
     )
     shared: dict[str, Any] = {"benchmark": benchmark, "chance": chance, "metric": metric}
 
     def cell(method: str, budget: int) -> Cell:
-        seeds = found.get((benchmark, method, budget), {})
+        seeds = by_cell.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
         pretrainings = [plan.pretraining_of[s.seed] for s in scores]
         row = Paired.of([s.score for s in scores], [s.items for s in scores])
-        sure = estimate([row], pretrainings) if scores else None
+        interval = estimate([row], pretrainings) if scores else None
         return Cell(
             **shared,
             **summarize([s.score for s in scores]),
-            low=sure.low if sure else None,
-            high=sure.high if sure else None,
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
             method=method,
             budget=budget,
             expected=len(plan.seeds) if plan.runs(method, budget) else 0,
-            retention=_retention(seeds, reference),
+            retention=_paired_retention(seeds, reference),
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
-            unseen=_unseen(scores, seen),
+            unseen=_unseen_mean(scores, seen),
             cost=costs.get((method, budget)),
         )
 
+    # `cell` above reads `costs` and `reference`, which are set from here on. It is first called
+    # for the reference itself, with no reference yet: that call is for `above_chance` alone.
     costs = {(c.method, c.budget): c for c in plan.costs if benchmark in c.benchmarks}
-    of_benchmark = (seeds.values() for key, seeds in found.items() if key[0] == benchmark)
+    of_benchmark = (seeds.values() for key, seeds in by_cell.items() if key[0] == benchmark)
     items = next((s.items for scores in of_benchmark for s in scores if s.items and s.plain), {})
     # If the reference may be at chance, a retention against it would mean nothing.
     reference: Mapping[int, Score] = {}
     if cell(plan.reference, plan.full).above_chance is not False:
-        reference = found.get((benchmark, plan.reference, plan.full), {})
+        reference = by_cell.get((benchmark, plan.reference, plan.full), {})
     return Section(
         **shared,
         methods=plan.methods,
@@ -165,19 +171,20 @@ def _section(
     )
 
 
-def _unseen(scores: Sequence[Score], seen: Set[str]) -> float | None:
+def _unseen_mean(scores: Sequence[Score], seen: Set[str]) -> float | None:
     """Returns the mean over seeds without the items of the sources `seen`.
 
     None if that leaves all items or none, or a score is not the plain mean of its items.
     """
     runs = [s.items for s in scores]
-    left = [without(items, seen) for items in runs]
-    if not all(left) or left == runs or not all(s.plain for s in scores):
+    remaining = [without(items, seen) for items in runs]
+    if not all(remaining) or remaining == runs or not all(s.plain for s in scores):
         return None
-    return statistics.mean(mean_of(items) for items in left)
+    return statistics.mean(mean_of(items) for items in remaining)
 
 
-def _retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
+def _paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
+    # Paired: a seed that only one side has would compare different draws.
     shared = sorted(seeds.keys() & reference.keys())
     full = math.fsum(reference[s].score for s in shared)
     return 100 * math.fsum(seeds[s].score for s in shared) / full if full > 0 else None

@@ -193,8 +193,8 @@ class Plan:
 
     def runs(self, method: str, budget: int) -> bool:
         """Returns whether the study plans to score `method` at `budget`."""
-        own = (self.full,) if method == self.reference else self.budgets
-        return budget in self.budgets and budget in self.budgets_of.get(method, own)
+        budgets = (self.full,) if method == self.reference else self.budgets
+        return budget in self.budgets and budget in self.budgets_of.get(method, budgets)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,34 +1,57 @@
 """Writes a CSV with one line per score and how it was made, to keep outside the store."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 
 from flows.report.cells import Plan, Report, Score
-from flows.report.interval import Paired, estimate
+from flows.report.interval import Interval, Paired, estimate
 from flows.report.render import to_csv_lines
+from infra.store.manifest import Manifest
 from infra.store.store import Artifact
 
-CELL_COLUMNS = (
-    "benchmark",
-    "method",
-    "connector",
-    "drawn",
-    "steps",
-    "pretraining",
-    "seed",
-    "budget",
-    "score",
-    "low",
-    "high",
-    "items",
-    "metric",
-    "predictions",
-    "checkpoint",
-    "commit",
-    "cpu",
-    "cores",
-    "accelerator",
-    "seconds",
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreRow:
+    """A score with what its line says of it.
+
+    Attributes:
+      pretraining: number of the pretraining that its training started from.
+      interval: 95 % interval over the items, for this training alone.
+      checkpoint: manifest of the checkpoint that was scored.
+    """
+
+    score: Score
+    pretraining: int
+    interval: Interval
+    checkpoint: Manifest
+
+
+_VALUES: Mapping[str, Callable[[ScoreRow], object]] = {
+    "benchmark": lambda row: row.score.benchmark,
+    "method": lambda row: row.score.method,
+    "connector": lambda row: row.checkpoint.config["model"]["connector"]["kind"],
+    "drawn": lambda row: (
+        " ".join(map(str, row.checkpoint.config["train"]["budgets"] or ())) or "all"
+    ),
+    "steps": lambda row: row.checkpoint.counts["steps"],
+    "pretraining": lambda row: row.pretraining,
+    "seed": lambda row: row.score.seed,
+    "budget": lambda row: row.score.budget,
+    "score": lambda row: row.score.score,
+    "low": lambda row: row.interval.low,
+    "high": lambda row: row.interval.high,
+    "items": lambda row: sum(map(len, row.score.items.values())),
+    "metric": lambda row: row.score.metric,
+    "predictions": lambda row: row.score.artifact,
+    "checkpoint": lambda row: row.checkpoint.key,
+    "commit": lambda row: row.checkpoint.environment["git"]["commit"],
+    "cpu": lambda row: row.checkpoint.environment["hardware"]["cpu"],
+    "cores": lambda row: row.checkpoint.environment["hardware"]["cpus"],
+    "accelerator": lambda row: row.checkpoint.environment["hardware"]["accelerator"],
+    "seconds": lambda row: f"{row.checkpoint.seconds:.0f}",
+}
+
+CELL_COLUMNS = tuple(_VALUES)
 
 
 def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) -> str:
@@ -46,32 +69,20 @@ def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) 
     """
     numbers = plan.pretraining_at_any_resolution
     rows = [
-        _row(score, numbers[score.seed], recall)
+        _score_row(score, numbers[score.seed], recall)
         for section in report.sections
         for cell in section.cells
         for score in cell.scores
     ]
-    return to_csv_lines(CELL_COLUMNS, rows)
+    lines = [{name: value_of(row) for name, value_of in _VALUES.items()} for row in rows]
+    return to_csv_lines(CELL_COLUMNS, lines)
 
 
-def _row(score: Score, pretraining: int, recall: Callable[[str], Artifact]) -> dict[str, object]:
-    checkpoint = recall(recall(score.artifact).manifest.inputs["checkpoint"].key).manifest
-    hardware, train = checkpoint.environment["hardware"], checkpoint.config["train"]
-    interval = estimate([Paired.of([score.score], [score.items])], [pretraining])
-    return {
-        **vars(score),
-        "connector": checkpoint.config["model"]["connector"]["kind"],
-        "drawn": " ".join(map(str, train["budgets"] or ())) or "all",
-        "steps": checkpoint.counts["steps"],
-        "pretraining": pretraining,
-        "low": interval.low,
-        "high": interval.high,
-        "items": sum(map(len, score.items.values())),
-        "predictions": score.artifact,
-        "checkpoint": checkpoint.key,
-        "commit": checkpoint.environment["git"]["commit"],
-        "cpu": hardware["cpu"],
-        "cores": hardware["cpus"],
-        "accelerator": hardware["accelerator"],
-        "seconds": f"{checkpoint.seconds:.0f}",
-    }
+def _score_row(score: Score, pretraining: int, recall: Callable[[str], Artifact]) -> ScoreRow:
+    predictions = recall(score.artifact).manifest
+    return ScoreRow(
+        score=score,
+        pretraining=pretraining,
+        interval=estimate([Paired.of([score.score], [score.items])], [pretraining]),
+        checkpoint=recall(predictions.inputs["checkpoint"].key).manifest,
+    )

@@ -19,23 +19,25 @@ def compare(
     Every two methods are compared at each budget that the plan has for both, on their common
     seeds. A comparison over several benchmarks uses those where both methods have every seed.
     """
-    differences = [dict(_differences(section, plan)) for section in sections]
-    keys = dict.fromkeys(key for found in differences for key in found)
-    own = {key: _of_benchmarks(key, sections, differences, plan) for key in keys}
+    differences = [dict(_method_differences(section, plan)) for section in sections]
+    keys = dict.fromkeys(key for of_section in differences for key in of_section)
+    comparisons = {key: _benchmark_comparisons(key, sections, differences, plan) for key in keys}
     compared = tuple(
         dataclasses.replace(
             section,
             comparisons=tuple(
-                of_key[section.benchmark] for of_key in own.values() if section.benchmark in of_key
+                of_key[section.benchmark]
+                for of_key in comparisons.values()
+                if section.benchmark in of_key
             ),
         )
         for section in sections
     )
-    over = (_over(key, sections, differences, own[key], plan) for key in keys)
+    over = (_mean_comparison(key, sections, differences, comparisons[key], plan) for key in keys)
     return compared, tuple(entry for entry in over if entry is not None)
 
 
-def _differences(
+def _method_differences(
     section: Section, plan: Plan
 ) -> Iterator[tuple[tuple[str, str, int], tuple[Paired, list[int]]]]:
     """Yields the differences between every two methods of a benchmark.
@@ -43,26 +45,30 @@ def _differences(
     A difference is the score of the later method - that of the earlier one. They come in the order
     of the plan's methods, then of its budgets.
     """
-    rows = {(c.method, c.budget): _paired(c, plan) for c in section.cells if c.scores}
+    rows = {(c.method, c.budget): _paired_scores(c, plan) for c in section.cells if c.scores}
     for other, method in itertools.combinations(section.methods, 2):
         for budget in section.budgets:
-            seeds = [s.seed for s in section.cell(method, budget).scores]
-            theirs = [s.seed for s in section.cell(other, budget).scores]
-            both = [seed for seed in seeds if seed in theirs]
-            if both:
-                row = rows[method, budget].of_seeds([seeds.index(seed) for seed in both])
-                less = rows[other, budget].of_seeds([theirs.index(seed) for seed in both])
-                numbers = [plan.pretraining_of[seed] for seed in both]
+            method_seeds = [s.seed for s in section.cell(method, budget).scores]
+            other_seeds = [s.seed for s in section.cell(other, budget).scores]
+            shared_seeds = [seed for seed in method_seeds if seed in other_seeds]
+            if shared_seeds:
+                row = rows[method, budget].of_seeds(
+                    [method_seeds.index(seed) for seed in shared_seeds]
+                )
+                less = rows[other, budget].of_seeds(
+                    [other_seeds.index(seed) for seed in shared_seeds]
+                )
+                numbers = [plan.pretraining_of[seed] for seed in shared_seeds]
                 yield (method, other, budget), (row.minus(less), numbers)
 
 
-def _paired(cell: Cell, plan: Plan) -> Paired:
+def _paired_scores(cell: Cell, plan: Plan) -> Paired:
     """Returns the scores of a cell by seed, with their items."""
     training = plan.trainings.get(cell.benchmark, cell.benchmark)
     return Paired.of([s.score for s in cell.scores], [s.items for s in cell.scores], training)
 
 
-def _of_benchmarks(
+def _benchmark_comparisons(
     key: tuple[str, str, int],
     sections: Sequence[Section],
     differences: Sequence[Differences],
@@ -70,15 +76,19 @@ def _of_benchmarks(
 ) -> dict[str, Comparison]:
     """Returns benchmark -> comparison of two methods, corrected for the number of benchmarks."""
     method, other, budget = key
-    found = {
-        section.benchmark: estimate([own[key][0]], own[key][1])
-        for section, own in zip(sections, differences, strict=True)
-        if key in own
+    intervals = {
+        section.benchmark: estimate([of_section[key][0]], of_section[key][1])
+        for section, of_section in zip(sections, differences, strict=True)
+        if key in of_section
     }
-    corrected = holm({name: one.p for name, one in found.items() if one.p is not None})
+    # Two methods at one budget are compared on every benchmark: that family is corrected, and no
+    # larger one.
+    corrected = holm(
+        {name: interval.p for name, interval in intervals.items() if interval.p is not None}
+    )
     return {
         name: Comparison(
-            **dataclasses.asdict(one),
+            **dataclasses.asdict(interval),
             method=method,
             other=other,
             budget=budget,
@@ -86,34 +96,35 @@ def _of_benchmarks(
             holm=corrected.get(name),
             resolution=plan.resolution,
         )
-        for name, one in found.items()
+        for name, interval in intervals.items()
     }
 
 
-def _over(
+def _mean_comparison(
     key: tuple[str, str, int],
     sections: Sequence[Section],
     differences: Sequence[Differences],
-    own: Mapping[str, Comparison],
+    comparisons: Mapping[str, Comparison],
     plan: Plan,
 ) -> Comparison | None:
     """Returns the comparison over the complete benchmarks; None if there are fewer than two."""
     method, other, budget = key
     complete = {
-        section.benchmark: found[key][0]
-        for section, found in zip(sections, differences, strict=True)
+        section.benchmark: of_section[key][0]
+        for section, of_section in zip(sections, differences, strict=True)
         if section.cell(method, budget).complete and section.cell(other, budget).complete
     }
+    # Over one benchmark it would repeat that benchmark's own comparison.
     if len(complete) < 2:
         return None
-    sure = [own[name].mean for name in complete if own[name].is_sure]
+    significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]
     return Comparison(
         **dataclasses.asdict(estimate([*complete.values()], [*plan.pretraining_of.values()])),
         method=method,
         other=other,
         budget=budget,
         benchmarks=tuple(complete),
-        better=sum(mean > 0 for mean in sure),
-        worse=sum(mean < 0 for mean in sure),
+        better=sum(mean > 0 for mean in significant),
+        worse=sum(mean < 0 for mean in significant),
         resolution=plan.resolution,
     )

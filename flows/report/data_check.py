@@ -20,36 +20,36 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def holdings_text(found: Holdings) -> str:
+def holdings_text(holdings: Holdings) -> str:
     """Returns tables of the parts of a dataset or a corpus, and of its rejects."""
-    total = found.num_records + found.num_rejected
+    total = holdings.num_records + holdings.num_rejected
     parts = [
         (
             name,
             f"{part.records:,}",
-            _images(part),
+            _image_counts(part),
             f"{part.suffixes:,}",
-            _langs(part.langs),
+            _language_counts(part.langs),
         )
-        for name, part in found.parts.items()
+        for name, part in holdings.parts.items()
     ]
-    kinds = [(f"{k.num:,}", k.stage, k.reason, k.example) for k in found.rejects]
+    kinds = [(f"{k.num:,}", k.stage, k.reason, k.example) for k in holdings.rejects]
     lines = [
-        f"{found.name}: {total:,} inputs = {found.num_records:,} records + "
-        f"{found.num_rejected:,} rejects",
+        f"{holdings.name}: {total:,} inputs = {holdings.num_records:,} records + "
+        f"{holdings.num_rejected:,} rejects",
         *_aligned([_PART_HEAD, *parts]),
         *(_aligned([_REJECT_HEAD, *kinds]) if kinds else []),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _images(part: PartHoldings) -> str:
+def _image_counts(part: PartHoldings) -> str:
     """Returns the images per record, as "1+2" where records differ, and windows if several."""
     images, windows = ("+".join(map(str, sorted(of))) for of in (part.images, part.windows))
     return images if windows in ("", "1") else f"{images} in {windows} windows"
 
 
-def _langs(langs: Mapping[str, int]) -> str:
+def _language_counts(langs: Mapping[str, int]) -> str:
     """Returns the most frequent languages, each with its record count if there are several."""
     if len(langs) == 1:
         return next(iter(langs))
@@ -65,7 +65,7 @@ def rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
       looked: whether a data root was searched; else the files are listed as needed.
     """
     lines = _aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
-    lines += ["", *dict.fromkeys(note for row in rows for note in _notes(row, looked))]
+    lines += ["", *dict.fromkeys(note for row in rows for note in _row_notes(row, looked))]
     if looked:
         ready = sum(row.found and not row.problem for row in rows)
         same = sum(bool(row.as_published) for row in rows)
@@ -92,7 +92,7 @@ def _row_cells(row: RawFileCheck, looked: bool) -> tuple[str, ...]:
     )
 
 
-def _notes(row: RawFileCheck, looked: bool) -> list[str]:
+def _row_notes(row: RawFileCheck, looked: bool) -> list[str]:
     """Returns a line per file that is needed or missing, and one if the row is unreadable."""
     missing = [file.path for file in row.files if not file.found]
     word = "missing" if looked else "needs"

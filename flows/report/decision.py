@@ -96,7 +96,7 @@ def decide(
         raise ValueError(f"differences must be of at most {HORIZON} seeds, got {len(values)}.")
     by_seed = values if values.ndim == 1 else values.mean(axis=1)
     prefixes = (_interval(by_seed[:num], error) for num in range(1, len(by_seed) + 1))
-    return next((one for one in prefixes if one.decided), _interval(by_seed, error))
+    return next((decision for decision in prefixes if decision.decided), _interval(by_seed, error))
 
 
 def bound(num_seeds: int, error: float) -> float:

@@ -47,23 +47,25 @@ def gather(
     Raises:
       ValueError: if there is no score, or the scores of a benchmark differ in data or decoding.
     """
-    found = {role: CellKey.of_role(role) for role in artifacts}
+    cell_of_role = {role: CellKey.of_role(role) for role in artifacts}
     scores = [
-        _score(cell, artifacts[role], recall, accepted=cell in accepted)
-        for role, cell in found.items()
+        _read_score(cell, artifacts[role], recall, accepted=cell in accepted)
+        for role, cell in cell_of_role.items()
         if cell is not None
     ]
     if not scores:
         raise ValueError("no cell was scored, so there is no table.")
+    # Other data or decoding is an error, since the means would mix two questions. Another platform
+    # only rounds differently: those scores are left out, with a note.
     check_alike(scores)
-    kept, notes = of_one_platform(scores, mixed=mixed)
+    chosen_scores, notes = of_one_platform(scores, mixed=mixed)
     chance, guesses = {}, {}
-    for row, score, items in _guesses(artifacts):
+    for row, score, items in _read_guesses(artifacts):
         chance[row], guesses[row] = score, items
-    return build(plan, kept, chance, guesses, notes, _seen(artifacts))
+    return build(plan, chosen_scores, chance, guesses, notes, _seen_sources(artifacts))
 
 
-def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
+def _seen_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
     """Returns the sources of evaluation pictures that a training corpus holds.
 
     A source found through one benchmark counts as seen in every benchmark that asks about it.
@@ -76,6 +78,7 @@ def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
                     row = match.dataset.removesuffix("/eval")
                     ids.setdefault(row, set()).add(match.match)
     cells = {cell.benchmark: role for role in artifacts if (cell := CellKey.of_role(role))}
+    # Hygiene names records; items are grouped by source. A file of predictions has both.
     sources: set[str] = set()
     for row in ids.keys() & cells.keys():
         with (artifacts[cells[row]].path / files.PREDICTIONS).open(encoding="utf-8") as lines:
@@ -84,18 +87,19 @@ def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
     return sources
 
 
-def _score(
+def _read_score(
     cell: CellKey, artifact: Artifact, recall: Callable[[str], Artifact], *, accepted: bool
 ) -> Score:
-    said = json.loads((artifact.path / files.SCORE).read_text())
-    items, plain = read_items(artifact.path / files.PREDICTIONS, said["score"])
+    metrics = json.loads((artifact.path / files.SCORE).read_text())
+    items, plain = read_items(artifact.path / files.PREDICTIONS, metrics["score"])
     manifest = artifact.manifest
     trained = recall(manifest.inputs["checkpoint"].key).manifest
+    # The batch size changes no answer's text beyond rounding, so it does not divide scores.
     decode = {k: v for k, v in manifest.config["decode"].items() if k != "batch_size"}
     return Score(
         **dataclasses.asdict(cell),
-        score=said["score"],
-        metric=said["metric"],
+        score=metrics["score"],
+        metric=metrics["metric"],
         artifact=artifact.key,
         accepted=accepted,
         items=items,
@@ -104,13 +108,13 @@ def _score(
         made=Made(
             data=manifest.inputs["data"].content,
             decoding=canonical_json(decode),
-            platform=_both(_platform(trained), _platform(manifest)),
-            cpu=_both(_cpu(trained), _cpu(manifest)),
+            platform=_training_and_evaluation(_platform_text(trained), _platform_text(manifest)),
+            cpu=_training_and_evaluation(_processor(trained), _processor(manifest)),
         ),
     )
 
 
-def _guesses(artifacts: Mapping[str, Artifact]) -> Iterator[tuple[str, float, Items]]:
+def _read_guesses(artifacts: Mapping[str, Artifact]) -> Iterator[tuple[str, float, Items]]:
     for role, artifact in artifacts.items():
         if role.startswith(CHANCE):
             score = json.loads((artifact.path / files.CHANCE).read_text())["score"]
@@ -118,17 +122,17 @@ def _guesses(artifacts: Mapping[str, Artifact]) -> Iterator[tuple[str, float, It
             yield role.removeprefix(CHANCE), score, items
 
 
-def _platform(manifest: Manifest) -> str:
+def _platform_text(manifest: Manifest) -> str:
     packages = manifest.environment.get("packages", {})
     accelerator = manifest.environment.get("hardware", {}).get("accelerator")
     versions = ", ".join(f"{name} {packages[name]}" for name in DECIDING if name in packages)
     return f"{versions} on {accelerator or 'an unrecorded accelerator'}"
 
 
-def _cpu(manifest: Manifest) -> str:
+def _processor(manifest: Manifest) -> str:
     hardware = manifest.environment.get("hardware", {})
     return hardware.get("cpu") or hardware.get("machine", "an unrecorded processor")
 
 
-def _both(trained: str, evaluated: str) -> str:
+def _training_and_evaluation(trained: str, evaluated: str) -> str:
     return trained if trained == evaluated else f"{trained}, evaluated with {evaluated}"

@@ -56,14 +56,14 @@ class Paired:
             seeds have the same sources with the same number of items.
           training: name of the training.
         """
-        found = cls(values=np.array(values, dtype=np.float64), training=training)
+        paired = cls(values=np.array(values, dtype=np.float64), training=training)
         shapes = [{source: len(scores) for source, scores in run.items()} for run in runs]
         if not shapes or len(shapes[0]) < 2 or any(shape != shapes[0] for shape in shapes):
-            return found
+            return paired
         sources = tuple(sorted(shapes[0]))
         counts = np.array([shapes[0][source] for source in sources])
         sums = np.array([[math.fsum(run[source]) for source in sources] for run in runs])
-        return dataclasses.replace(found, sources=sources, counts=counts, sums=sums)
+        return dataclasses.replace(paired, sources=sources, counts=counts, sums=sums)
 
     def of_seeds(self, places: Sequence[int]) -> "Paired":
         """Returns the scores of the seeds at the given places."""
@@ -115,6 +115,12 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
       rows: scores of each benchmark, all with the same seeds.
       pretrainings: number of the pretraining that each seed starts from.
     """
+    # A row of `draw` turns the seeds' values into one independent draw. With one pretraining each
+    # seed is a draw; with several, a pretraining is, the mean of its seeds:
+    #
+    #     pretrainings 0 0 0 -> 1   0   0      pretrainings 0 1 1 -> 1   0   0
+    #                           0   1   0                            0  1/2 1/2
+    #                           0   0   1
     draws = sorted(set(pretrainings))
     if len(draws) == 1:
         draw = np.eye(len(pretrainings))
@@ -125,6 +131,8 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
     mean = float(means.mean())
     parts = {}
     if len(draw) > 1:
+        # Draws of one pretraining vary independently from training to training, so their variances
+        # add up; a pretraining moves all trainings at once, which makes them one group.
         together = len(draws) > 1
         parts["seeds"] = _seeds_part(means, ["" if together else row.training for row in rows])
     if by_item := _items_part(rows, draw):
@@ -132,6 +140,8 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
     if not parts:
         return Interval(mean=mean)
     half = functools.partial(_half_width, [*parts.values()])
+    # With one benchmark, one seed, and items that are right or wrong, there is an exact test; the
+    # interval stays as it is.
     exact = mcnemar(rows[0]) if len(rows) == 1 else None
     return Interval(
         mean=mean,
@@ -201,6 +211,7 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
     num, draws = means.shape
     variances = []
     for name in dict.fromkeys(trainings):
+        # The benchmarks of a training move together: first sum, then take the variance.
         share = means[[t == name for t in trainings]].sum(axis=0) / num
         variances.append(float(share.var(ddof=1)) / draws)
     total = math.fsum(variances)
@@ -213,17 +224,18 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
 
 def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part | None:
     """Returns the items' part of the variance; None where no row has items."""
-    known = [row for row in rows if row.sources]
-    if not known:
+    rows_with_items = [row for row in rows if row.sources]
+    if not rows_with_items:
         return None
+    # Two benchmarks that ask about the same picture share its column.
     place: dict[str, int] = {}
-    for row in known:
+    for row in rows_with_items:
         for source in row.sources:
             place.setdefault(source, len(place))
     # How far each source moves the mean over all benchmarks, by draw: the sum of its items'
     # deviations from their benchmark's mean, weighted by their share in that mean.
     pulls = np.zeros((len(draw), len(place)))
-    for row in known:
+    for row in rows_with_items:
         sums, num_items = draw @ row.sums, row.counts.sum()
         off = sums - row.counts * (sums.sum(axis=1, keepdims=True) / num_items)
         pulls[:, [place[source] for source in row.sources]] += off / num_items / len(rows)

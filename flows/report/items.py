@@ -19,10 +19,10 @@ NUM_ERRORS = 3.0
 
 def by_source(rows: Iterable[tuple[str, float]]) -> Items:
     """Returns the items of (source, score in 0-1) pairs that are in the order of the items' ids."""
-    found: dict[str, list[float]] = {}
+    scores_of: dict[str, list[float]] = {}
     for source, score in rows:
-        found.setdefault(source, []).append(100 * score)
-    return {source: tuple(scores) for source, scores in found.items()}
+        scores_of.setdefault(source, []).append(100 * score)
+    return {source: tuple(scores) for source, scores in scores_of.items()}
 
 
 def read_items(path: Path, score: float) -> tuple[Items, bool]:
@@ -34,11 +34,11 @@ def read_items(path: Path, score: float) -> tuple[Items, bool]:
     """
     with path.open(encoding="utf-8") as file:
         rows = map(json.loads, file)  # Lazy, so the texts of the answers are not kept in memory.
-        found = [(r["source_sha256"], r["score"], r.get("pseudo_value")) for r in rows]
-    plain = all(value is None for *_, value in found)
-    items = by_source((source, score if plain else value) for source, score, value in found)
-    known = items and math.isclose(mean_of(items), score, abs_tol=1e-6 if plain else 1e-3)
-    return (items if known else {}), plain
+        values = [(r["source_sha256"], r["score"], r.get("pseudo_value")) for r in rows]
+    plain = all(value is None for *_, value in values)
+    items = by_source((source, score if plain else value) for source, score, value in values)
+    is_mean = items and math.isclose(mean_of(items), score, abs_tol=1e-6 if plain else 1e-3)
+    return (items if is_mean else {}), plain
 
 
 def mean_of(items: Items) -> float:
@@ -75,21 +75,31 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
       The standard error, or None if the items are unknown, differ between runs (or from the
       guess's), or come from a single source.
     """
-    counts = [{source: len(found) for source, found in items.items()} for items in (*runs, guess)]
-    own, guessed = counts[:-1], counts[-1]
-    if not own or len(own[0]) < 2 or any(other != own[0] for other in own[1:]):
+    # Runs are comparable item by item only if they answered the same items: same sources, and as
+    # many items of each.
+    counts = [{source: len(scores) for source, scores in items.items()} for items in (*runs, guess)]
+    run_counts, guess_counts = counts[:-1], counts[-1]
+    if (
+        not run_counts
+        or len(run_counts[0]) < 2
+        or any(other != run_counts[0] for other in run_counts[1:])
+    ):
         return None
-    if guess and guessed != own[0]:
+    if guess and guess_counts != run_counts[0]:
         return None
-    num, num_sources = sum(own[0].values()), len(own[0])
+    num, num_sources = sum(run_counts[0].values()), len(run_counts[0])
+    # By source: its items' scores, averaged over seeds, less the guess's. Items of one picture
+    # stay together, since they are right or wrong together.
     sums = [
         math.fsum(score for run in runs for score in run[source]) / len(runs)
         - math.fsum(guess.get(source, ()))
-        for source in own[0]
+        for source in run_counts[0]
     ]
     mean = math.fsum(sums) / num
-    off = [total - count * mean for total, count in zip(sums, own[0].values(), strict=True)]
-    over_sources = math.fsum(d * d for d in off) * num_sources / (num_sources - 1) / num**2
+    deviations = [
+        total - count * mean for total, count in zip(sums, run_counts[0].values(), strict=True)
+    ]
+    over_sources = math.fsum(d * d for d in deviations) * num_sources / (num_sources - 1) / num**2
     means = [mean_of(run) for run in runs]
     over_seeds = statistics.variance(means) / len(means) if len(means) > 1 else 0.0
     return math.sqrt(over_seeds + over_sources)

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report import result_columns
+from flows.report.cells import Aggregate, Report, Section
+from flows.report.result_columns import CellRow, Column
 
 _ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
@@ -13,88 +15,97 @@ _ESCAPES = str.maketrans(
 def to_latex(report: Report) -> str:
     """Returns one tabular per set of budgets and resolution.
 
-    Its columns are the scores with their spread, the retentions [%] and chance. `--` marks a
-    missing number; a cell that is not planned is empty.
+    Its columns are those with a `latex_heading`. `--` marks a missing number; a cell that is not
+    planned is empty.
     """
-    shared: dict[tuple[tuple[int, ...], int | None], list[Section]] = {}
+    groups: dict[tuple[tuple[int, ...], int | None], list[Section]] = {}
     for section in report.sections:
-        shared.setdefault((section.budgets, section.resolution), []).append(section)
+        groups.setdefault((section.budgets, section.resolution), []).append(section)
     return "\n".join(
         _tabular(sections, [a for a in report.aggregates if a.resolution == resolution])
-        for (_, resolution), sections in shared.items()
+        for (_, resolution), sections in groups.items()
     )
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Returns a plain tabular; `left` are the columns set to the left, the others to the right."""
     columns = "".join("l" if i in left else "r" for i in range(len(head)))
-    rows = [_row([_text(field) for field in fields]) for fields in (head, *lines)]
+    rows = [_tabular_row([_escape(field) for field in fields]) for fields in (head, *lines)]
     body = [r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"]
     return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""])
 
 
 def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
+    columns = [column for column in result_columns.CELL_COLUMNS if column.latex_heading]
     budgets = sections[0].budgets
-    across = len(budgets)
+    # Two lines of headings. A column with a field per budget has its name above the budgets, and a
+    # rule (cmidrule) between; one that is shared has its name in the lower line:
+    #
+    #              &        &    Score    & Retention [%] &
+    #              &        & ----------- & ------------- &
+    #    Benchmark & Method &  64  &  256 &  64  &  256   & Chance
+    upper, lower, rules = [], ["Benchmark", "Method"], []
+    for column in columns:
+        if column.is_shared:
+            upper.append("")
+            lower.append(column.latex_heading)
+            continue
+        start = len(lower) + 1  # LaTeX counts columns from 1.
+        upper.append(rf"\multicolumn{{{len(budgets)}}}{{c}}{{{column.latex_heading}}}")
+        lower += [str(budget) for budget in budgets]
+        rules.append(rf"\cmidrule(lr){{{start}-{len(lower)}}}")
     lines = [
-        rf"\begin{{tabular}}{{ll{'r' * 2 * across}r}}",
+        rf"\begin{{tabular}}{{ll{'r' * (len(lower) - 2)}}}",
         r"\toprule",
-        rf"& & \multicolumn{{{across}}}{{c}}{{Score}}"
-        rf" & \multicolumn{{{across}}}{{c}}{{Retention [\%]}} & \\",
-        rf"\cmidrule(lr){{3-{2 + across}}} \cmidrule(lr){{{3 + across}-{2 + 2 * across}}}",
-        _row(["Benchmark", "Method", *(str(b) for b in budgets * 2), "Chance"]),
+        rf"& & {' & '.join(upper).rstrip()} \\",
+        " ".join(rules),
+        _tabular_row(lower),
     ]
     for section in sections:
-        lines.append(r"\midrule")
-        lines += _section_rows(section)
+        lines += [r"\midrule", *_section_rows(section, columns)]
     for name in dict.fromkeys(a.name for a in aggregates):
-        lines.append(r"\midrule")
-        lines += _aggregate_rows([a for a in aggregates if a.name == name], budgets)
+        of_name = [a for a in aggregates if a.name == name]
+        lines += [r"\midrule", *_aggregate_rows(of_name, budgets, columns)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _section_rows(section: Section) -> list[str]:
+def _section_rows(section: Section, columns: Sequence[Column[CellRow]]) -> list[str]:
     rows = []
     for i, method in enumerate(section.methods):
-        cells = [section.cell(method, b) for b in section.budgets]
-        name = section.title if i == 0 else ""
-        kept = [_number(c.retention) if c.expected else "" for c in cells]
-        chance = _number(section.chance) if i == 0 else ""
-        rows.append(_row([_text(name), _text(method), *map(_score, cells), *kept, chance]))
+        cells = [CellRow(section, section.cell(method, budget)) for budget in section.budgets]
+        # The benchmark, and what its cells share, stand in its first row only.
+        fields = [_escape(section.title) if i == 0 else "", _escape(method)]
+        for column in columns:
+            if column.is_shared:
+                fields.append(column.latex_of(cells[0]) if i == 0 else "")
+            else:
+                fields += [column.latex_of(row) if row.cell.expected else "" for row in cells]
+        rows.append(_tabular_row(fields))
     return rows
 
 
-def _aggregate_rows(aggregates: list[Aggregate], budgets: Sequence[int]) -> list[str]:
+def _aggregate_rows(
+    aggregates: list[Aggregate], budgets: Sequence[int], columns: Sequence[Column[CellRow]]
+) -> list[str]:
+    """Returns a row per method, each mean below the cells' column of the same name."""
+    means = {column.name: column for column in result_columns.AGGREGATE_COLUMNS}
+    first = aggregates[0]
     rows = []
     for i, method in enumerate(dict.fromkeys(a.method for a in aggregates)):
-        own = {a.budget: a for a in aggregates if a.method == method}
-        means = [_number(own[b].mean) if b in own else "" for b in budgets]
-        kept = [_number(own[b].retention) if b in own else "" for b in budgets]
-        first = aggregates[0]
-        name = f"Mean, {_text(first.name)} ({first.expected})" if i == 0 else ""
-        rows.append(_row([name, _text(method), *means, *kept, ""]))
+        by_budget = {a.budget: a for a in aggregates if a.method == method}
+        name = f"Mean, {_escape(first.name)} ({first.expected})" if i == 0 else ""
+        fields = [name, _escape(method)]
+        for column in columns:
+            across = [None] if column.is_shared else [by_budget.get(b) for b in budgets]
+            mean = means.get(column.name)
+            fields += [mean.latex_of(entry) if mean and entry else "" for entry in across]
+        rows.append(_tabular_row(fields))
     return rows
 
 
-def _row(fields: Sequence[str]) -> str:
+def _tabular_row(fields: Sequence[str]) -> str:
     return " & ".join(fields) + r" \\"
 
 
-def _score(cell: Cell) -> str:
-    if not cell.expected:
-        return ""
-    spread = "" if cell.std is None else rf"_{{\pm {cell.std:.1f}}}"
-    seeds = "" if cell.complete else rf"^{{{cell.n}/{cell.expected}}}"
-    return (
-        "--" + (f"${seeds}$" if seeds else "")
-        if cell.mean is None
-        else (f"${cell.mean:.1f}{spread}{seeds}$")
-    )
-
-
-def _number(value: float | None) -> str:
-    return "--" if value is None else f"{value:.1f}"
-
-
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     return text.translate(_ESCAPES)

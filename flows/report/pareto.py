@@ -51,6 +51,8 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+        # A panel per cost; a row per resolution and number of images, since prompts of one image
+        # and of 16 frames have no common axis. A study without scores still gets a (blank) row.
         rows = max(len(groups), 1)
         size = (PANEL_INCHES[0] * len(of), PANEL_INCHES[1] * rows + 0.45)
         figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(hspace=0.08))
@@ -68,17 +70,18 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
             row[0].set_title(f"{what}{pixels}, {num} benchmark{'s' if num > 1 else ''}")
         draw_legend(figure, len(of))
         png = io.BytesIO()
+        # Without Matplotlib's version in it, the same report gives the same bytes.
         figure.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Returns the (cost, score) points whose score no other point reaches at that cost or less."""
-    kept: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not kept or score > kept[-1][1]:
-            kept.append((cost, score))
-    return kept
+        if not best or score > best[-1][1]:
+            best.append((cost, score))
+    return best
 
 
 def _groups(report: Report) -> dict[tuple[int | None, int], list[Section]]:
@@ -114,15 +117,17 @@ def _draw(
 ) -> None:
     at: dict[tuple[str, int], tuple[float, float]] = {}
     for key, cells in points.items():
-        costs = [found for cell in cells if (found := cost(cell)) is not None]
+        costs = [value for cell in cells if (value := cost(cell)) is not None]
         if len(costs) == len(cells):
             at[key] = statistics.mean(costs), statistics.mean(map(_mean, cells))
     edge = front([*at.values()])
     axes.step(*zip(*edge, strict=True) if edge else ((), ()), where="post", color=FRONT_COLOR)
     for method in dict.fromkeys(method for method, _ in at):
-        own = sorted(point for (name, _), point in at.items() if name == method)
+        curve = sorted(point for (name, _), point in at.items() if name == method)
         color, marker = look.get(method, (REFERENCE_COLOR, "h"))
-        axes.plot(*zip(*own, strict=True), color=color, marker=marker, label=method, linewidth=1.4)
+        axes.plot(
+            *zip(*curve, strict=True), color=color, marker=marker, label=method, linewidth=1.4
+        )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1000 else f"{x:.3g}")
     axes.minorticks_off()

@@ -2,15 +2,15 @@
 
 import csv
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.report.average import aggregate
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.spread import t_interval
-from pipelines.sources.registry import main_suite
 
 COLUMNS = (
     "group",
@@ -24,18 +24,29 @@ COLUMNS = (
 )
 REFERENCE = "vanilla"
 
-_MAIN = [(benchmark, row.titles[0]) for benchmark, row in main_suite()]
-_VIDEO = tuple(title for benchmark, title in _MAIN if benchmark.num_frames)
-_IMAGE = tuple(title for benchmark, title in _MAIN if not benchmark.num_frames)
-# The paper's own selections of benchmarks at 224 px: the 27 headline rows, and the two "top 3". The
-# paper does not name the rows of a "top 3"; these are the only three whose means give its figures.
-SUITES = {
-    "headline": _VIDEO + _IMAGE,
-    "headline video": _VIDEO,
-    "headline image": _IMAGE,
-    "video top 3": ("ActivityNet-CAP", "ActivityNet-QA", "MSRVTT-Cap"),
-    "resolution_sensitive top 3": ("ChartQA (aug)", "ChartQA (human)", "DocVQA (val)"),
-}
+
+@functools.cache
+def suites() -> Mapping[str, tuple[str, ...]]:
+    """Returns the paper's own selections of benchmarks at 224 px, by their rows' titles.
+
+    They are the 27 headline rows and the two "top 3". The paper does not name the rows of a "top
+    3"; these are the only three whose means give its figures.
+    """
+    # Imported here: the registry has every reader, and those import NumPy.
+    from pipelines.sources.registry import main_suite
+
+    rows = main_suite()
+    video = tuple(row.titles[0] for benchmark, row in rows if benchmark.num_frames)
+    image = tuple(row.titles[0] for benchmark, row in rows if not benchmark.num_frames)
+    return {
+        "headline": video + image,
+        "headline video": video,
+        "headline image": image,
+        "video top 3": ("ActivityNet-CAP", "ActivityNet-QA", "MSRVTT-Cap"),
+        "resolution_sensitive top 3": ("ChartQA (aug)", "ChartQA (human)", "DocVQA (val)"),
+    }
+
+
 SUITE_RESOLUTION = 224
 
 
@@ -44,7 +55,7 @@ class ScoreFileError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Row:
+class _ScoreRow:
     group: str
     benchmark: str
     resolution: int
@@ -63,7 +74,7 @@ def read_scores(path: str | Path, *, seeds: int = 3) -> Report:
     benchmark is expected with every method and budget; a cell without a line, or with an empty
     `score_mean`, is missing. An empty `score_std` is an unknown spread. `pg2_score` is the
     reference, vanilla at the largest budget of that resolution; it has no spread. Aggregates:
-    every group, every resolution ("all"), and the paper's `SUITES`.
+    every group, every resolution ("all"), and the paper's `suites`.
 
     Args:
       path: a local CSV file.
@@ -78,13 +89,13 @@ def read_scores(path: str | Path, *, seeds: int = 3) -> Report:
     _check_agreement(rows, path)
     sections, aggregates = [], []
     for resolution in dict.fromkeys(r.resolution for r in rows):
-        own = _sections([r for r in rows if r.resolution == resolution], seeds)
-        sections += own
-        aggregates += _aggregates(own, resolution)
+        of_resolution = _sections([r for r in rows if r.resolution == resolution], seeds)
+        sections += of_resolution
+        aggregates += _aggregates(of_resolution, resolution)
     return Report(sections=tuple(sections), aggregates=tuple(aggregates))
 
 
-def _read_rows(path: Path) -> list[_Row]:
+def _read_rows(path: Path) -> list[_ScoreRow]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -98,7 +109,7 @@ def _read_rows(path: Path) -> list[_Row]:
             f"{','.join(header) or 'nothing'}."
         )
     rows = [
-        _parse(path, reader.line_num, header, fields)
+        _parse_row(path, reader.line_num, header, fields)
         for fields in reader
         if any(map(str.strip, fields))
     ]
@@ -107,7 +118,7 @@ def _read_rows(path: Path) -> list[_Row]:
     return rows
 
 
-def _parse(path: Path, line: int, header: list[str], fields: list[str]) -> _Row:
+def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _ScoreRow:
     if len(fields) != len(header):
         raise ScoreFileError(
             f"{path}:{line}: must have {len(header)} fields, got {len(fields)}; quote commas."
@@ -119,26 +130,26 @@ def _parse(path: Path, line: int, header: list[str], fields: list[str]) -> _Row:
             raise ScoreFileError(f"{at}: {name} must be a name, got nothing.")
     if row["method"] == REFERENCE:
         raise ScoreFileError(f"{at}: method must not be {REFERENCE}: its score is pg2_score.")
-    return _Row(
+    return _ScoreRow(
         group=row["group"],
         benchmark=row["benchmark"],
-        resolution=_whole(at, "resolution", row["resolution"]),
-        budget=_whole(at, "budget", row["budget"]),
+        resolution=_parse_count(at, "resolution", row["resolution"]),
+        budget=_parse_count(at, "budget", row["budget"]),
         method=row["method"],
-        mean=_number(at, "score_mean", row["score_mean"]) if row["score_mean"] else None,
-        std=_number(at, "score_std", row["score_std"]) if row["score_std"] else None,
-        reference=_number(at, "pg2_score", row["pg2_score"], above=True),
+        mean=_parse_number(at, "score_mean", row["score_mean"]) if row["score_mean"] else None,
+        std=_parse_number(at, "score_std", row["score_std"]) if row["score_std"] else None,
+        reference=_parse_number(at, "pg2_score", row["pg2_score"], above=True),
         line=line,
     )
 
 
-def _whole(at: str, column: str, text: str) -> int:
+def _parse_count(at: str, column: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ScoreFileError(f"{at}: {column} must be a whole number >= 1, got {text!r}.")
     return int(text)
 
 
-def _number(at: str, column: str, text: str, *, above: bool = False) -> float:
+def _parse_number(at: str, column: str, text: str, *, above: bool = False) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -150,20 +161,20 @@ def _number(at: str, column: str, text: str, *, above: bool = False) -> float:
     return value
 
 
-def _check_agreement(rows: Sequence[_Row], path: str | Path) -> None:
+def _check_agreement(rows: Sequence[_ScoreRow], path: str | Path) -> None:
     """Checks that no cell is given twice, and that a benchmark has one group and reference."""
     cells: dict[tuple[Any, ...], int] = {}
-    firsts: dict[tuple[str, int], _Row] = {}
+    firsts: dict[tuple[str, int], _ScoreRow] = {}
     for row in rows:
         name = f"{row.benchmark} at {row.resolution} px"
         first = firsts.setdefault((row.benchmark, row.resolution), row)
         for column in ("group", "reference"):
-            got, known = getattr(row, column), getattr(first, column)
-            if got != known:
+            value, expected = getattr(row, column), getattr(first, column)
+            if value != expected:
                 label = "pg2_score" if column == "reference" else column
                 raise ScoreFileError(
-                    f"{path}:{row.line}: {label} must be {known} for {name} as in line "
-                    f"{first.line}, got {got}."
+                    f"{path}:{row.line}: {label} must be {expected} for {name} as in line "
+                    f"{first.line}, got {value}."
                 )
         key = (row.benchmark, row.resolution, row.budget, row.method)
         line = cells.setdefault(key, row.line)
@@ -174,19 +185,22 @@ def _check_agreement(rows: Sequence[_Row], path: str | Path) -> None:
             )
 
 
-def _sections(rows: list[_Row], seeds: int) -> list[Section]:
+def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
     """Returns one section per benchmark; all rows share a resolution."""
+    # A file has no line for the reference: each of its lines repeats the reference's score. So
+    # every benchmark gets a first method, with a score at the largest budget alone.
     budgets = tuple(sorted({r.budget for r in rows}, reverse=True))
     methods = tuple(dict.fromkeys(r.method for r in rows))
-    found = {(r.benchmark, r.method, r.budget): r for r in rows}
+    by_place = {(r.benchmark, r.method, r.budget): r for r in rows}
     sections = []
     for name in dict.fromkeys(r.benchmark for r in rows):
         first = next(r for r in rows if r.benchmark == name)
         cells = [_reference_cell(first, b, max(budgets)) for b in budgets]
         for method in methods:
             for budget in budgets:
-                row = found.get((first.benchmark, method, budget))
-                cells.append(_cell(row, first, method, budget, seeds))
+                # None: the file has no such line, and the table shows it as missing.
+                row = by_place.get((first.benchmark, method, budget))
+                cells.append(_row_cell(row, first, method, budget, seeds))
         section = Section(
             benchmark=first.benchmark,
             methods=(REFERENCE, *methods),
@@ -203,24 +217,26 @@ def _sections(rows: list[_Row], seeds: int) -> list[Section]:
     return sections
 
 
-def _reference_cell(row: _Row, budget: int, full: int) -> Cell:
-    there = budget == full
+def _reference_cell(row: _ScoreRow, budget: int, full: int) -> Cell:
+    is_full = budget == full
     return Cell(
         benchmark=row.benchmark,
         method=REFERENCE,
         budget=budget,
-        mean=row.reference if there else None,
+        mean=row.reference if is_full else None,
         std=None,
-        n=int(there),
-        expected=int(there),
-        retention=100.0 if there else None,
+        n=int(is_full),
+        expected=int(is_full),
+        retention=100.0 if is_full else None,
         low=None,
         high=None,
         chance=None,
     )
 
 
-def _cell(row: _Row | None, first: _Row, method: str, budget: int, seeds: int) -> Cell:
+def _row_cell(
+    row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int, seeds: int
+) -> Cell:
     mean = row.mean if row else None
     std = row.std if row and mean is not None and seeds > 1 else None
     low, high = (t_interval(mean, std, seeds) if mean is not None else None) or (None, None)
@@ -245,9 +261,11 @@ def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     }
     if len(groups) > 1:
         groups["all"] = sections
-    entries = [a for g, own in groups.items() for a in aggregate(g, own, len(own), resolution)]
+    entries = [
+        a for g, scored in groups.items() for a in aggregate(g, scored, len(scored), resolution)
+    ]
     if resolution == SUITE_RESOLUTION:
-        for name, members in SUITES.items():
-            own = [s for s in sections if s.benchmark in members]
-            entries += aggregate(name, own, len(members), resolution) if own else []
+        for name, members in suites().items():
+            scored = [s for s in sections if s.benchmark in members]
+            entries += aggregate(name, scored, len(members), resolution) if scored else []
     return entries

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from flows.pages.lineage import page as lineage_page
-from flows.report.links import page_key
+from flows.pages.links import page_key
 from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec

@@ -39,7 +39,8 @@ def test_every_section_has_its_pages(site: Path):
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     assert {"index.html", "gallery.html", "measured.html"} <= pages
     assert {
-        f"reference/{n}.html" for n in ("cli", "config", "metrics", "readers", "artifacts")
+        f"reference/{n}.html"
+        for n in ("cli", "config", "metrics", "readers", "artifacts", "results")
     } <= (pages)
     assert not [*site.rglob("*.py")]
     assert "parcel lineage replay" in (site / "reference/cli.html").read_text()

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from flows.report.cells import CellKey, Plan
-from flows.report.links import page_link
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import file_sha256, listing_sha256
@@ -35,12 +34,10 @@ def make(work: StepContext) -> Iterator[Progress]:
     for form in FORMATS:
         (work.out / f"results.{form}").write_text(render(report, form))
     (work.out / "comparisons.csv").write_text(comparisons_to_csv(report))
-    linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
-    (work.out / "linked.md").write_text(linked)
     plot(report, work.out / "results.png")
     pareto(report, work.out / "pareto.png")
-    told = sorted(path for path in work.out.iterdir() if path.is_file())
-    work.content = listing_sha256({path.name: file_sha256(path) for path in told})
+    paths = sorted(path for path in work.out.iterdir() if path.is_file())
+    work.content = listing_sha256({path.name: file_sha256(path) for path in paths})
     # After the content digest: measured times differ each time the same results are made.
     latency(report, work.out / "latency.png")
     (work.out / "latency.csv").write_text(latency_to_csv(report))

@@ -327,8 +327,8 @@ def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
     client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
     table = get(client, f"{PAGES}/results/two")
     text = told(table)
-    assert "all, 224 px" in text
-    assert "all, 448 px" in text
+    assert "Over benchmarks (224 px) over rows method" in text
+    assert "Over benchmarks (448 px) over rows method" in text
     assert "parcel − vanilla at 256 (448 px): " in text
     assert ", 2 benchmarks" in text
     cells = [link for link in links(table) if "/cell/" in link]

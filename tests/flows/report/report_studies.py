@@ -1,6 +1,9 @@
 """Small studies with hand-picked scores, for the tests of the report."""
 
-from flows.report.cells import Plan, Score
+import dataclasses
+
+from flows.report.build import build
+from flows.report.cells import Cost, Plan, Report, Score
 
 SEEDS = (48213, 10007, 99991)
 PLAN = Plan(
@@ -48,3 +51,31 @@ def make(benchmark: str, method: str, budget: int, seed: int, value: float) -> S
         metric=METRICS[benchmark.partition("@")[0]],
         artifact=f"predictions/{benchmark}-{method}-{budget}-{seed}",
     )
+
+
+def rich_report() -> Report:
+    """A report with all there is: items, guesses, costs, two resolutions, seen items, a note."""
+
+    def items(value: float) -> dict[str, tuple[float, ...]]:
+        return {"a": (value,), "b": (value / 2,), "c": (100.0, value)}
+
+    low = [
+        dataclasses.replace(s, items=items(s.score), accepted=s.seed == SEEDS[1]) for s in scores()
+    ]
+    high = [dataclasses.replace(s, benchmark=f"{s.benchmark}@448") for s in low]
+    costs = tuple(
+        Cost(benchmarks=("chartqa",), method=m, budget=b, num_images=2, tflops=1 / b, kv_mb=b / 7)
+        for m in PLAN.methods
+        for b in PLAN.budgets
+    )
+    also = dataclasses.replace(PLAN, benchmarks=("chartqa@448", "refcoco@448"), resolution=448)
+    plan = dataclasses.replace(
+        PLAN,
+        resolution=224,
+        also=(also,),
+        costs=costs,
+        groups={"main": ("chartqa",)},
+        pretrainings=(0, 1, 1),
+    )
+    guesses = {"chartqa": items(12.0)}
+    return build(plan, low + high, CHANCE, guesses, ["Some scores are left out."], {"a"})

@@ -10,8 +10,8 @@ import pytest
 
 from flows.report.alike import check_alike, of_one_platform
 from flows.report.build import build
+from flows.report.cell_text import comparison_text
 from flows.report.cells import Made, Plan, Score
-from flows.report.markdown import comparison_text
 from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 

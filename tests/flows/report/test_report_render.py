@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.report.build import build
+from flows.report.markdown import to_markdown
 from flows.report.plot import plot_png
-from flows.report.render import COLUMNS, FORMATS, render
+from flows.report.render import FORMATS, render
+from flows.report.result_columns import CELL_COLUMNS
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 REPORT = build(PLAN, scores(), CHANCE)
@@ -62,16 +64,18 @@ def test_markdown_averages_over_benchmarks_only_when_all_are_there():
 
 
 def test_markdown_links_the_cells_that_exist():
-    text = render(REPORT, "md", link=lambda c: f"/v2/{c.benchmark}/{c.method}/{c.budget}")
+    text = to_markdown(
+        REPORT, link=lambda text, c: f"[{text}](/v2/{c.benchmark}/{c.method}/{c.budget})"
+    )
     assert "[57.0 ± 3.0](/v2/chartqa/parcel/256)" in text
     assert "/v2/chartqa/m3/256" not in text
-    assert render(REPORT, "md", link=lambda _: None) == render(REPORT, "md")
+    assert to_markdown(REPORT, link=lambda text, _: text) == render(REPORT, "md")
 
 
 def test_csv_has_a_line_per_planned_cell_and_empty_fields_for_missing_numbers():
     lines = list(csv.DictReader(io.StringIO(render(REPORT, "csv"))))
     assert len(lines) == 10  # 2 benchmarks × (vanilla once + 2 methods × 2 budgets)
-    assert tuple(lines[0]) == COLUMNS
+    assert list(lines[0]) == [column.name for column in CELL_COLUMNS]
     found = {(r["benchmark"], r["method"], r["budget"]): r for r in lines}
     missing = found["chartqa", "m3", "256"]
     assert [missing[c] for c in ("mean", "std", "n", "expected", "retention")] == [

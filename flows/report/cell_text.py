@@ -1,0 +1,71 @@
+"""Texts of a report's numbers, as tables for people show them."""
+
+from flows.report.cells import Aggregate, Cell, Comparison
+
+MISSING = "–"
+ACCEPTED_MARK = " †"
+
+
+def number_text(value: float | None) -> str:
+    """Returns the value with one decimal, or a dash if it is missing."""
+    return MISSING if value is None else f"{value + 0.0:.1f}"  # + 0.0: no score reads "-0.0".
+
+
+def score_text(cell: Cell) -> str:
+    """Returns `61.2 ± 1.3`, with `(2/3)` if seeds are missing.
+
+    † marks a cell that rests on an artifact kept although its code has changed.
+    """
+    spread = "" if cell.std is None else f" ± {cell.std:.1f}"
+    seeds = "" if cell.complete else f" ({cell.n}/{cell.expected})"
+    return f"{number_text(cell.mean)}{spread}{seeds}{ACCEPTED_MARK if cell.accepted else ''}"
+
+
+def score_latex(cell: Cell) -> str:
+    r"""Returns `$61.2_{\pm 1.3}^{2/3}$`, `score_text` in LaTeX."""
+    spread = "" if cell.std is None else rf"_{{\pm {cell.std:.1f}}}"
+    seeds = "" if cell.complete else rf"^{{{cell.n}/{cell.expected}}}"
+    if cell.mean is None:
+        return "--" + (f"${seeds}$" if seeds else "")
+    return f"${cell.mean:.1f}{spread}{seeds}$"
+
+
+def interval_text(cell: Cell) -> str:
+    """Returns `55.0 … 65.0`, the ends of the 95 % interval."""
+    if cell.low is None or cell.high is None:
+        return MISSING
+    return f"{number_text(cell.low)} … {number_text(cell.high)}"
+
+
+def margin_text(cell: Cell) -> str:
+    """Returns `38.2 ± 2.1`, the margin over chance and its error; ✗ marks a margin too small."""
+    error = "" if cell.error is None or cell.margin is None else f" ± {cell.error:.1f}"
+    return f"{number_text(cell.margin)}{error}{' ✗' if cell.above_chance is False else ''}"
+
+
+def mean_retention_text(entry: Aggregate) -> str:
+    """Returns the retention; if benchmarks are missing, a dash and the mean of the others."""
+    if entry.retention is not None:
+        return number_text(entry.retention)
+    rows = f"{entry.rows}/{entry.expected} rows"
+    partial = "" if entry.partial is None else f"{number_text(entry.partial)} over "
+    return f"{MISSING} ({partial}{rows})"
+
+
+def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
+    """Returns `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks; better on 9, worse on 1`."""
+    num = len(entry.benchmarks)
+    benchmarks = f"{num} benchmarks"
+    if num != num_benchmarks:
+        benchmarks = f"{num} of {num_benchmarks} benchmarks"
+    sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
+    pixels = f" ({entry.resolution} px)" if entry.resolution else ""
+    return f"{entry.pair} at {entry.budget}{pixels}: {difference_text(entry)}, {benchmarks}{sure}"
+
+
+def difference_text(entry: Comparison) -> str:
+    """Returns `+2.1 [0.4, 3.9]`; * marks a difference significant after Holm's correction."""
+    if entry.low is None or entry.high is None:
+        return f"{entry.mean:+.1f}"
+    star = " *" if entry.is_sure else ""
+    return f"{entry.mean:+.1f} [{number_text(entry.low)}, {number_text(entry.high)}]{star}"

@@ -1,0 +1,174 @@
+"""Lays a report out for people: the blocks that the Markdown, and the pages, then write."""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flows.report import result_columns
+from flows.report.cell_text import comparison_text, difference_text
+from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Column, Grid
+
+NOTES = """\
+Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
+are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
+mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
+is the unweighted mean of theirs; there is none where {reference} is not above chance. 95 % \
+intervals are over seeds and, where they are known, items; {condition}. Chance is the best guess \
+that never sees the pixels; beside a score's margin over it stands the standard error, over seeds \
+and items, and ✗ where the margin is less than three of them."""
+DIFFERENCES = """\
+Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
+differences that stand when corrected for the number of benchmarks (Holm, 5 %)."""
+ACCEPTED = "† rests on an artifact that was kept although its code has changed since."
+ONE_SEED = "they hold for these trainings, since there is one seed"
+ONE_PRETRAINING = "they hold given these checkpoints, since there is one pretraining"
+NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
+
+
+class Field(NamedTuple):
+    """A field of a table.
+
+    Attributes:
+      text: what it shows.
+      cell: the cell whose page it leads to, for whoever shows the table and has such pages.
+    """
+
+    text: str
+    cell: Cell | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of texts; the columns whose numbers are in `left` are set to the left."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Field]]
+    left: Sequence[int] = (0,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+    """A part of the report below a title: tables or a list of lines; of a benchmark, or of all."""
+
+    title: str
+    tables: Sequence[Table] = ()
+    lines: Sequence[str] = ()
+    section: Section | None = None
+
+
+def report_blocks(report: Report) -> list[Block]:
+    """Returns the means over benchmarks, the methods compared, and a block per benchmark."""
+    blocks = [
+        _aggregate_block(list(entries), _shared_budgets(report, resolution))
+        for resolution, entries in itertools.groupby(report.aggregates, lambda a: a.resolution)
+    ]
+    if report.comparisons:
+        num = collections.Counter(section.resolution for section in report.sections)
+        lines = [comparison_text(c, num[c.resolution]) for c in report.comparisons]
+        blocks.append(Block(title="Methods compared", lines=lines))
+    return blocks + [_section_block(section) for section in report.sections]
+
+
+def report_notes(report: Report) -> list[str]:
+    """Returns what explains the tables, then the report's own notes, a paragraph each."""
+    sections = report.sections
+    full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in sections))
+    condition = _interval_condition(report)
+    notes = [NOTES.format(reference=sections[0].reference, full=full, condition=condition)]
+    if any(section.comparisons for section in sections):
+        notes.append(DIFFERENCES)
+    # Each note once, in the order of the columns whose table it explains.
+    grids = dict.fromkeys(column.grid for column in result_columns.CELL_COLUMNS if column.heading)
+    notes += [g.note for g in grids if g.note and any(map(g.is_shown, sections))]
+    notes += report.notes
+    if any(cell.accepted for section in sections for cell in section.cells):
+        notes.append(ACCEPTED)
+    return notes
+
+
+def _interval_condition(report: Report) -> str:
+    """Returns the part of the notes that says what the intervals are conditional on."""
+    if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
+        return ONE_SEED
+    num = report.num_pretrainings
+    return ONE_PRETRAINING if num == 1 else NESTED.format(num=num)
+
+
+def _shared_budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
+    """Returns the budgets of a resolution, which all its sections share."""
+    return next(s.budgets for s in report.sections if s.resolution == resolution)
+
+
+def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Block:
+    columns = [column for column in result_columns.AGGREGATE_COLUMNS if column.heading]
+    columns.sort(key=lambda column: column.rank)
+    by_place = {(e.name, e.method, e.budget): e for e in entries}
+    rows = []
+    for name, method in dict.fromkeys((e.name, e.method) for e in entries):
+        across = [by_place.get((name, method, budget)) for budget in budgets]
+        expected = next(entry.expected for entry in across if entry)
+        texts = [c.text_of(entry) if entry else "" for c in columns for entry in across]
+        rows.append([Field(text) for text in (name, str(expected), method, *texts)])
+    head = [column.heading.format(budget) for column in columns for budget in budgets]
+    table = Table(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
+    return Block(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
+
+
+def _section_block(section: Section) -> Block:
+    tables = [_grid_table(section, grid) for grid in (SCORES, SPREADS) if grid.is_shown(section)]
+    if section.comparisons:
+        tables.append(_difference_table(section))
+    if UNSEEN.is_shown(section):
+        tables.append(_grid_table(section, UNSEEN))
+    pixels = f"{section.resolution} px" if section.resolution else ""
+    extra = ", ".join(part for part in (section.metric, section.group, pixels) if part)
+    title = f"{section.title} ({extra})" if extra else section.title
+    return Block(title=title, tables=tables, section=section)
+
+
+def _grid_table(section: Section, grid: Grid) -> Table:
+    r"""Returns one table of a benchmark.
+
+    method | score @64  score @256 | retention @64  retention @256 | chance
+             \__ once a budget __/   \__________ once a budget __/   is_shared: once
+    """
+    columns = [c for c in result_columns.CELL_COLUMNS if c.heading and c.grid is grid]
+    columns.sort(key=lambda column: column.rank)
+    head = [grid.corner(section)]
+    for column in columns:
+        budgets = section.budgets[:1] if column.is_shared else section.budgets
+        head += [column.heading.format(budget) for budget in budgets]
+    rows = []
+    for method in section.methods:
+        row = [Field(method)]
+        for column in columns:
+            budgets = section.budgets[:1] if column.is_shared else section.budgets
+            row += [_cell_field(column, section, section.cell(method, b)) for b in budgets]
+        rows.append(row)
+    return Table(head=head, rows=rows)
+
+
+def _cell_field(column: Column[CellRow], section: Section, cell: Cell) -> Field:
+    # A budget that the method does not serve stays empty; what is shared by all cells does not.
+    if not cell.expected and not column.is_shared:
+        return Field("")
+    text = column.text_of(CellRow(section, cell))
+    return Field(text, cell if column.is_linked and cell.n else None)
+
+
+def _difference_table(section: Section) -> Table:
+    """Returns the differences of a benchmark: pairs of methods down, budgets across."""
+    texts = {(c.pair, c.budget): difference_text(c) for c in section.comparisons}
+    pairs = dict.fromkeys(pair for pair, _ in texts)
+    rows = [[pair, *(texts.get((pair, b), "") for b in section.budgets)] for pair in pairs]
+    return Table(
+        head=["difference", *(f"@{b}" for b in section.budgets)],
+        rows=[[Field(text) for text in row] for row in rows],
+    )
+
+
+def _pixels(resolution: int | None) -> str:
+    return f" ({resolution} px)" if resolution else ""

@@ -1,0 +1,283 @@
+"""The columns of the results, declared once: every file, table and page is written from here.
+
+A new column is one `Column` below, and the code that computes its value. It then stands in
+`results.csv` and `results.json`; with a `heading` also in the Markdown and on the pages, and with a
+`latex_heading` in the LaTeX table. The reference page of the documentation has its `meaning`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from flows.report.cell_text import (
+    interval_text,
+    margin_text,
+    mean_retention_text,
+    number_text,
+    score_latex,
+    score_text,
+)
+from flows.report.cells import Aggregate, Cell, Score, Section
+
+
+class CellRow(NamedTuple):
+    """A cell, and the section of the benchmark that it belongs to."""
+
+    section: Section
+    cell: Cell
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table that each benchmark has: methods down, its columns across, once per budget.
+
+    Attributes:
+      corner: function from a section to the heading of the methods.
+      is_shown: function that returns whether a section has this table.
+      note: sentence below all tables, if any section has this one.
+    """
+
+    corner: Callable[[Section], str] = lambda section: "method"
+    is_shown: Callable[[Section], bool] = lambda section: True
+    note: str = ""
+
+
+# Scores and intervals are apart, so that each fits the width of a page of Prefect's UI.
+SCORES = Grid()
+SPREADS = Grid()
+UNSEEN = Grid(
+    corner=lambda section: f"without {section.seen} of {section.items} items",
+    is_shown=lambda section: section.seen > 0,
+    note="Without items: mean scores without the items whose picture hygiene found in a training "
+    "corpus.",
+)
+
+Row = TypeVar("Row")
+
+
+def json_number(value: Any) -> Any:
+    """Rounds floats to 6 decimals: the last bits may differ from one C library to the next."""
+    return round(value, 6) if isinstance(value, float) else value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column(Generic[Row]):
+    """A column of the results, in every form that they are written in.
+
+    Attributes:
+      name: its name in the CSV and in the JSON.
+      meaning: what it is, for the documentation.
+      value: function from a row to the value.
+      csv: function from the value to the CSV's field; default the value, floats with 4 decimals.
+      json: function from the value to the JSON's; None if the JSON has it in another place.
+      is_shared: whether all cells of a benchmark have the same value: the JSON and the tables then
+        have it once.
+      heading: heading in the Markdown and on the pages, "score @{}" with the budget for {}; without
+        a heading it is not shown there.
+      grid: the table that it stands in.
+      rank: shown columns are ordered by this, then as they are declared.
+      text: function from a row to the text shown; default the value with one decimal.
+      is_linked: whether the text leads to the cell's page.
+      latex_heading: heading in the LaTeX table; without one it is not there.
+      latex: function from a row to its LaTeX; default the value with one decimal.
+    """
+
+    name: str
+    meaning: str
+    value: Callable[[Row], Any]
+    csv: Callable[[Any], object] = lambda value: value
+    json: Callable[[Any], Any] | None = json_number
+    is_shared: bool = False
+    heading: str = ""
+    grid: Grid = SCORES
+    rank: int = 0
+    text: Callable[[Row], str] | None = None
+    is_linked: bool = False
+    latex_heading: str = ""
+    latex: Callable[[Row], str] | None = None
+
+    def text_of(self, row: Row) -> str:
+        """Returns the text that tables show of a row."""
+        return self.text(row) if self.text else number_text(self.value(row))
+
+    def latex_of(self, row: Row) -> str:
+        """Returns the LaTeX of a row."""
+        if self.latex:
+            return self.latex(row)
+        value = self.value(row)
+        return "--" if value is None else f"{value:.1f}"
+
+
+def _cost(name: str, meaning: str) -> Column[CellRow]:
+    return Column(
+        name=name,
+        meaning=meaning,
+        value=lambda row: getattr(row.cell.cost, name, None),
+        # Four decimals would show a small model's costs as 0.0000.
+        csv=lambda value: None if value is None else f"{value:.6g}",
+        json=lambda value: value,
+    )
+
+
+def _seed_scores(scores: tuple[Score, ...]) -> str:
+    return " ".join(f"{score.seed}={score.score:.4f}" for score in scores)
+
+
+CELL_COLUMNS: tuple[Column[CellRow], ...] = (
+    Column(
+        name="benchmark",
+        meaning="row of the results; with several resolutions it ends with one, `chartqa@448`",
+        value=lambda row: row.section.benchmark,
+        is_shared=True,
+    ),
+    Column(name="method", meaning="name of the method", value=lambda row: row.cell.method),
+    Column(name="budget", meaning="soft tokens per image", value=lambda row: row.cell.budget),
+    Column(
+        name="mean",
+        meaning="mean score over seeds; shown ± `std`, and with (2/3), the seeds that are finished "
+        "of those planned, while some are missing; † where it depends on an artifact that was kept "
+        "although its code has changed",
+        value=lambda row: row.cell.mean,
+        heading="score @{}",
+        text=lambda row: score_text(row.cell),
+        is_linked=True,
+        latex_heading="Score",
+        latex=lambda row: score_latex(row.cell),
+    ),
+    Column(
+        name="std",
+        meaning="sample standard deviation over seeds",
+        value=lambda row: row.cell.std,
+    ),
+    Column(name="n", meaning="seeds that have a score", value=lambda row: row.cell.n),
+    Column(name="expected", meaning="planned seeds", value=lambda row: row.cell.expected),
+    Column(
+        name="retention",
+        meaning="100 × mean / the reference's mean at its full budget, over the seeds both have; "
+        "none where the reference is not above chance",
+        value=lambda row: row.cell.retention,
+        heading="retention @{} [%]",
+        latex_heading=r"Retention [\%]",
+    ),
+    Column(
+        name="low",
+        meaning="lower end of the mean's 95 % interval, over seeds and, where they are known, "
+        "items; with a single pretraining it holds given its checkpoints",
+        value=lambda row: row.cell.low,
+        heading="95 % interval @{}",
+        grid=SPREADS,
+        text=lambda row: interval_text(row.cell),
+    ),
+    Column(name="high", meaning="its upper end", value=lambda row: row.cell.high),
+    Column(
+        name="chance",
+        meaning="score of the best guess from the training texts or masks that never sees the "
+        "pixels",
+        value=lambda row: row.section.chance,
+        is_shared=True,
+        heading="chance",
+        latex_heading="Chance",
+    ),
+    Column(
+        name="error",
+        meaning="standard error of `margin`, over seeds and items",
+        value=lambda row: row.cell.error,
+    ),
+    Column(
+        name="margin",
+        meaning="mean − chance; shown ± `error`, and with ✗ where it is less than three of them",
+        value=lambda row: row.cell.margin,
+        heading="over chance @{}",
+        grid=SPREADS,
+        text=lambda row: margin_text(row.cell),
+    ),
+    Column(
+        name="above_chance",
+        meaning="whether `margin` is positive and at least three `error`s",
+        value=lambda row: row.cell.above_chance,
+    ),
+    Column(
+        name="accepted",
+        meaning="whether it depends on an artifact that was kept although its code has changed",
+        value=lambda row: row.cell.accepted,
+    ),
+    Column(
+        name="metric",
+        meaning="metric of the score",
+        value=lambda row: row.section.metric,
+        is_shared=True,
+    ),
+    Column(
+        name="scores",
+        meaning="score of each seed; in the JSON with the key of its predictions",
+        value=lambda row: row.cell.scores,
+        csv=_seed_scores,
+        json=None,  # `json_file` nests them, the last of a cell's entries.
+    ),
+    Column(
+        name="group",
+        meaning="group of benchmarks that it belongs to",
+        value=lambda row: row.section.group,
+        is_shared=True,
+    ),
+    Column(
+        name="resolution",
+        meaning="image side in pixels, if the study has several",
+        value=lambda row: row.section.resolution,
+        is_shared=True,
+    ),
+    Column(
+        name="unseen",
+        meaning="mean score without the items whose picture hygiene found in a training corpus; "
+        "only with `hygiene.contamination: report`",
+        value=lambda row: row.cell.unseen,
+        heading="@{}",
+        grid=UNSEEN,
+    ),
+    _cost("tokens", "soft tokens of the longest prompt"),
+    _cost("tflops", "compute of its prefill [1e12 FLOPs]"),
+    _cost("kv_mb", "size of its key-value cache [2**20 bytes]"),
+)
+"""Columns of a cell, in the order of the CSV."""
+
+AGGREGATE_COLUMNS: tuple[Column[Aggregate], ...] = (
+    Column(name="name", meaning="the benchmarks it is over", value=lambda entry: entry.name),
+    Column(
+        name="resolution",
+        meaning="their image side in pixels, if the study has several",
+        value=lambda entry: entry.resolution,
+    ),
+    Column(name="method", meaning="name of the method", value=lambda entry: entry.method),
+    Column(name="budget", meaning="soft tokens per image", value=lambda entry: entry.budget),
+    Column(
+        name="rows",
+        meaning="benchmarks that are complete and have a retention",
+        value=lambda entry: entry.rows,
+    ),
+    Column(name="expected", meaning="all its benchmarks", value=lambda entry: entry.expected),
+    Column(
+        name="mean",
+        meaning="unweighted mean of the scores; none while benchmarks are incomplete",
+        value=lambda entry: entry.mean,
+        heading="mean score @{}",
+        rank=1,
+    ),
+    Column(
+        name="retention",
+        meaning="unweighted mean of the retentions; none while benchmarks are incomplete, where "
+        "`partial` is shown in its place",
+        value=lambda entry: entry.retention,
+        heading="retention @{} [%]",
+        text=mean_retention_text,
+    ),
+    Column(
+        name="partial",
+        meaning="mean of the retentions there are",
+        value=lambda entry: entry.partial,
+    ),
+)
+"""Columns of a mean over several benchmarks, in the order of the JSON.
+
+In the LaTeX table its rows are below those of the cells: each of its columns stands under the
+cells' column of the same name.
+"""

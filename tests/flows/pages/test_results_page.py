@@ -1,0 +1,78 @@
+"""The page of a run's results: it shows what the Markdown shows, column by column."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.lineage.runs import note_run
+from flows.pages.page import Page
+from flows.pages.site import Site
+from flows.report import result_columns
+from flows.report.render import render
+from flows.report.result_columns import CELL_COLUMNS, SPREADS, CellRow, Column
+from infra.store.store import Store
+from tests.flows.pages.studies import RUN, commit
+from tests.flows.report.report_studies import rich_report
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with a run whose results artifact holds `rich_report`."""
+    store = Store(tmp_path / "store")
+    report = rich_report()
+    files = {f"results.{form}": render(report, form) for form in ("md", "json")}
+    results = commit(store, "results", "results", files)
+    config = {"name": "rich", "methods": ["vanilla"], "transfers": {}}
+    note_run(store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=())
+    return store
+
+
+def results_page(store: Store) -> str:
+    site = Site(store, lambda page: "/".join((page.kind, *page.parts)))
+    return site.html(Page("results", ("rich",)))
+
+
+def plain_text(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def test_the_page_shows_every_row_and_note_of_the_markdown(store: Store):
+    (artifact,) = store.artifacts("results")
+    shown = plain_text(results_page(store))
+    markdown = (artifact.path / "results.md").read_text(encoding="utf-8")
+    lines = [line for line in markdown.splitlines() if line and ":--" not in line]
+    for line in lines:
+        words = re.sub(r"^(- |#+ )", "", line).replace(" | ", " ").strip("| ")
+        assert " ".join(words.split()) in shown, line
+    # Among them are margins, differences of each benchmark, and scores without seen items.
+    for heading in ("over chance @64", "difference", "without 1 of 4 items"):
+        assert any(heading in line for line in lines), heading
+
+
+def test_a_score_leads_to_the_page_of_its_cell(store: Store):
+    text = results_page(store)
+    (row,) = re.findall(r'href="(cell/[^"]*/chartqa@448/parcel/64)"', text)
+    run = row.split("/")[1]
+    assert run.startswith("rich-")
+    assert f'href="cell/{run}/chartqa/m3/256"' not in text  # It has no score.
+    assert f'href="items/{run}/chartqa@448"' in text
+
+
+def test_a_column_declared_once_is_on_the_page(store: Store, monkeypatch: pytest.MonkeyPatch):
+    assert "width @64" not in plain_text(results_page(store))
+    column = Column[CellRow](
+        name="width",
+        meaning="width of the interval",
+        value=lambda row: row.cell.high and row.cell.low and row.cell.high - row.cell.low,
+        heading="width @{}",
+        grid=SPREADS,
+    )
+    monkeypatch.setattr(result_columns, "CELL_COLUMNS", (*CELL_COLUMNS, column))
+    cell = rich_report().sections[0].cell("parcel", 64)
+    assert cell.low is not None
+    assert cell.high is not None
+    shown = plain_text(results_page(store))
+    assert "over chance @64 width @256 width @64 vanilla" in shown
+    assert f"{cell.high - cell.low:.1f} m3" in shown
