@@ -165,6 +165,7 @@ def plan_of(
     Raises:
       ConfigError: if it names no chips, or a batch does not divide by them.
     """
+    # Pretrainings first: a method's transfers take their pace, seconds per FLOP, from them.
     topology = topology_of(config)
     planner = _Planner(config, topology, cache, every=every)
     pretrainings = [planner.pretraining(*stage, data.records) for stage in _pretrainings(config)]
@@ -314,6 +315,9 @@ class _Planner:
         return (*timed, largest)
 
     def _compiled(self, model: ModelConfig, train: TrainConfig, shape: Shape) -> Shape:
+        # Without a compiler here the shape stays without times; with chips that have none, a
+        # formula answers. Either is noted, once for the whole plan: `notes` is a dict for that
+        # reason.
         chips = self._topology
         if chips.chip.has_compiler:
             try:
@@ -408,6 +412,8 @@ def _data_rows(plan: Plan) -> list[list[str]]:
 
 def _lines(plan: Plan) -> Iterator[str]:
     """Yields the lines below the tables."""
+    # From what is known to what is not: the sum, how to read it, then what does not fit, what could
+    # not be counted, data and storage, and how the estimates were made.
     chip = plan.topology.chip
     low, high = plan.chip_hours
     yield f"together {_range(low, high, 0)} chip-hours" + (
@@ -417,6 +423,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"as given on {plan.day}"
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
+    # Rows that lack a number for the same reason share a line.
     alike: dict[str, list[str]] = {}
     for row in plan.trainings:
         if row.unknown:
@@ -432,6 +439,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig]]:
+    # The order in which the graph trains them; Stage 1 is one for all methods.
     if config.stage1 is not None:
         yield "stage1", config, "vanilla", config.stage1
     for method in config.methods:
