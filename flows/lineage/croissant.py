@@ -124,6 +124,7 @@ def croissant(artifact: Artifact) -> str:
 
 
 def _record_set(part: str) -> dict[str, Any]:
+    # The fields are those of `tf.train.Example`: every part has the same ones, under its own ids.
     return {
         "@type": "cr:RecordSet",
         "@id": f"{part}/records",

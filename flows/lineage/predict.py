@@ -93,6 +93,7 @@ def predict(
     Raises:
       ConfigError: if an argument is wrong; in one line.
     """
+    # Loading, reading and answering are timed apart: only the last depends on the budget.
     started = time.monotonic()
     folder = find_checkpoint(checkpoint, store)
     try:
@@ -104,6 +105,7 @@ def predict(
         answer = predictor.answer(
             images, prompt, budget=budget, max_tokens=max_tokens, decoding=how
         )
+    # A ConfigError is a ValueError, too, and names its own cure already.
     except ConfigError:
         raise
     except ValueError as error:

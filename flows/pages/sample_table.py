@@ -45,6 +45,8 @@ def _picture(card: Card) -> str:
         return ""
     with Image.open(io.BytesIO(card.record.images[0])) as stored:
         image = stored.convert("RGB")
+    # Shrunk first: boxes are in thousandths of the picture, so they fit any size, and a frame that
+    # is painted on the small picture stays visible.
     image.thumbnail((_PX, _PX))
     width, height = (side / 1000 for side in image.size)
     for box in card.boxes:
