@@ -19,6 +19,10 @@ _SECTION_FIELDS = (
 
 def to_json(report: Report) -> str:
     """Returns the whole report, with the score of each seed and its artifact's key."""
+    #   {"benchmarks": [{"benchmark": "chartqa:test_human", …,
+    #                    "cells": [{"method": "parcel", "budget": 64, "mean": …, "scores": […]}],
+    #                    "comparisons": […]}],
+    #    "aggregates": […], "comparisons": […], "notes": […]}
     value = {
         "benchmarks": [_section_json(section) for section in report.sections],
         "aggregates": [

@@ -39,6 +39,7 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
     Raises:
       ReplayError: if the step fails, with the last line that its process wrote.
     """
+    # A training is stopped at the first report after `units` updates: leaving this block ends it.
     with _child(replay_child.__file__, [store.uri], tree, recipe) as (child, errors):
         lines: list[str] = []
         for report in _lines(child):

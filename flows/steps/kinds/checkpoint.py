@@ -291,6 +291,12 @@ def train_together(
     Raises:
       GangFailedError: if they fail, or are lost again and again.
     """
+    # The task lies in a place that all members reach; its digest goes along in their command, so
+    # that nobody can put another task there.
+    #
+    #   start ─▶ member 0, member 1, …     on this machine, or where the launcher puts them
+    #              │ reports in `place`
+    #   supervise ◀┘                       yields progress; one is lost: all start again
     task = pickle.dumps(stage)
     open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
