@@ -62,6 +62,8 @@ def _in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowR
 
 def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
     """Stops the Ray Jobs of a cancelled run, whose own process may have died before doing so."""
+    # Whoever watches may not be able to read the study of the run, or to reach its cluster: then a
+    # line says so, and the watching goes on.
     try:
         address = _ray_address(run.parameters, store)
     except (ConfigError, OSError) as error:
@@ -77,6 +79,7 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
         return
     finally:
         server.leave()
+    # Silent in the usual case, where the run has stopped its jobs itself.
     if stopped:
         yield f"run {run.name} ({run.id}): stopped its Ray Jobs {', '.join(stopped)}"
 

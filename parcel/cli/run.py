@@ -132,6 +132,7 @@ def _study(
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
+    # Explained here, so that a refusal does not wait for Prefect and Ray to start.
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.snapshot(), graph)
     held = {}
