@@ -115,6 +115,7 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
     if origin is None:
         lines += ["", "## Origin", _NO_ORIGIN]
         return "\n".join(lines) + "\n"
+    # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
     lines += ["", "## Recipe", *_recipe_lines(stages)]
     lines += ["", "## Scores", *_score_lines(scored, origin.cells)]
@@ -134,6 +135,11 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
     if not scored:
         return metadata
     benchmarks = dict.fromkeys(entry.benchmark for entry in scored)
+    # As the Hub reads it: a benchmark is a dataset, with a metric for each budget.
+    #
+    #   - dataset: {name: "chartqa:test_human"}
+    #     metrics:
+    #       - {name: relaxed_accuracy at 64 soft tokens, value: 41.2, args: {budget: 64}}
     results = [
         {
             "task": {"type": "image-text-to-text"},
@@ -155,6 +161,7 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
 
 
 def _model_lines(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
+    # A long list of even numbers is said as a range: nobody reads 128 of them.
     served = supported_budgets(cfg)
     first, last = min(served), max(served)
     even = len(served) > 6 and served == tuple(range(first, last + 1, 2))
@@ -175,6 +182,7 @@ def _middle_budget(cfg: ModelConfig) -> int:
 
 
 def _training_history(origin: Origin) -> list[Artifact]:
+    # Each artifact once, however many paths lead to it.
     visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 

@@ -23,8 +23,7 @@ def show(
     Raises:
       ConfigError: if there is no such dataset or part, or `out` cannot be written.
     """
-    # The ending is checked before a dataset is looked for: it costs nothing, and a slip there is
-    # most likely.
+    # The ending is checked before a dataset is looked for, since it costs nothing.
     suffix = out.suffix.lower()
     if suffix not in (".html", ".png"):
         raise ConfigError(f"--out must end in .html or .png, got {out}.")

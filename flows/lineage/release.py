@@ -71,6 +71,7 @@ def _origin(store: Store, name: str) -> Origin:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
     what = named(store, name)
+    # A cell stands for predictions, one per seed: each names its checkpoint.
     keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
     if len(keys) > 1:
         raise ConfigError(

@@ -200,6 +200,8 @@ class _Search:
 
     def sight(self, training: Manifest) -> Sight | None:
         """Returns the steps at which a training saw the sample; None if it never did."""
+        # In the order of their roles: the loader reads them in that order, and its draws depend on
+        # it.
         data = tuple(e.key for r, e in sorted(training.inputs.items()) if r.startswith("data/"))
         if not any(map(self.places, data)):
             return None

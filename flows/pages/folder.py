@@ -38,6 +38,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
     #              └▶ plot    …
     study = study_of(store, run)
     first = Page("results", (study.run,))
+    # What this run's table was made from, and so what a page of it may lead to.
     lineage = {
         study.results.key,
         *(source.key for source, *_ in lineage_edges(store, study.results.key)),

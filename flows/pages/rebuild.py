@@ -116,6 +116,8 @@ def _publish_table(store: Store, name: str, run: str, key: str) -> None:
     # From the JSON, not from the Markdown beside it: the links are made here, where it is known
     # which server shows the page.
     report = read_json((folder / "results.json").read_text(encoding="utf-8"))
+    # Two kinds of links: where this server has the store's own pages, a cell leads to its page;
+    # else to the page of each seed's predictions.
     head = f"[Lineage of this table]({page_link(key)})"
     if are_beside(store.uri):
         head = f"[Items, predictions and search]({address(Page('results', (run,)))}) · {head}"

@@ -76,6 +76,8 @@ class Site:
             "seen": (1, self._seen),
         }
 
+        # Templates write `link("cell", run, benchmark, method, budget)`, and whoever built the site
+        # decides what that is: an address of the server, a file of a folder, or no link.
         def address(kind: str, *parts: object, **query: object) -> str | None:
             chosen = tuple((name, str(value)) for name, value in query.items() if value)
             return link(Page(kind, tuple(map(str, parts)), chosen))

@@ -124,6 +124,7 @@ class Plan:
 
     def as_json(self) -> dict[str, object]:
         """Returns the plan as plain values, in the format that `docs/howto/plan.md` describes."""
+        # Rows are the dataclasses as they are; sums over them are computed here.
         chip, hours = self.topology.chip, self.chip_hours
         return {
             "form": FORM,
@@ -228,6 +229,8 @@ class _Planner:
         if train.epochs is not None:
             unknown = "counts epochs: its steps are known once its data are prepared"
             steps = None
+        # The mean update, by the share that each shape has of the updates: a row of a plan is sums
+        # of it.
         shapes = self._timed(model, train)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
@@ -452,6 +455,9 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
 
 def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
     """Returns the shapes of a training, smallest first, with the share of updates of each."""
+    # Budgets are drawn with equal chances, and padded to a bucket: several may share a shape.
+    #
+    #   budgets 16 32 48 64, buckets of 32 and 64   ─▶   32 tokens: 1/2,   64 tokens: 1/2
     drawn = budgets.training_budgets(model, train.budgets)
     sizes = [budgets.bucket_of(model, budget).size for budget in drawn]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
@@ -500,6 +506,7 @@ def _not_counted(benchmarks: Sequence[str]) -> str:
 
 
 def _cells(row: Training, hbm_bytes: float) -> list[str]:
+    # A "!" says that a program does not fit; "?" that a number is not known, which 0 would not.
     memory = row.memory_bytes
     programs = [f"{len(row.shapes)} ({sum(s.compiled is None for s in row.shapes)} scaled)"]
     return [

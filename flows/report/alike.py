@@ -16,8 +16,8 @@ def check_alike(scores: Iterable[Score]) -> None:
     Raises:
       ValueError: if two differ; the message names both scores and the difference.
     """
-    # The first score of a benchmark is what the others are held against. One without circumstances,
-    # from a file of published scores, cannot differ.
+    # The first score of a benchmark is what the others are held against; one whose circumstances
+    # are unknown is not compared.
     firsts: dict[str, Score] = {}
     for score in scores:
         if score.made is None:

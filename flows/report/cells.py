@@ -199,7 +199,7 @@ class Plan:
 
     def runs(self, method: str, budget: int) -> bool:
         """Returns whether the study plans to score `method` at `budget`."""
-        # The reference has all tokens or none: one budget, unless the plan says otherwise.
+        # The reference runs with all tokens: at one budget, unless the plan says otherwise.
         budgets = (self.full,) if method == self.reference else self.budgets
         return budget in self.budgets and budget in self.budgets_of.get(method, budgets)
 

@@ -84,6 +84,7 @@ def _benchmark_comparisons(
 ) -> dict[str, Comparison]:
     """Returns benchmark -> comparison of two methods, corrected for the number of benchmarks."""
     method, other, budget = key
+    # Each benchmark by itself: one row, with the pretrainings of the seeds that both have.
     intervals = {
         section.benchmark: estimate([of_section[key][0]], of_section[key][1])
         for section, of_section in zip(sections, differences, strict=True)
@@ -125,6 +126,7 @@ def _mean_comparison(
     # Over one benchmark it would repeat that benchmark's own comparison.
     if len(complete) < 2:
         return None
+    # Counted as better or worse is what stands after the correction, benchmark by benchmark.
     significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]
     return Comparison(
         **dataclasses.asdict(estimate([*complete.values()], [*plan.pretraining_of.values()])),

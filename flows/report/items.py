@@ -97,6 +97,7 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
         - math.fsum(guess.get(source, ()))
         for source in run_counts[0]
     ]
+    # How far a source's sum is from what its number of items would give at the mean.
     mean = math.fsum(sums) / num
     deviations = [
         total - count * mean for total, count in zip(sums, run_counts[0].values(), strict=True)

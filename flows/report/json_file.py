@@ -46,6 +46,8 @@ def read_json(text: str) -> Report:
     Files of earlier versions lack some fields: their values are then missing. The JSON leaves
     unplanned cells out, so a method or budget that none of a benchmark's cells has is not there.
     """
+    # The inverse of `to_json`, for the pages. An entry keeps the fields that the classes have;
+    # columns that are computed from these are left out.
     value = json.loads(text)
     aggregate_fields = {field.name for field in dataclasses.fields(Aggregate)}
     return Report(

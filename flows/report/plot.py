@@ -131,6 +131,7 @@ def _draw_levels(axes: Any, section: Section) -> None:
         axes.axhline(section.chance, label="chance", zorder=1.5, **look)
     if section.reference not in section.methods:
         return
+    # The reference without a deviation, with one seed say, is a line without a band.
     full = section.cell(section.reference, section.full_budget)
     if full.mean is not None:
         label = f"{section.reference} (all tokens)"
@@ -164,6 +165,7 @@ def _lowest(section: Section) -> float:
 
 def draw_legend(figure: Any, columns: int) -> None:
     """Puts one legend for all panels above them: methods, then the reference, then chance."""
+    # Panels share names: the first handle of a name stands for all.
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -201,6 +201,7 @@ def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
     budgets = tuple(sorted({r.budget for r in rows}, reverse=True))
     methods = tuple(dict.fromkeys(r.method for r in rows))
     by_place = {(r.benchmark, r.method, r.budget): r for r in rows}
+    # Every benchmark with every method and budget; what the file lacks is a missing cell.
     sections = []
     for name in dict.fromkeys(r.benchmark for r in rows):
         first = next(r for r in rows if r.benchmark == name)
@@ -267,6 +268,7 @@ def _row_cell(
 
 
 def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
+    # By group, over all if there are several, and by the paper's own selections, at its resolution.
     groups = {
         g: [s for s in sections if s.group == g] for g in dict.fromkeys(s.group for s in sections)
     }

@@ -71,6 +71,7 @@ def make(
       lost: tokens of earlier calls whose process died; their leases are taken at once.
     """
     opened = Store(store)
+    # Group by group; an error ends its group alone, and every step of it is reported once.
     for group in _groups(recipes):
         reported: set[str] = set()
         try:
@@ -138,6 +139,8 @@ def _make_piece(
     """
     from flows.steps.registry import KINDS
 
+    # A piece is named by its group, and by how many pieces there are: where one lies already, an
+    # earlier attempt made it.
     for group in _groups(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece

@@ -70,6 +70,7 @@ def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
 
 
 def _python() -> Finding:
+    # The project's own requirement, as it was installed with it.
     told = f"{sys.version.split()[0]} at {sys.executable}"
     try:
         accepted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
@@ -173,6 +174,7 @@ def _prefect(uri: str) -> Iterator[Finding]:
             )
             return
         named = note.api
+    # Any answer will do, even a refusal without a login: the question is whether a server is there.
     why = _why_silent(f"{named}/health")
     if why:
         yield Finding(
@@ -187,6 +189,7 @@ def _prefect(uri: str) -> Iterator[Finding]:
 
 def _study(config: Any) -> Iterator[Finding]:
     """Checks what a study uses outside the store: its raw data and its cluster."""
+    # Listed, not read: a missing or an empty folder shows at once.
     root = config.data_root
     if root is not None:
         from infra.store.raw_path import raw_path

@@ -282,6 +282,8 @@ class _Builder:
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
         train = {role: datasets[role] for role in texts if role not in held_out}
+        # A tokenizer that is given is read instead of the texts; a codec that is given is read
+        # beside them.
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
         steps = {
             "tokenizer": self._add(
@@ -486,6 +488,7 @@ class _Builder:
             for view in (self.config.resolutions if reported else ())
             for name in mixture_of(view)
         }
+        # Every input goes to one step; it is partial, so that a table comes out of what was made.
         return self._add(
             "results",
             f"results {self.config.name}",
@@ -503,6 +506,7 @@ def _evaluations(
     config: StudyConfig, trained: str, method: Method
 ) -> list[tuple[str, EvaluateSpec]]:
     """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones."""
+    #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
     return [
         (
             row,

@@ -47,6 +47,7 @@ def status(store: Store) -> Iterator[str]:
 
 def _run(store: Store, pin: LeaseView) -> Iterator[str]:
     yield f"  {_name(store, pin)}: {_holder(pin)}"
+    # Pins are in the store, for all machines; a journal is on the disk of its own.
     record = _journal(store, pin)
     if record is None:
         yield "    its steps are shown only on the machine that runs it"

@@ -519,7 +519,7 @@ def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method,
             f"compare must name methods of the sweep, {', '.join(config.methods)}, got "
             f"{', '.join(unknown)}."
         )
-    # Without names, the study's last method is the new one.
+    # Without names: the study's last method with each of the others.
     chosen: Sequence[Method] = compare or (config.methods[-1], *config.methods[:-1])
     first, *others = chosen
     pairs: list[tuple[Method, Method]] = [

@@ -93,10 +93,10 @@ class SweepLimits:
         local_now = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
         start, end = (datetime.time.fromisoformat(text) for text in (self.start, self.end))
         time = local_now.time().replace(tzinfo=None)
+        # A window with end < start spans midnight: from `start` on, or before `end`.
+        #
         #   from 08:00 to 20:00         8 ████████ 20
         #   from 20:00 to 08:00    ████ 8          20 ████    after 20:00 it closes on the next day
-        #
-        # A window with end < start spans midnight: from `start` on, or before `end`.
         is_open = start <= time < end if start < end else time >= start or time < end
         if not is_open:
             return now

@@ -43,6 +43,8 @@ def look_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> N
     """Settles every run that was killed, on this machine or elsewhere; never returns."""
     watching = Watch(store)
     while True:
+        # Asked before the look, which settles such runs: those that were being cancelled, and now
+        # are, may have left jobs behind.
         cancelling = published(_in_state, StateType.CANCELLING) or {}
         published(settle_ended, store.state)  # First: a journal says more than an expired lease.
         for line in published(watching.look) or []:

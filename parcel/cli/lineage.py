@@ -42,6 +42,7 @@ def lineage_trace(
 
     opened = open_store(store)
     what = named(opened, f"{run}/{cell}" if cell else run)
+    # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
         from flows.lineage.sample import sightings
 

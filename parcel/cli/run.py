@@ -90,6 +90,8 @@ def _command(until: Any) -> Callable[..., None]:
         profile: ProfileOption = None,
         store: StoreOption = DEFAULT_STORE,
     ) -> None:
+        # The commands differ in `until` alone; an option that is a key of the config becomes an
+        # override.
         words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
         _study(words, store, until, explain, rebuild, approve, failed)
 
