@@ -96,6 +96,7 @@ def own_benchmark(
     name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
 ) -> Benchmark:
     """Returns the entry, as the registry would have it, of a user's own benchmark."""
+    # In the registry's own form, so that rows, recipes and metrics are found in one way.
     splits = splits or ("val",)
     return Benchmark(
         name=name,

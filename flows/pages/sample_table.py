@@ -25,6 +25,7 @@ def sample_table(cards: Iterable[Card]) -> Iterator[str]:
 
     The table is HTML without empty lines, so that Markdown does not interpret the texts in it.
     """
+    # A row per item: picture, prompt and answers, then what each column's seeds answered.
     rows = [
         f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
         f"{_cut(', '.join(card.answers[:4]))}</td>"

@@ -246,6 +246,7 @@ def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[st
         for step in datasets
         if (artifact := explanation.steps[step].artifact) and _is_there(explanation, step)
     ]
+    #   data: 3 of 5 datasets are prepared, 41,200 records in 0.4 hours of a machine
     progress = f"data: {len(artifacts)} of {len(datasets)} datasets are prepared"
     if not artifacts:
         yield progress

@@ -102,6 +102,7 @@ def _row_cells(row: RawFileCheck, looked: bool) -> tuple[str, ...]:
 
 def _row_notes(row: RawFileCheck, looked: bool) -> list[str]:
     """Returns a line per file that is needed or missing, and one if the row is unreadable."""
+    # One list under two words: what is missing, or, where nothing was looked for, what is needed.
     missing = [file.path for file in row.files if not file.found]
     word = "missing" if looked else "needs"
     notes = [f"{word} {path} (published at {row.publisher})" for path in missing]

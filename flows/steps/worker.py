@@ -249,6 +249,8 @@ def _begin(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
 ) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
+    # The attempt writes into a folder of its own and becomes the artifact at its commit; scratch is
+    # what the next attempt may resume from.
     attempt = Attempt(store, recipe)
     work = StepContext(
         recipe,

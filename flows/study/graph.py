@@ -340,6 +340,7 @@ class _Builder:
             init: Mapping[str, Step],
         ) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
+            # Names say only what differs within the study: with one pretraining there is no number.
             suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
             return self._add(
                 "checkpoint",

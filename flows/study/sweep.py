@@ -269,6 +269,8 @@ class SweepRun:
                 if _is_settled(decisions):
                     break
             return f"nothing to run: {'; '.join(map(_describe_decision, decisions.items()))}"
+        # Three reasons in one line: every cell is there, no seed may be added, some cells were
+        # given up.
         config, _, failed = self._next()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
@@ -404,6 +406,7 @@ def describe_sweep(
     # Cells are what a person asked for, nodes what will run: one transfer makes several cells.
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
     to_make = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
+    # Failures are said apart: those to be tried again, and those that are no longer tried.
     if again := sum(0 < count < MAX_TRIES and _scores(node) for node, count in failed.items()):
         yield f"{again} transfers failed before and are tried again"
     if abandoned := _describe_abandoned(failed):

@@ -65,6 +65,7 @@ def make_piece(
     """Answers a piece of one split, at several budgets of one checkpoint."""
     from model.eval.run import answer
 
+    # As `make_together`, but for some of the items: a piece has the answers, and no score yet.
     first = works[0]
     answered = yield from answer(
         first.places["checkpoint"],
