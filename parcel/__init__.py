@@ -82,6 +82,7 @@ def run(
     from flows.study.start import start_study
     from infra.errors import ConfigError
 
+    # Overrides are part of loading a study: one that is loaded is checked already.
     if config is None or isinstance(config, str | Path):
         config = load(config, store=store, **overrides)
     elif overrides:
@@ -132,6 +133,7 @@ def sweep(
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
 
+    # Plain values become the same types that the command and the form fill in.
     asked = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
     opened, words = open_store(_uri(store)), _words(overrides or {})
     firing = sweep_of_form(study, opened, words, asked[0])  # Refuses before anything has started.

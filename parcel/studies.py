@@ -25,6 +25,7 @@ def study_named(path: str | None, overrides: Sequence[str], store: str) -> "Stud
     """
     from flows.config.load import load, overridden
 
+    # "small.yaml" is a file; "small", which has no suffix, is the name of a study that ran.
     if path is None or Path(path).suffix:
         return load(path, overrides)
     from flows.lineage.open_store import open_store

@@ -96,6 +96,7 @@ def own_benchmark(
     name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
 ) -> Benchmark:
     """Returns the entry, as the registry would have it, of a user's own benchmark."""
+    # In the registry's own form, so that rows, recipes and metrics are found in one way.
     splits = splits or ("val",)
     return Benchmark(
         name=name,
@@ -139,6 +140,8 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
 
 def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
     """Returns a benchmark's rows of the results."""
+    #   one split scored        chartqa
+    #   several                 refcoco:refcocog_val, …
     main = {row.splits: row.suite == "main" for row in benchmark_of(name, transfer).rows}
     splits = transfer.eval_splits or tuple(main)
     return tuple(
@@ -162,6 +165,8 @@ def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str,
 
     The folder is "" where the usual one is taken.
     """
+    # The parent's settings where the study has it, too; else the split that this benchmark states,
+    # in the usual folder.
     trained = trained_on(name)
     parent_transfer = transfers.get(trained)
     split = (parent_transfer or transfers[name]).train_split
@@ -175,6 +180,7 @@ def check_transfer(name: str, transfer: TransferConfig) -> None:
     Raises:
       ValueError: naming the benchmark and the cure.
     """
+    # A published benchmark has its reader and its prompt; a user's own has to say them.
     if name in BENCHMARKS:
         _check_published(name, transfer)
     else:
@@ -197,6 +203,7 @@ def _check_published(name: str, transfer: TransferConfig) -> None:
                 f"transfers.{name}.{field} must be left out, got {value!r}: {name} is a published "
                 f"benchmark, which has its own; a benchmark of yours needs another name."
             )
+    # Both the benchmark and, for a zero-shot one, the parent that its checkpoints learn from.
     if missing := {name, trained_on(name)} - set(SOURCES):
         raise ValueError(
             f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "

@@ -109,6 +109,8 @@ class ComputeConfig:
         processes, cpus, gpus = (
             getattr(self, f"{name}_per_{what}") for name in ("processes", "cpus", "gpus")
         )
+        # On one machine, processes share what the step has, in equal parts; a launcher gives each
+        # its own.
         if not self.launcher and (cpus % processes or gpus % processes):
             raise ValueError(
                 f"processes_per_{what} must divide cpus_per_{what}={cpus} and "

@@ -49,6 +49,7 @@ def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfi
     Raises:
       ValueError: naming the split and the cure.
     """
+    # Every pair: a watched loss on records that are trained on would fall for the wrong reason.
     for i, source in enumerate(watched):
         other = get(corpus_named(f"watch.sources.{i}.reader", source.reader))
         for j, trained in enumerate(sources):

@@ -105,6 +105,11 @@ def raw_files(store: Store) -> RawDigestCache:
 
 
 def _check_data_root(config: StudyConfig) -> None:
+    # Two cases. With a root, its folders must be there. Without one, a corpus is drawn, which has
+    # the folders of some sources only:
+    #
+    #   data_root=~/data, source web             ~/data/web must exist
+    #   no data_root, a transfer to docvqa       refused: nothing is drawn for it
     if config.data_root is not None:
         _check_exists(config.data_root)
         root = raw_path(config.data_root)
@@ -115,6 +120,7 @@ def _check_data_root(config: StudyConfig) -> None:
                 f"leave out what reads them."
             )
         return
+    # Only of corpora that the config draws anything of: `num_web: 0` draws none.
     drawn_folders = {
         Path(folder).parts[0]
         for corpus, folder in FOLDERS.items()
@@ -131,6 +137,8 @@ def _check_data_root(config: StudyConfig) -> None:
 def folders_of(config: StudyConfig) -> set[str]:
     """Returns the folders below the data root that a study reads."""
     read: set[str] = set()
+    # Of a benchmark both folders: that of its rows, and that of the split it is trained on, which
+    # is its parent's for a zero-shot one.
     for view in config.resolutions:
         read |= {
             source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder

@@ -65,6 +65,8 @@ def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: s
     Raises:
       ConfigError: as `load`.
     """
+    # Overrides, then paths, then dropped benchmarks, then the types: each step needs the ones
+    # before it, and only the last one knows what a key may hold.
     changed = copy.deepcopy(dict(values))
     for override in overrides:
         _apply(changed, override)
@@ -158,6 +160,10 @@ def _without_dropped(
 
 def _anchor(values: dict[str, Any], folder: Path) -> None:
     """Makes references to users' code files absolute; relative ones start at `folder`."""
+    # Everything that may name a file of code, wherever it stands. Values are not checked yet, so a
+    # key may hold anything: what is of another type is left for the check, which says it better.
+    #
+    #   in /home/me/study.yaml:   methods: [./mine.py:Ripple]   ─▶   /home/me/mine.py:Ripple
     if isinstance(values.get("stage2"), dict):
         _anchor(values["stage2"], folder)
     if isinstance(methods := values.get("methods"), list):

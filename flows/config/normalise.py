@@ -197,6 +197,12 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
                 files[names[method]] = str(file[0])
         return names[method]
 
+    # First everything that must not be a user's class, then everything that may be one: from here
+    # on a name is resolved once, wherever and however often the config has it.
+    #
+    #   methods: [parcel, ./mine.py:Ripple]       methods: [parcel, "mine:Ripple"]
+    #   connectors: {./mine.py:Ripple: {…}}       connectors: {"mine:Ripple": {…}}
+    #                                             connector_files: {"mine:Ripple": /home/…/mine.py}
     _check_kind("model.connector", stated.get("model", {}).get("connector", {}))
     stage2 = stated.get("stage2")
     for method, connector in stated.get("connectors", {}).items():
@@ -208,6 +214,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
         return {named(field, method): setting for method, setting in settings.items()}
 
     values = stated.copy()
+    # Only what is stated: a key that is not there keeps its default, which names ours.
     if "methods" in stated:
         methods = enumerate(stated["methods"])
         values["methods"] = tuple(named(f"methods.{i}", method) for i, method in methods)
@@ -221,6 +228,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
         if "of" in variant:
             of = named(f"variants.{name}.of", variant["of"])
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
+    # Stage 2 has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
         stage2 = values["stage2"] = stage2.copy()
         if "connectors" in stage2:
@@ -258,6 +266,7 @@ def _merged(base: Any, changes: Any) -> Any:
     """Returns mapping `changes` merged into `base`, recursively; other values replace the base."""
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         return changes
+    #   base {a: 1, b: {c: 2, d: 3}}, changes {b: {c: 4}}   ─▶   {a: 1, b: {c: 4, d: 3}}
     merged = {**base, **{key: _merged(base.get(key), value) for key, value in changes.items()}}
     if "total_steps" in changes and "epochs" not in changes:
         merged.pop("epochs", None)  # `epochs` would take precedence over `total_steps`.
@@ -309,6 +318,7 @@ def _with_recipe(
     benchmark = BENCHMARKS.get(name) or own_benchmark(name)
     train = transfer.get("train") or {}
     recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), px)
+    # Two recipes for one training: the parent's counts, so a different one here would be ignored.
     if train and transfers.get(benchmark.parent) is not None and not _is_recipe(train, recipe):
         message = (
             f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state its "

@@ -24,13 +24,17 @@ def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
     Raises:
       ConfigError: if the class is not found, or this process has loaded another version of it.
     """
+    # The kind is read as plain text first: reading the config as such would import the class.
     kind = json.loads((folder / CONFIG).read_text())["connector"]["kind"]
     if kind not in KINDS:
+        # An artifact brings the code that made it; a folder has to find it on Python's path.
         if artifact and not Path(artifact).is_dir():
             opened = Store(store)
             if source := opened.resolve(artifact).manifest.source:
                 tree = opened.open_source(source)
                 install_user_code(tree)
+                # Python keeps the first module of a name, so another version cannot be loaded
+                # beside it.
                 if not is_taken(tree):
                     raise ConfigError(
                         f"checkpoint {artifact} was made with another version of {kind} than a "

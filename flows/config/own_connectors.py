@@ -11,6 +11,7 @@ def check_own_connectors(config: StudyConfig) -> None:
     Raises:
       ConfigError: if one breaks a rule that `model.connector.contract` checks without compiling.
     """
+    # Variants of one connector are checked once.
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
     if not (user_connectors := [connector for connector in connectors if connector not in KINDS]):
         return

@@ -98,6 +98,7 @@ def offered_connectors() -> list[str]:
 def _function(
     field: str, reference: str, group: str, known: Iterable[str], what: str = "function"
 ) -> str:
+    # Three ways to name code; what is none of them is most likely a misspelt name of the registry.
     points = entry_points(group)
     if (
         reference not in points
@@ -108,6 +109,7 @@ def _function(
             f"{field} must be one of {', '.join([*known, *points])}, or a {what.lower()} as "
             f"file.py:{what} or module:{what}, got {reference!r}."
         )
+    # An entry point was installed by whoever runs this process, so a form may name it.
     if reference not in points and reference not in points.values():
         check_function(field, reference)
     try:

@@ -48,6 +48,8 @@ def check_commands(config: Any) -> None:
     Raises:
       ConfigError: if it names a Beam runner, or the command of a launcher.
     """
+    # Whoever may fill in a form could otherwise run any program here: through a launcher's command,
+    # or through the options of a Beam runner, which may name one, too.
     launcher = config.compute.launcher
     if launcher is not None and launcher.partition(" ")[0] != "ray":
         raise ConfigError(
@@ -55,6 +57,7 @@ def check_commands(config: Any) -> None:
             f"{launcher!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any command."
         )
     default = PrepareConfig()
+    # Compared with the defaults, wherever a config holds these settings, so no place is missed.
     for where, prepare in _prepares(config):
         for name in ("runner", "runner_options"):
             value, own = getattr(prepare, name), getattr(default, name)

@@ -313,6 +313,7 @@ class StudyConfig:
         )
 
     def _check_variants(self) -> None:
+        # A name means one thing: a connector, or a variant of one.
         for name, variant in self.variants.items():
             if name in KINDS:
                 raise ValueError(

@@ -82,6 +82,8 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
       licence: licence as the Hub spells it; "" if not stated.
       dtype: dtype of the released tensors.
     """
+    # The metadata come first in the file, between two lines of dashes, and need the scores. Each
+    # part below is a section; without an origin the card ends with how to load it.
     scored = (
         sorted(
             _benchmark_scores(origin),
@@ -113,6 +115,7 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
     if origin is None:
         lines += ["", "## Origin", _NO_ORIGIN]
         return "\n".join(lines) + "\n"
+    # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
     lines += ["", "## Recipe", *_recipe_lines(stages)]
     lines += ["", "## Scores", *_score_lines(scored, origin.cells)]
@@ -132,6 +135,11 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
     if not scored:
         return metadata
     benchmarks = dict.fromkeys(entry.benchmark for entry in scored)
+    # As the Hub reads it: a benchmark is a dataset, with a metric for each budget.
+    #
+    #   - dataset: {name: "chartqa:test_human"}
+    #     metrics:
+    #       - {name: relaxed_accuracy at 64 soft tokens, value: 41.2, args: {budget: 64}}
     results = [
         {
             "task": {"type": "image-text-to-text"},
@@ -153,6 +161,7 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
 
 
 def _model_lines(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
+    # A long list of even numbers is said as a range: nobody reads 128 of them.
     served = supported_budgets(cfg)
     first, last = min(served), max(served)
     even = len(served) > 6 and served == tuple(range(first, last + 1, 2))
@@ -173,6 +182,7 @@ def _middle_budget(cfg: ModelConfig) -> int:
 
 
 def _training_history(origin: Origin) -> list[Artifact]:
+    # Each artifact once, however many paths lead to it.
     visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
@@ -182,6 +192,11 @@ def _training_data(origin: Origin) -> list[Artifact]:
 
     Datasets that were only watched, probed or screened against are left out.
     """
+    # Down the history, except through roles that taught the checkpoint nothing:
+    #
+    #   data/0, tokenizer, init      followed
+    #   watched/0, probe/train       only looked at
+    #   of a screening: dataset      followed; what it was compared with is not
     artifacts, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.snapshot()
     while waiting:
@@ -212,6 +227,7 @@ def _benchmark_scores(origin: Origin) -> Iterator[_BenchmarkScore]:
             budget=manifest.config["budget"],
             metric=metrics["metric"],
             num=metrics["num"],
+            # One training, so the interval is over the items alone.
             score=estimate([Paired.of([metrics["score"]], [items])], [0]),
         )
 
@@ -225,6 +241,8 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
     yield ""
     yield "| dataset | records | rejected | artifact | sha256 |"
     yield "|---|---|---|---|---|"
+    # Both a dataset and its screened version are in the history. Only the second was learned from,
+    # so it has the line, with what the screening removed as its rejects.
     screened = [a.manifest for a in data if a.manifest.kind == "screened"]
     before = {manifest.inputs["dataset"].key for manifest in screened}
     for artifact in data:
@@ -263,6 +281,8 @@ def _score_lines(scored: Sequence[_BenchmarkScore], cells: Sequence[Cell]) -> It
     yield ""
     yield "| benchmark | budget | metric | score | 95 % interval | items |"
     yield "|---|---|---|---|---|---|"
+    # Two tables, which answer two questions: how good is this checkpoint, and how good is its
+    # method when trained again with other seeds?
     for entry in scored:
         interval = _interval_text(entry.score.low, entry.score.high)
         yield (
@@ -288,6 +308,10 @@ def _interval_text(low: float | None, high: float | None) -> str:
 
 
 def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
+    # Per screened dataset, with what it was compared, and what was found:
+    #
+    #   - screen web was compared with chartqa:val/eval: records 900, removed 2.
+    #       - 2 of its records showed a picture of chartqa:val/eval: removed
     screened = [artifact for artifact in data if artifact.manifest.kind == "screened"]
     if not screened:
         yield "No training data was screened for pictures of the evaluation splits."
@@ -306,6 +330,7 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
                 yield f"    - {number} of its records showed a picture of {dataset}: removed"
             else:
                 yield f"    - {number} of its records show a picture of {dataset}"
+    # Said of every other dataset, so that silence never reads as "clean".
     done = {a.key for a in screened} | {a.manifest.inputs["dataset"].key for a in screened}
     others = [artifact.manifest.name for artifact in data if artifact.key not in done]
     if others:
@@ -323,6 +348,8 @@ def _replay_lines(origin: Origin) -> Iterator[str]:
     yield f"parcel lineage replay {manifest.key}"
     yield f"parcel lineage replay {manifest.key} --from raw"
     yield "```"
+    # What the bytes depend on, as it was recorded; a gap is named, since a reader would otherwise
+    # take it for "nothing special".
     environment = manifest.environment
     hardware, git = environment.get("hardware", {}), environment.get("git") or {}
     packages = environment.get("packages", {})

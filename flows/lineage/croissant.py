@@ -82,6 +82,8 @@ def croissant(artifact: Artifact) -> str:
     # and a part's records are a RecordSet that reads from its FileSet.
     #
     #     RecordSet train -> FileSet train -> FileObject of each shard
+    #
+    # Addresses are those of the store, with digests, so that a loader can fetch and check them.
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -124,6 +126,7 @@ def croissant(artifact: Artifact) -> str:
 
 
 def _record_set(part: str) -> dict[str, Any]:
+    # The fields are those of `tf.train.Example`: every part has the same ones, under its own ids.
     return {
         "@type": "cr:RecordSet",
         "@id": f"{part}/records",

@@ -44,6 +44,7 @@ def check_what(
             "--benchmarks."
         )
     try:
+        # Raw data with `source`, else a prepared dataset: both end as the same counts.
         if source is not None:
             reader = corpus_named("--source", source)
             named = parse_features(features)

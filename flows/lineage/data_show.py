@@ -23,6 +23,7 @@ def show(
     Raises:
       ConfigError: if there is no such dataset or part, or `out` cannot be written.
     """
+    # The ending is checked before a dataset is looked for, since it costs nothing.
     suffix = out.suffix.lower()
     if suffix not in (".html", ".png"):
         raise ConfigError(f"--out must end in .html or .png, got {out}.")
@@ -32,6 +33,7 @@ def show(
     except KeyError as error:
         raise ConfigError(f"--{error.args[0]}") from None
     try:
+        # Only one of the two writers is imported.
         if suffix == ".html":
             from pipelines.sheet.html import to_html
 

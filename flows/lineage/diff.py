@@ -196,6 +196,7 @@ class _Walk:
         if was.kind != now.kind:
             yield Difference(sort="step", what="kind of step", was=was.name, now=now.name)
             return
+        # Given files are compared path by path; their config would only say that some file differs.
         if was.kind in _GIVEN and was.content != now.content:
             yield from _unequal("data", *map(_noted, self._stores, (was, now)))
         if was.seed != now.seed:
@@ -218,6 +219,7 @@ class _Walk:
                 now=now.code[:_SHORT],
             )
             return
+        # Hundreds of steps ran the same pair of source trees; unpacking two of them takes a while.
         key = was.source, now.source, was.kind, was.code, now.code
         if key not in self._patches:
             trees = [
@@ -228,6 +230,7 @@ class _Walk:
         yield from self._patches[key]
 
     def _add(self, difference: Difference, step: str, *, has_effect: bool) -> None:
+        # The same difference in forty transfers is one line that names the first two.
         key = difference.sort, difference.what, repr(difference.was), repr(difference.now)
         known = self._found.get(key, dataclasses.replace(difference, has_effect=has_effect))
         steps = dict.fromkeys((*known.steps, step))
@@ -273,6 +276,8 @@ def _noted(store: Store, manifest: Manifest) -> dict[str, str]:
 
 def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Difference]:
     """Yields a difference for each module of a step that two source trees have differently."""
+    # A module counts if either tree's step reaches it, and only if its digest differs: comments do
+    # not count, since digests are of syntax trees.
     old, new = trees
     reached = [code_of(m.kind, m.config, tree) for m, tree in zip((was, now), trees, strict=True)]
     for module in sorted(reached[0] | reached[1]):
@@ -282,6 +287,7 @@ def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Di
             tree.text(module).decode(errors="replace").splitlines() if module in tree else []
             for tree in trees
         ]
+        # The functions that differ; a change of the module as a whole has no name of its own.
         names = [
             name.removeprefix(f"{module}.")
             for name in changes(old, new, [module])

@@ -19,6 +19,7 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
       form: "openlineage" gives the two events of every step, one line each, oldest step first;
         "croissant" gives a description of each prepared dataset.
     """
+    # What several of the named artifacts rest on is met, and exported, once.
     view, seen = store.snapshot(), set[str]()
     met = [
         visit.artifact
@@ -29,6 +30,7 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
     if form == "openlineage":
         from flows.lineage.open_lineage import events
 
+        # Oldest first: whoever reads the events meets a step after those that it was made from.
         for artifact in sorted(met, key=lambda artifact: artifact.manifest.started):
             yield f"{artifact.key}.jsonl", "\n".join(events(view, artifact))
         return

@@ -49,6 +49,9 @@ def named(store: Store, name: str) -> Named:
 
 def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
     inputs = results.manifest.inputs
+    #   role of an input                        named by
+    #   chartqa:test_human/parcel/64/48213      …/64: all seeds of the cell, …/64/48213: this one
+    #   chance/chartqa:test_human               nothing: it is no cell
     keyed = {key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))}
     wanted = {key: artifact for key, artifact in keyed.items() if cell in (key.cell, str(key))}
     if not wanted:

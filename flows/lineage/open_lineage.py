@@ -54,6 +54,7 @@ def events(store: Store, artifact: Artifact) -> Iterator[str]:
     manifest = artifact.manifest
     began = datetime.datetime.fromisoformat(manifest.started)
     ended = began + datetime.timedelta(seconds=manifest.seconds)
+    # An end is the start and its output: a step that is still running has made nothing yet.
     for state, at in ((RunState.START, began), (RunState.COMPLETE, ended)):
         event = RunEvent(
             eventTime=at.isoformat(),

@@ -31,6 +31,7 @@ def find_checkpoint(name: str, store: str) -> Path:
             f"checkpoint must be a folder, or an artifact of the store, got {name}: no such folder,"
             f" and no store at {store}."
         )
+    # A checkpoint that was never finished has no digest.
     missing = [file for file in (CONFIG, DIGEST) if not (folder / file).is_file()]
     if missing:
         raise ConfigError(
@@ -93,6 +94,7 @@ def predict(
     Raises:
       ConfigError: if an argument is wrong; in one line.
     """
+    # Loading, reading and answering are timed apart: only the last depends on the budget.
     started = time.monotonic()
     folder = find_checkpoint(checkpoint, store)
     try:
@@ -104,6 +106,7 @@ def predict(
         answer = predictor.answer(
             images, prompt, budget=budget, max_tokens=max_tokens, decoding=how
         )
+    # A ConfigError is a ValueError, too, and names its own cure already.
     except ConfigError:
         raise
     except ValueError as error:
@@ -133,6 +136,7 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -
     """
     if len(paths) != 1:
         raise ConfigError(f"draw needs one image, got {len(paths)}.")
+    # The same bounds as in preparation, so that a bomb of an image is refused here, too.
     bounds = ImageSpec()
     try:
         data = Path(paths[0]).read_bytes()

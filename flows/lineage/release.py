@@ -39,6 +39,8 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
     """
     folder = Path(name)
     origin = None if (folder / CONFIG).is_file() else _origin(open_store(store), name)
+    # Weights, card and descriptions go to a temporary folder, which becomes `out` only at the end:
+    # a release without its card never looks finished.
     try:
         with whole(out) as target:
             target.mkdir()
@@ -47,6 +49,7 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
             text = card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")
             described = 0
+            # A checkpoint in a folder has no lineage, so there are no datasets to describe.
             if origin is not None:
                 roots = Named(name=name, artifacts=(origin.checkpoint, *origin.predictions))
                 (target / CROISSANT).mkdir()
@@ -68,6 +71,7 @@ def _origin(store: Store, name: str) -> Origin:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
     what = named(store, name)
+    # A cell stands for predictions, one per seed: each names its checkpoint.
     keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
     if len(keys) > 1:
         raise ConfigError(

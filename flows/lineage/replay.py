@@ -102,6 +102,8 @@ class Replayed:
 
     def line(self) -> str:
         """Returns the outcome as a line of text."""
+        # From the best outcome to the worst: the same bytes; the same contents, and another log;
+        # other contents, for which a machine that differs is the likely reason and is named.
         took = f"in {self.now.seconds:.1f} s, {self.was.seconds:.1f} s then"
         head = f"{self.was.name} {self.was.key}, made again on {_machine_name(self.now)} {took}:"
         if self.was.files == self.now.files:

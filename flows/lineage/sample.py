@@ -100,6 +100,11 @@ class Sightings:
 
     def lines(self) -> Iterator[str]:
         """Yields the lines that are printed."""
+        # From the file, over the trainings, to the table:
+        #
+        #   web/17 is record 3 of train in prepare web dataset-9c… ← a.jpg sha256:5f1c…
+        #   seen by stage1 vanilla checkpoint-59… 2 times in 900 steps: 17, 561
+        #   4 of 24 cells are trained on it: …
         for place in self.places:
             yield (
                 f"{place.id} is record {place.position} of {place.part} in {place.dataset.name} "
@@ -195,6 +200,8 @@ class _Search:
 
     def sight(self, training: Manifest) -> Sight | None:
         """Returns the steps at which a training saw the sample; None if it never did."""
+        # In the order of their roles: the loader reads them in that order, and its draws depend on
+        # it.
         data = tuple(e.key for r, e in sorted(training.inputs.items()) if r.startswith("data/"))
         if not any(map(self.places, data)):
             return None
@@ -214,7 +221,13 @@ class _Search:
         manifest = self._store.get_cached(key).manifest
         if manifest.kind in _DATASETS:
             return frozenset()
+        # An artifact inherits every way of its inputs, down to the datasets, which bring none:
+        #
+        #   dataset ─▶ tokenizer ─▶ stage1 ─▶ transfer ─▶ predictions
+        #              {tokenizer}  {tokenizer, checkpoint} …
         above = [self.ways(entry.key) for entry in manifest.inputs.values()]
+        # To read the dataset is enough for a tokenizer, not for a training, which may end before
+        # its order of examples comes to the sample.
         reads = any(self.places(e.key) for e in manifest.inputs.values())
         if manifest.kind == "checkpoint":
             reads = self.sight(manifest) is not None

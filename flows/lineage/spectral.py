@@ -50,6 +50,7 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
             parts = open_parts([data])
         except (OSError, ValueError) as error:
             raise ConfigError(f"--data must be a prepared dataset, got {data}: {error}") from None
+        # Twice evenly: records first, so that only few are read, then the images of these.
         places = [(part, i) for part in parts.values() for i in range(len(part))]
         records = (part[i] for part, i in spread_evenly(places, limit))
         for image in spread_evenly([image for record in records for image in record.images], limit):

@@ -69,6 +69,7 @@ def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
         rows = _dataset_rows(artifact)
     else:
         return
+    # Rows are read lazily: after the last one shown, the file is left.
     for i, row in enumerate(rows):
         if i == limit:
             yield "…"

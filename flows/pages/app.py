@@ -57,6 +57,7 @@ def pages_of(uri: str) -> Starlette:
         try:
             if page.kind == "style":
                 return Response(STYLE, media_type="text/css", headers=_HEADERS)
+            # Cached for ever by the browser: what a key names never changes.
             if page.kind in IMAGES:
                 data = site().picture(page)
                 return Response(data, media_type=mime_type(data), headers=_HEADERS | _FOR_EVER)

@@ -33,6 +33,7 @@ def curves_of(artifact: Artifact) -> Mapping[str, Curves]:
     A curve needs at least two logged values. A checkpoint whose files are gone has no pictures.
     """
     trained, watched = _rows(artifact, METRICS), _rows(artifact, WATCH)
+    # Picture by picture, curve by curve; a stage that was not watched has the first two only.
     found: dict[str, Curves] = {
         "loss": {"": [(row["step"], row["loss"]) for row in trained]},
         "gradient norm": {
@@ -73,6 +74,7 @@ def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:
 
 def thinned(points: Points) -> Points:
     """Returns at most `_POINTS` points, each the mean of a run of neighbours."""
+    # Rounded up: of 1,000 points three at a time make 334.
     each = -(-len(points) // _POINTS)
     groups = [points[start : start + each] for start in range(0, len(points), each or 1)]
     return [
@@ -90,6 +92,13 @@ def curves_png(what: str, curves: Curves) -> bytes:
 
 def _drawn(what: str, curves: Curves) -> Image.Image:
     """Returns a picture of curves, labelled with the ranges of steps and values."""
+    #   loss                        16 tokens   64 tokens
+    #   2.1 ┤──────────────────────────────────────────────
+    #   1.4 ┤──────────────────────────────────────────────
+    #   0.7 ┤──────────────────────────────────────────────
+    #       step 0                                 step 900
+    #
+    # All curves share both ranges. A range of one value counts as 1, so that nothing divides by 0.
     steps, values = zip(*(point for points in curves.values() for point in points), strict=True)
     (first, last), (low, high) = (min(steps), max(steps)), (min(values), max(values))
     span, length = (high - low) or 1.0, (last - first) or 1.0
@@ -101,6 +110,7 @@ def _drawn(what: str, curves: Curves) -> Image.Image:
     def at(x: float, y: float) -> tuple[float, float]:
         return x * _FINE, y * _FINE
 
+    # The frame first, so that curves lie on top. y grows downwards: values count up from `bottom`.
     for value in (low, (low + high) / 2, high):
         y = bottom - (value - low) / span * (bottom - _TOP)
         draw.line([at(_LEFT, y), at(right, y)], fill=_PALE, width=_FINE)
@@ -108,6 +118,7 @@ def _drawn(what: str, curves: Curves) -> Image.Image:
     for step, x, anchor in ((first, _LEFT, "la"), (last, right, "ra")):
         draw.text(at(x, bottom + 8), f"step {step:.0f}", fill=_INK, font=font, anchor=anchor)
     draw.text(at(_LEFT, 4), what, fill=_INK, font=font, anchor="la")
+    # Names are set from the right edge to the left, the last first, so they read in order.
     place = float(right)
     for number, (name, points) in reversed(list(enumerate(curves.items()))):
         color = COLORS[number % len(COLORS)]
@@ -121,4 +132,5 @@ def _drawn(what: str, curves: Curves) -> Image.Image:
             for step, value in points
         ]
         draw.line(line, fill=color, width=2 * _FINE, joint="curve")
+    # Drawn twice as large, then averaged down: that is what makes the lines smooth.
     return image.resize((_WIDTH, _HEIGHT), Image.Resampling.BOX)

@@ -31,8 +31,14 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
       ConfigError: if there is no such run.
       OSError: if the folder cannot be written.
     """
+    # The site is walked from its first page: rendering a page calls `link` for everything that it
+    # refers to, and `link` queues what is new. So exactly what can be reached is written:
+    #
+    #   index.html ─▶ cell ─▶ items ─▶ item ─▶ picture
+    #              └▶ plot    …
     study = study_of(store, run)
     first = Page("results", (study.run,))
+    # What this run's table was made from, and so what a page of it may lead to.
     lineage = {
         study.results.key,
         *(source.key for source, *_ in lineage_edges(store, study.results.key)),
@@ -44,6 +50,8 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
         """Returns the file of a page, and queues the page; None if it is not part of this run."""
         known = names.get(page)
         if known is None:
+            # A link out of this run, say to an artifact of another study, has no file: it is no
+            # link.
             of_run = page.parts[:1] == (study.run,) or page.kind == "style"
             if page.kind in _SERVED or not (of_run or page.parts[0] in lineage):
                 return None

@@ -71,6 +71,14 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
       store: the store of the history.
       artifacts: artifacts that the page is about; at least one.
     """
+    # From artifacts to boxes: many artifacts may share one. Only then arrows, columns and rows:
+    #
+    #   column 0       column 1            column 2
+    #   ┌────────┐     ┌──────────────┐     ┌────────────────┐
+    #   │ corpus │──┬─▶│ prepare coco │──┬─▶│ stage1 vanilla │    row 0
+    #   └────────┘  │  ├──────────────┤  │  └────────────────┘
+    #               └─▶│ prepare web  │──┘                        row 1
+    #                  └──────────────┘
     found = [edge for top in artifacts for edge in lineage_edges(store, top.key)]
     manifests = {top.key: top.manifest for top in artifacts}
     manifests |= {source.key: source for source, *_ in found}
@@ -82,6 +90,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     for key, label in box_of.items():
         members[label].append(key)
     tops = {top.key for top in artifacts}
+    # A column is filled from the top, by label, so the same history always looks the same.
     filled: dict[int, int] = collections.Counter()
     boxes: dict[str, Box] = {}
     for label in sorted(column, key=lambda one: (column[one], one)):
@@ -90,6 +99,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
         keys = members[label]
         boxes[label] = Box(
             label=label,
+            # A box of several artifacts leads nowhere: there is no one page to open.
             key=keys[0] if len(keys) == 1 else "",
             own=not tops.isdisjoint(keys),
             x=_MARGIN + column[label] * (_WIDTH + _GAP_X),
@@ -129,6 +139,7 @@ def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
                 waiting.append(product)
         return found
 
+    # An arrow a → c says nothing new where a → b → c is drawn.
     around = {box: reached(box) for box in [*after]}
     return {(source, product) for source, product in arrows if product not in around[source]}
 
@@ -173,6 +184,10 @@ class Uses:
     def of_all(self) -> Mapping[str, Mapping[str, str]]:
         """Returns the users, as `of` does, of every artifact that has any."""
         with self._looking:
+            # Only what changed since the last call is read. Keys are cheap to list, manifests are
+            # not; and a manifest names its inputs, so every new artifact is a user of its inputs:
+            #
+            #   checkpoint-1 reads dataset-7   ─▶   _by[dataset-7][checkpoint-1] = "stage1 vanilla"
             there = set(self._store.keys())
             if gone := self._seen - there:
                 for users in self._by.values():
@@ -187,6 +202,7 @@ class Uses:
                         continue  # gc removed it since `keys`.
                     for entry in manifest.inputs.values():
                         self._by[entry.key][product] = manifest.name
+                # Users are sorted again only where one came.
                 for source, users in self._by.items():
                     if not new.isdisjoint(users):
                         self._by[source] = dict(sorted(users.items(), key=lambda one: one[1]))

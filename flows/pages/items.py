@@ -43,6 +43,7 @@ class Answers:
 
     def spread(self, limit: int) -> Iterator[Mapping[str, Any]]:
         """Yields up to `limit` rows spread over the file; other rows are not read."""
+        # The same jumps, at even distances; `end` keeps a long row from being yielded twice.
         size, end = self._path.stat().st_size, 0
         with self._path.open("rb") as file:
             for number in range(limit):
@@ -56,6 +57,11 @@ class Answers:
     def row(self, item: str) -> Mapping[str, Any] | None:
         """Returns an item's row; None if there is none."""
         with self._path.open("rb") as file:
+            # Rows are lines of different lengths, so the bisection is over bytes: a jump lands
+            # somewhere in a row, and the next row that begins is compared.
+            #
+            #   {"id": "a1", …}⏎{"id": "b7", …}⏎{"id": "c2", …}⏎
+            #                          ↑ middle   ↑ compared
             first, end = 0, self._path.stat().st_size
             while first < end:  # The row, if any, begins at an offset in [first, end).
                 middle = (first + end) // 2
@@ -113,6 +119,7 @@ class Reader:
             items right in one column and wrong in the other, the largest difference first.
           find: text that an item's id must contain; "" takes all items.
         """
+        # Ids come from the first column; an item that the second one lacks counts as 0 there.
         scored = [self._means(column) for column in columns]
         wanted = find.casefold()
         found = [

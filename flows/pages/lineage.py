@@ -50,11 +50,15 @@ def page(
       users: key -> name of each artifact made from it; None if not known yet.
       cards: a few of its records, or of the answers that it led to.
     """
+    # From top to bottom: who made it, what was kept or rests on something kept, its history as a
+    # graph, the facts, curves, samples, and the tables that may be long: inputs, users, config.
     manifest = artifact.manifest
     maker = manifest.environment.get("prefect", {}).get("flow_run_id")
     run = f"[{maker[:8]}](/v2/runs/flow-run/{maker})" if maker else "outside Prefect"
     state = f"**Reused**; made by run {run}" if reused else f"Made by run {run}"
     git = manifest.environment.get("git", {})
+    # The rows of a table without titles; counts, such as records or a score, come as they are
+    # named.
     facts = {
         "key": f"`{manifest.key}`",
         "content": f"`{manifest.content}`",
@@ -73,10 +77,12 @@ def page(
         lines += [f"[Live page]({live}): its samples, its files, and everything made from it.", ""]
     lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
+    # Pictures are part of the text, as data URIs: Prefect stores a page as text alone.
     for what, curves in curves_of(artifact).items():
         data = base64.b64encode(curves_png(what, curves)).decode()
         lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
     lines += ["", *sample_table(cards), "## Made from", "", *_inputs_table(store, manifest)]
+    # Unknown is not the same as none: while the run goes on, users are still to come.
     if users is not None:
         lines += ["", "## Used by", "", *_users_list(users)]
     if len(manifest.attempts) > 1:
@@ -127,10 +133,16 @@ def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator
     The artifact's own box has a thick border. A box with an artifact that `parcel accept` kept has
     a dashed one.
     """
+    #   graph LR
+    #     n0["prepare web"]
+    #     n1["stage1 vanilla"]
+    #     n0 --> n1
+    #     style n1 stroke-width:4px
     found = lineage_edges(store, artifact.key)
     manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}
     box_of = {key: manifest.name for key, manifest in manifests.items()}
     if len(manifests) > _GRAPH_NODES:
+        # Too many boxes: "transfer m3 chartqa seed=1" and its like become one, "transfer x 24".
         sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
         sizes = collections.Counter(sorts.values())
         box_of = {
@@ -141,6 +153,7 @@ def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator
     yield "graph LR"
     for label, box in ids.items():
         yield f'  {box}["{label}"]'
+    # Between shared boxes many arrows are one, and one from a box to itself says nothing.
     arrows = {(ids[box_of[a.key]], ids[box_of[b.key]]) for a, _, b in found}
     for source, target in sorted(arrows):
         if source != target:

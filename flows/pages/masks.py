@@ -60,6 +60,7 @@ def mask_of(record: Record, number: int) -> Bool[np.ndarray, "H W"]:
 
 def veil_png(inside: Bool[np.ndarray, "H W"], number: int) -> bytes:
     """Returns a PNG of a mask in the color of object `number`, transparent outside the mask."""
+    # A palette of two colors with an opacity each: what is outside is clear, the mask tinted.
     image = Image.fromarray(inside.astype(np.uint8), "P")
     image.putpalette([0, 0, 0, *color_of(number)])
     png = io.BytesIO()

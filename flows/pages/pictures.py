@@ -35,6 +35,7 @@ class Records:
     def _find(self, key: str, record: str) -> Record | None:
         """Returns a record of a dataset by id; None if there is none, or its files are gone."""
         try:
+            # Lazily, part by part: the search ends in the first part that has the record.
             dataset = self._dataset(key)
             found = (
                 _in_part(dataset.parts[name], info, record)
@@ -50,6 +51,8 @@ class Records:
             parts = [part for _, part in sorted(self._dataset(key).parts.items()) if len(part)]
         except FileNotFoundError:
             return []
+        # What is left is shared out among the parts that are left, so that small parts pass on
+        # their share; within a part the records are spread evenly.
         found: list[Record] = []
         for number, part in enumerate(parts):
             share = min((limit - len(found)) // (len(parts) - number), len(part))
@@ -141,6 +144,12 @@ class Boxes:
           text: text of a record, or a model's answer.
           codec: key of that model's mask codec; without one its masks are not shown.
         """
+        # Two objects, of which the first has a mask that the model wrote:
+        #
+        #   <loc0100><loc0200><loc0500><loc0600><seg003>… cat ; <loc0300>… dog
+        #   [1 mask] cat ; [2] dog
+        #
+        # The same box in another text gets the same number, and so the same color on the picture.
         parts: list[str] = []
         end = 0
         for one in OBJECT.finditer(text):
@@ -148,6 +157,7 @@ class Boxes:
             number = self._numbers.setdefault(one[1], len(self._numbers) + 1)
             end = one.end()
             masked, color = bool(one[2]), number - 1
+            # A record names its own masks by a marker, in order; a model writes its masks as codes.
             if text.startswith(MASK_MARKER, end):
                 masked, end = True, end + len(MASK_MARKER)
                 veil = Veil(box=None, color=color, key=self._data, n=self._num_markers)
@@ -157,6 +167,7 @@ class Boxes:
                 codes = "-".join(map(str, numbers(one[2])))
                 self.veils[Veil(box=box, color=color, key=codec, codes=codes)] = None
             parts.append(f'<b class="box{(number - 1) % 5}">[{number}{" mask" * masked}]</b>')
+        # Codes that form no object, as a model may write them, are only said to be there.
         rest = _CODES.sub("[codes]", text[end:])
         parts.append(html.escape(rest))
         return Markup("".join(parts))

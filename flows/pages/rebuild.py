@@ -67,6 +67,8 @@ def publish_results(store: Store, name: str, key: str) -> None:
     _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
     context = FlowRunContext.get()
     run = str(context.flow_run.id) if context and context.flow_run else None
+    # One pass over the edges of the history gives both: what each artifact was made into, and what
+    # was there to be made from.
     uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
     found: dict[str, Manifest] = {}
     for source, _, product in lineage_edges(store, key):
@@ -75,6 +77,7 @@ def publish_results(store: Store, name: str, key: str) -> None:
     cards = Cards(store)
     for manifest in found.values():
         maker = manifest.environment.get("prefect", {}).get("flow_run_id")
+        # A re-used transfer has the page that its own run gave it; there may be hundreds.
         is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
         if manifest.kind in _SHOWN and (maker == run or not is_transfer):
             users = uses[manifest.key]
@@ -113,6 +116,8 @@ def _publish_table(store: Store, name: str, run: str, key: str) -> None:
     # From the JSON, not from the Markdown beside it: the links are made here, where it is known
     # which server shows the page.
     report = read_json((folder / "results.json").read_text(encoding="utf-8"))
+    # Two kinds of links: where this server has the store's own pages, a cell leads to its page;
+    # else to the page of each seed's predictions.
     head = f"[Lineage of this table]({page_link(key)})"
     if are_beside(store.uri):
         head = f"[Items, predictions and search]({address(Page('results', (run,)))}) · {head}"
@@ -141,6 +146,7 @@ def _newest(keys: Sequence[str]) -> Mapping[str, str]:
     """Returns key -> UI path of the artifact's newest page, or of its key if it has no page."""
     found = {key: page_link(key) for key in keys}
     with get_client(sync_client=True) as client:
+        # Many keys per request, as many as the server gives at once.
         for start in range(0, len(keys), _AT_ONCE):
             some = {page_key(key): key for key in keys[start : start + _AT_ONCE]}
             asked = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[*some]))

@@ -25,6 +25,7 @@ def sample_table(cards: Iterable[Card]) -> Iterator[str]:
 
     The table is HTML without empty lines, so that Markdown does not interpret the texts in it.
     """
+    # A row per item: picture, prompt and answers, then what each column's seeds answered.
     rows = [
         f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
         f"{_cut(', '.join(card.answers[:4]))}</td>"
@@ -45,6 +46,8 @@ def _picture(card: Card) -> str:
         return ""
     with Image.open(io.BytesIO(card.record.images[0])) as stored:
         image = stored.convert("RGB")
+    # Shrunk first: boxes are in thousandths of the picture, so they fit any size, and a frame that
+    # is painted on the small picture stays visible.
     image.thumbnail((_PX, _PX))
     width, height = (side / 1000 for side in image.size)
     for box in card.boxes:

@@ -76,6 +76,8 @@ class Site:
             "seen": (1, self._seen),
         }
 
+        # Templates write `link("cell", run, benchmark, method, budget)`, and whoever built the site
+        # decides what that is: an address of the server, a file of a folder, or no link.
         def address(kind: str, *parts: object, **query: object) -> str | None:
             chosen = tuple((name, str(value)) for name, value in query.items() if value)
             return link(Page(kind, tuple(map(str, parts)), chosen))
@@ -95,6 +97,8 @@ class Site:
         Raises:
           NoPageError: if there is no page of that kind, or its subject does not exist.
         """
+        # An address that nobody serves, a run that is not there and files that `gc` let go are all
+        # one thing to a reader, a page that does not exist: it says why, and nothing breaks.
         num_parts, values = self._pages.get(page.kind, (None, None))
         if values is None or len(page.parts) != num_parts:
             raise NoPageError(f"There is no page {'/'.join((page.kind, *page.parts))!r}.")
@@ -116,6 +120,13 @@ class Site:
         Raises:
           NoPageError: if the image does not exist.
         """
+        # The address alone says which picture it is:
+        #
+        #   plot of=loss           curves of a training, drawn now
+        #   plot of=results        the PNG of a results artifact
+        #   mask codes=3-17-…      a mask that a model wrote, decoded by its codec
+        #   mask id=… n=0          a record's mask
+        #   picture id=… n=0       a record's image, as it is stored
         try:
             (key,) = page.parts
             if page.kind == "plot" and (of := page.get("of")) not in ("", *_PLOTS):
@@ -139,6 +150,8 @@ class Site:
     def _studies(self, page: Page) -> Mapping[str, Any]:
         found = records(self._store)
         runs = sorted(found.items(), key=lambda one: one[1]["finished"], reverse=True)
+        # A search looks at keys alone, which are listed at once; only hits have their manifest
+        # read.
         sought = page.get("find").strip()
         known = self._store.keys() if sought else []
         keys = [key for key in known if sought in key][:50]
@@ -171,6 +184,8 @@ class Site:
         }
 
     def _items(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+        # What the address chose, checked first: one column, or two to compare, and which items to
+        # show.
         study = study_of(self._store, run)
         columns = study.columns(benchmark)
         if not columns:
@@ -185,6 +200,7 @@ class Site:
             )
         chosen = [column for column in (first, second) if column]
         found = self._cards.answers.items(chosen, show, page.get("find"))
+        # Only the items of this page get a card, which opens a record and its picture.
         number = max(int(page.get("page") or 1), 1)  # From 1.
         start = (number - 1) * self._page_size
         data = self._data_of(first)
@@ -209,6 +225,7 @@ class Site:
             "total": len(found),
             "start": start,
             "number": number,
+            # Rounded up; a list without items has one page, too.
             "last": max(-(-len(found) // self._page_size), 1),
             "is_right": is_right,
         }
@@ -218,6 +235,7 @@ class Site:
         item = page.get("id")
         columns = study.columns(benchmark).values()
         card = self._cards.of(self._data_of(next(iter(columns))), item) if columns else None
+        # Every column that answered this item, each with its mean over the seeds that did.
         for column in columns:
             answers = list(self._cards.answers.told(column, item))
             if card and answers:
@@ -230,6 +248,7 @@ class Site:
     def _artifact(self, page: Page, key: str) -> Mapping[str, Any]:
         artifact = self._store.get(key)
         users = self.uses.of(key)
+        # A table of results has thousands of inputs: only those that are listed are looked up.
         read = sorted(artifact.manifest.inputs.items())
         inputs = {
             role: (entry, self._store.get_cached(entry.key).manifest.name)

@@ -98,6 +98,7 @@ def study_of(store: Store, run: str) -> Study:
         record = read_run(store.files, run)
     except FileNotFoundError:
         record = None
+    # A full name is the name of a record; else it is a study's, whose newest run is meant.
     if record is None or not record["results"]:
         record = find_run(store, run)
     results = store.get_cached(record["results"])

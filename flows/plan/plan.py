@@ -124,6 +124,7 @@ class Plan:
 
     def as_json(self) -> dict[str, object]:
         """Returns the plan as plain values, in the format that `docs/howto/plan.md` describes."""
+        # Rows are the dataclasses as they are; sums over them are computed here.
         chip, hours = self.topology.chip, self.chip_hours
         return {
             "form": FORM,
@@ -165,6 +166,7 @@ def plan_of(
     Raises:
       ConfigError: if it names no chips, or a batch does not divide by them.
     """
+    # Pretrainings first: a method's transfers take their pace, seconds per FLOP, from them.
     topology = topology_of(config)
     planner = _Planner(config, topology, cache, every=every)
     pretrainings = [planner.pretraining(*stage, data.records) for stage in _pretrainings(config)]
@@ -227,6 +229,8 @@ class _Planner:
         if train.epochs is not None:
             unknown = "counts epochs: its steps are known once its data are prepared"
             steps = None
+        # The mean update, by the share that each shape has of the updates: a row of a plan is sums
+        # of it.
         shapes = self._timed(model, train)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
@@ -314,6 +318,9 @@ class _Planner:
         return (*timed, largest)
 
     def _compiled(self, model: ModelConfig, train: TrainConfig, shape: Shape) -> Shape:
+        # Without a compiler here the shape stays without times; with chips that have none, a
+        # formula answers. Either is noted, once for the whole plan: `notes` is a dict for that
+        # reason.
         chips = self._topology
         if chips.chip.has_compiler:
             try:
@@ -408,6 +415,8 @@ def _data_rows(plan: Plan) -> list[list[str]]:
 
 def _lines(plan: Plan) -> Iterator[str]:
     """Yields the lines below the tables."""
+    # From what is known to what is not: the sum, how to read it, then what does not fit, what could
+    # not be counted, data and storage, and how the estimates were made.
     chip = plan.topology.chip
     low, high = plan.chip_hours
     yield f"together {_range(low, high, 0)} chip-hours" + (
@@ -417,6 +426,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"as given on {plan.day}"
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
+    # Rows that lack a number for the same reason share a line.
     alike: dict[str, list[str]] = {}
     for row in plan.trainings:
         if row.unknown:
@@ -432,6 +442,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig]]:
+    # The order in which the graph trains them; Stage 1 is one for all methods.
     if config.stage1 is not None:
         yield "stage1", config, "vanilla", config.stage1
     for method in config.methods:
@@ -444,6 +455,9 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
 
 def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
     """Returns the shapes of a training, smallest first, with the share of updates of each."""
+    # Budgets are drawn with equal chances, and padded to a bucket: several may share a shape.
+    #
+    #   budgets 16 32 48 64, buckets of 32 and 64   ─▶   32 tokens: 1/2,   64 tokens: 1/2
     drawn = budgets.training_budgets(model, train.budgets)
     sizes = [budgets.bucket_of(model, budget).size for budget in drawn]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
@@ -492,6 +506,7 @@ def _not_counted(benchmarks: Sequence[str]) -> str:
 
 
 def _cells(row: Training, hbm_bytes: float) -> list[str]:
+    # A "!" says that a program does not fit; "?" that a number is not known, which 0 would not.
     memory = row.memory_bytes
     programs = [f"{len(row.shapes)} ({sum(s.compiled is None for s in row.shapes)} scaled)"]
     return [

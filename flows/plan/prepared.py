@@ -105,6 +105,7 @@ def prepared(
     Raises:
       ConfigError: if `count` is given and the graph cannot be built.
     """
+    # A plan is also asked for before the data are there: then it has trainings alone, and says so.
     try:
         graph = graph_of(config, known=raw_files(store))
     except ConfigError as error:
@@ -172,6 +173,8 @@ def _of_sample(step: Step, kept: SavedEstimate) -> ToPrepare:
 
 def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
     """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
+    # The same files, read in the same way, but prepared with other settings: how many inputs there
+    # are and how long they took is close to what this one will have and take.
     inputs_wanted, alike = _inputs_of(_plain(step.config)), []
     raw = explanation.steps[step.inputs["raw"]]
     content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
@@ -243,6 +246,7 @@ def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[st
         for step in datasets
         if (artifact := explanation.steps[step].artifact) and _is_there(explanation, step)
     ]
+    #   data: 3 of 5 datasets are prepared, 41,200 records in 0.4 hours of a machine
     progress = f"data: {len(artifacts)} of {len(datasets)} datasets are prepared"
     if not artifacts:
         yield progress

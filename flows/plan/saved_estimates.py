@@ -62,6 +62,7 @@ class Samples:
         self, step: Step, explanation: Explanation, count: int
     ) -> tuple[SavedEstimate | None, str]:
         """Measures and keeps a sample of a dataset; returns (sample, "") or (None, reason)."""
+        # A user's files are read where they are; drawn ones are an artifact, perhaps not made yet.
         spec = step.config
         raw = explanation.steps[step.inputs["raw"]].artifact
         data_root = step.location or str(raw.path if raw else "")
@@ -76,6 +77,7 @@ class Samples:
                 scratch=str(self._scratch(_FOLDER)),
                 count=count,
             )
+        # A dataset that cannot be sampled is a line in the plan, and does not end it.
         except (OSError, ValueError, RuntimeError) as error:
             return None, one_line_message(error)
         kept = SavedEstimate(

@@ -16,6 +16,8 @@ def check_alike(scores: Iterable[Score]) -> None:
     Raises:
       ValueError: if two differ; the message names both scores and the difference.
     """
+    # The first score of a benchmark is what the others are held against; one whose circumstances
+    # are unknown is not compared.
     firsts: dict[str, Score] = {}
     for score in scores:
         if score.made is None:
@@ -48,6 +50,7 @@ def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score
       scores: scores of one study.
       mixed: whether to keep the scores of all platforms.
     """
+    # Nothing is dropped in silence: each score that is left out is in a note.
     notes = []
     platforms = collections.Counter(s.made.platform for s in scores if s.made)
     chosen_scores = list(scores)

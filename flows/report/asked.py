@@ -61,6 +61,14 @@ def asked(prefix: str) -> str:
     Args:
       prefix: prompt as the model reads it, "answer en How many bars are there?".
     """
+    # By the prompt's first word, its task; only questions are split further, by their own words:
+    #
+    #   answer en How many bars are there?     how many
+    #   answer en Is the cat black?            yes or no
+    #   answer th …                            answer th
+    #   caption en                             caption en
+    #   detect cat                             detect
+    #   the man on the left                    expression
     task, *words = prefix.lower().split() or [""]
     if task == "caption" or (task == "answer" and words[:1] != ["en"]):
         return " ".join([task, *words[:1]])

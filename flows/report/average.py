@@ -29,6 +29,8 @@ def aggregate(
 def _aggregate_cells(
     name: str, cells: list[Cell], expected: int, resolution: int | None
 ) -> Aggregate:
+    # A mean over four of five benchmarks is not comparable with one over five: only the complete
+    # one is called a mean. `partial` is what there is, for whoever says over how many.
     complete = [c for c in cells if c.complete]
     means = [c.mean for c in complete if c.mean is not None]
     retentions = [c.retention for c in complete if c.retention is not None]

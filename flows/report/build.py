@@ -35,6 +35,16 @@ def build(
       ValueError: if a score is outside the plan, given twice, or in another metric than the
         rest of its benchmark.
     """
+    # The data of a report, from what was planned to what is shown:
+    #
+    #   plan        what should be there: methods × benchmarks × budgets × seeds
+    #   scores      what is there: one per benchmark, method, budget and seed
+    #   ─▶ cells    one per benchmark, method and budget: the mean over its seeds
+    #   ─▶ sections one per benchmark: its cells, and its methods compared
+    #   ─▶ report   sections, means over benchmarks, comparisons over benchmarks
+    #   ─▶ tables   Markdown, LaTeX, CSV, JSON, pages: all from `result_columns`
+    #
+    # A resolution is a plan of its own; together they are one report.
     plans = (plan, *plan.also)
     rows = {row: number for number, sub_plan in enumerate(plans) for row in sub_plan.benchmarks}
     scores_by_plan: list[list[Score]] = [[] for _ in plans]
@@ -89,6 +99,10 @@ _ScoresByCell = dict[tuple[str, str, int], dict[int, Score]]
 
 
 def _scores_by_cell(scores: Iterable[Score], plan: Plan) -> _ScoresByCell:
+    #   (chartqa:test_human, parcel, 64) -> {48213: a score, 1977: a score}
+    #
+    # A score that does not belong is refused, and not left out: it means that the plan and the
+    # inputs of the table are of two studies.
     by_cell: _ScoresByCell = {}
     metrics: dict[str, str] = {}
     for score in scores:
@@ -128,6 +142,7 @@ def _build_section(
     shared: dict[str, Any] = {"benchmark": benchmark, "chance": chance, "metric": metric}
 
     def cell(method: str, budget: int) -> Cell:
+        # In the order of the plan's seeds: scores of two methods are paired by that order.
         seeds = by_cell.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
         pretrainings = [plan.pretraining_of[s.seed] for s in scores]
@@ -185,6 +200,7 @@ def _unseen_mean(scores: Sequence[Score], seen: Set[str]) -> float | None:
 
 def _paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
     # Paired: a seed that only one side has would compare different draws.
+    # Means over the same seeds on both sides, so their number cancels: sums will do.
     shared = sorted(seeds.keys() & reference.keys())
     full = math.fsum(reference[s].score for s in shared)
     return 100 * math.fsum(seeds[s].score for s in shared) / full if full > 0 else None

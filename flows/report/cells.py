@@ -36,6 +36,7 @@ class CellKey:
     @classmethod
     def of_role(cls, role: str) -> "CellKey | None":
         """Returns the key whose `str` is the role of a report's input; None for other roles."""
+        # Other roles, "chance/chartqa" and "screened/web", have fewer parts.
         match role.split("/"):
             case [benchmark, method, budget, seed] if budget.isdigit() and seed.isdigit():
                 return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
@@ -159,6 +160,11 @@ class Plan:
     also: tuple["Plan", ...] = dataclasses.field(default=(), metadata=UNLESS_DEFAULT)
 
     def __post_init__(self) -> None:
+        # Two pretrainings with two seeds each: the seeds differ, since each pretraining has its
+        # own.
+        #
+        #   seeds          48213  1977  30122  555
+        #   pretrainings       0     0      1    1
         if len(self.pretrainings) not in (0, len(self.seeds)):
             raise ValueError(
                 f"pretrainings must be one per seed, {len(self.seeds)}, or none, got "
@@ -193,6 +199,7 @@ class Plan:
 
     def runs(self, method: str, budget: int) -> bool:
         """Returns whether the study plans to score `method` at `budget`."""
+        # The reference runs with all tokens: at one budget, unless the plan says otherwise.
         budgets = (self.full,) if method == self.reference else self.budgets
         return budget in self.budgets and budget in self.budgets_of.get(method, budgets)
 

@@ -19,6 +19,12 @@ def compare(
     Every two methods are compared at each budget that the plan has for both, on their common
     seeds. A comparison over several benchmarks uses those where both methods have every seed.
     """
+    # By benchmark, then by what is compared:
+    #
+    #   differences[i][parcel, vanilla, 64] = (score of parcel - score of vanilla, by seed), …
+    #   comparisons[parcel, vanilla, 64]["chartqa:test_human"] = mean, interval, p-value
+    #
+    # First all benchmarks, since their p-values are corrected together; then the means over them.
     differences = [dict(_method_differences(section, plan)) for section in sections]
     keys = dict.fromkeys(key for of_section in differences for key in of_section)
     comparisons = {key: _benchmark_comparisons(key, sections, differences, plan) for key in keys}
@@ -45,11 +51,13 @@ def _method_differences(
     A difference is the score of the later method - that of the earlier one. They come in the order
     of the plan's methods, then of its budgets.
     """
+    # Methods vanilla, m3, parcel give m3 - vanilla, parcel - vanilla, parcel - m3.
     rows = {(c.method, c.budget): _paired_scores(c, plan) for c in section.cells if c.scores}
     for other, method in itertools.combinations(section.methods, 2):
         for budget in section.budgets:
             method_seeds = [s.seed for s in section.cell(method, budget).scores]
             other_seeds = [s.seed for s in section.cell(other, budget).scores]
+            # Paired by seed: one that only one of them has is left out on both sides.
             shared_seeds = [seed for seed in method_seeds if seed in other_seeds]
             if shared_seeds:
                 row = rows[method, budget].of_seeds(
@@ -76,6 +84,7 @@ def _benchmark_comparisons(
 ) -> dict[str, Comparison]:
     """Returns benchmark -> comparison of two methods, corrected for the number of benchmarks."""
     method, other, budget = key
+    # Each benchmark by itself: one row, with the pretrainings of the seeds that both have.
     intervals = {
         section.benchmark: estimate([of_section[key][0]], of_section[key][1])
         for section, of_section in zip(sections, differences, strict=True)
@@ -117,6 +126,7 @@ def _mean_comparison(
     # Over one benchmark it would repeat that benchmark's own comparison.
     if len(complete) < 2:
         return None
+    # Counted as better or worse is what stands after the correction, benchmark by benchmark.
     significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]
     return Comparison(
         **dataclasses.asdict(estimate([*complete.values()], [*plan.pretraining_of.values()])),

@@ -22,6 +22,13 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
 
 def holdings_text(holdings: Holdings) -> str:
     """Returns tables of the parts of a dataset or a corpus, and of its rejects."""
+    # The lines of a small dataset:
+    #
+    #   train: 1,210 inputs = 1,200 records + 10 rejects
+    #   part   records  images  suffixes  languages
+    #   train  1,200    1       1,200     en
+    #   rejects  stage  reason            such as
+    #   10       image  not a picture     web/17
     total = holdings.num_records + holdings.num_rejected
     parts = [
         (
@@ -74,6 +81,7 @@ def rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
 
 
 def _row_cells(row: RawFileCheck, looked: bool) -> tuple[str, ...]:
+    # A cell says what was found, and stays empty where nothing was looked for: 0 would be a claim.
     present = sum(bool(file.found) for file in row.files)
     files = f"{present} of {len(row.files)}" if looked else str(len(row.files))
     examples = "" if row.num is None else f"{row.num:,}"
@@ -94,6 +102,7 @@ def _row_cells(row: RawFileCheck, looked: bool) -> tuple[str, ...]:
 
 def _row_notes(row: RawFileCheck, looked: bool) -> list[str]:
     """Returns a line per file that is needed or missing, and one if the row is unreadable."""
+    # One list under two words: what is missing, or, where nothing was looked for, what is needed.
     missing = [file.path for file in row.files if not file.found]
     word = "missing" if looked else "needs"
     notes = [f"{word} {path} (published at {row.publisher})" for path in missing]

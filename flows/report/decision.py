@@ -78,6 +78,8 @@ def decide(
       ValueError: if there is no seed, there are more than `HORIZON`, a difference is missing (NaN),
         or `error` is not in (0, 0.1].
     """
+    # All values are checked before any is looked at: a missing one in the middle must not let the
+    # seeds before it decide.
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim not in (1, 2) or not values.size:
         raise ValueError(
@@ -94,6 +96,9 @@ def decide(
         raise ValueError(f"error must be in (0, 0.1], got {error}.")
     if len(values) > HORIZON:
         raise ValueError(f"differences must be of at most {HORIZON} seeds, got {len(values)}.")
+    # Looked at after every seed, and stopped at the first that decides:
+    #
+    #   1 seed: open   2: open   3: decided   4, 5, … do not count
     by_seed = values if values.ndim == 1 else values.mean(axis=1)
     prefixes = (_interval(by_seed[:num], error) for num in range(1, len(by_seed) + 1))
     return next((decision for decision in prefixes if decision.decided), _interval(by_seed, error))

@@ -26,6 +26,7 @@ def as_text(models: Sequence[ModelConfig], at: Sequence[int] | None, *, parts: b
       at: the budgets to print.
       parts: whether to print the FLOPs of each part instead of totals and caches.
     """
+    # What a prompt holds stands in the head, so that the table's numbers can be checked by hand.
     prompts = " + ".join(
         f"{m.name}: {m.num_images} x budget + {m.text_tokens} text tokens" for m in flops.MODALITIES
     ).replace(" + video", "; video")

@@ -93,6 +93,8 @@ def _read_score(
     metrics = json.loads((artifact.path / files.SCORE).read_text())
     items, plain = read_items(artifact.path / files.PREDICTIONS, metrics["score"])
     manifest = artifact.manifest
+    # The circumstances of a score are those of its evaluation and of the training before it: either
+    # may have rounded differently.
     trained = recall(manifest.inputs["checkpoint"].key).manifest
     # The batch size changes no answer's text beyond rounding, so it does not divide scores.
     decode = {k: v for k, v in manifest.config["decode"].items() if k != "batch_size"}

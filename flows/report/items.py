@@ -35,6 +35,8 @@ def read_items(path: Path, score: float) -> tuple[Items, bool]:
     with path.open(encoding="utf-8") as file:
         rows = map(json.loads, file)  # Lazy, so the texts of the answers are not kept in memory.
         values = [(r["source_sha256"], r["score"], r.get("pseudo_value")) for r in rows]
+    # A score such as a mean over languages is no mean of its items. Their pseudo-values then have
+    # the score as their mean, so that intervals work as for any other.
     plain = all(value is None for *_, value in values)
     items = by_source((source, score if plain else value) for source, score, value in values)
     is_mean = items and math.isclose(mean_of(items), score, abs_tol=1e-6 if plain else 1e-3)
@@ -95,6 +97,7 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
         - math.fsum(guess.get(source, ()))
         for source in run_counts[0]
     ]
+    # How far a source's sum is from what its number of items would give at the mean.
     mean = math.fsum(sums) / num
     deviations = [
         total - count * mean for total, count in zip(sums, run_counts[0].values(), strict=True)

@@ -19,6 +19,10 @@ _SECTION_FIELDS = (
 
 def to_json(report: Report) -> str:
     """Returns the whole report, with the score of each seed and its artifact's key."""
+    #   {"benchmarks": [{"benchmark": "chartqa:test_human", …,
+    #                    "cells": [{"method": "parcel", "budget": 64, "mean": …, "scores": […]}],
+    #                    "comparisons": […]}],
+    #    "aggregates": […], "comparisons": […], "notes": […]}
     value = {
         "benchmarks": [_section_json(section) for section in report.sections],
         "aggregates": [
@@ -42,6 +46,8 @@ def read_json(text: str) -> Report:
     Files of earlier versions lack some fields: their values are then missing. The JSON leaves
     unplanned cells out, so a method or budget that none of a benchmark's cells has is not there.
     """
+    # The inverse of `to_json`, for the pages. An entry keeps the fields that the classes have;
+    # columns that are computed from these are left out.
     value = json.loads(text)
     aggregate_fields = {field.name for field in dataclasses.fields(Aggregate)}
     return Report(

@@ -54,6 +54,7 @@ def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
         upper.append(rf"\multicolumn{{{len(budgets)}}}{{c}}{{{column.latex_heading}}}")
         lower += [str(budget) for budget in budgets]
         rules.append(rf"\cmidrule(lr){{{start}-{len(lower)}}}")
+    # Two columns of names set to the left, all numbers to the right.
     lines = [
         rf"\begin{{tabular}}{{ll{'r' * (len(lower) - 2)}}}",
         r"\toprule",
@@ -95,6 +96,7 @@ def _aggregate_rows(
         by_budget = {a.budget: a for a in aggregates if a.method == method}
         name = f"Mean, {_escape(first.name)} ({first.expected})" if i == 0 else ""
         fields = [name, _escape(method)]
+        # A mean stands below the scores that it is of; a column without means stays empty there.
         for column in columns:
             across = [None] if column.is_shared else [by_budget.get(b) for b in budgets]
             mean = means.get(column.name)

@@ -105,6 +105,7 @@ def _shared_budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
 def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Block:
     columns = [column for column in result_columns.AGGREGATE_COLUMNS if column.heading]
     columns.sort(key=lambda column: column.rank)
+    # Names and methods down, means and retentions across, each once per budget.
     by_place = {(e.name, e.method, e.budget): e for e in entries}
     rows = []
     for name, method in dict.fromkeys((e.name, e.method) for e in entries):

@@ -115,6 +115,13 @@ def _draw(
     cost: Callable[[Cell], float | None],
     look: dict[str, tuple[str, str]],
 ) -> None:
+    #   score │            ┌──────●  parcel @256
+    #         │      ┌─────●         parcel @64
+    #         │  ────●      ○        the front is a step; a point below it is beaten
+    #         └────────────────────
+    #                  cost
+    #
+    # A mean over some of the benchmarks would move a point, so one that lacks a cost is left out.
     at: dict[tuple[str, int], tuple[float, float]] = {}
     for key, cells in points.items():
         costs = [value for cell in cells if (value := cost(cell)) is not None]

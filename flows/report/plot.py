@@ -61,6 +61,7 @@ def plot_png(report: Report) -> bytes:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+        # A panel per benchmark, row by row; panels that are left over in the last row stay blank.
         columns = min(MAX_COLUMNS, len(report.sections))
         rows = math.ceil(len(report.sections) / columns)
         size = (PANEL_INCHES[0] * max(columns, 1.5), PANEL_INCHES[1] * rows + 0.45)
@@ -74,6 +75,7 @@ def plot_png(report: Report) -> bytes:
             else:
                 _draw_panel(axes, section, colors)
         draw_legend(figure, columns)
+        # Without Matplotlib's version in it, the same report gives the same bytes.
         png = io.BytesIO()
         figure.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
@@ -100,6 +102,8 @@ def looks(report: Report) -> dict[str, tuple[str, str]]:
 
 
 def _draw_panel(axes: Any, section: Section, colors: dict[str, tuple[str, str]]) -> None:
+    # Levels first, as lines all across: chance, and the reference. Then a line per method, over
+    # budgets on a logarithmic axis, where 16, 64 and 256 are equally far apart.
     budgets = sorted(section.budgets)
     _draw_levels(axes, section)
     drawn = [m for m in section.methods if m != section.reference]
@@ -112,6 +116,7 @@ def _draw_panel(axes: Any, section: Section, colors: dict[str, tuple[str, str]])
     axes.set_xticks(budgets, [str(b) for b in budgets])
     axes.minorticks_off()
     axes.set_xlim(budgets[0] / 2**0.45, budgets[-1] * 2**0.45)
+    # Error bars may reach below 0, where no score is: the axis ends there, unless a mean does, too.
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0) if _lowest(section) >= 0 else low, high)
     pixels = f", {section.resolution} px" if section.resolution else ""
@@ -126,6 +131,7 @@ def _draw_levels(axes: Any, section: Section) -> None:
         axes.axhline(section.chance, label="chance", zorder=1.5, **look)
     if section.reference not in section.methods:
         return
+    # The reference without a deviation, with one seed say, is a line without a band.
     full = section.cell(section.reference, section.full_budget)
     if full.mean is not None:
         label = f"{section.reference} (all tokens)"
@@ -136,6 +142,7 @@ def _draw_levels(axes: Any, section: Section) -> None:
 
 
 def _draw_line(axes: Any, cells: list[Cell], shift: float, **look: str) -> None:
+    # NaN breaks the line: a missing score leaves a gap, and is not bridged.
     axes.errorbar(
         [c.budget * shift for c in cells],
         [math.nan if c.mean is None else c.mean for c in cells],
@@ -158,6 +165,7 @@ def _lowest(section: Section) -> float:
 
 def draw_legend(figure: Any, columns: int) -> None:
     """Puts one legend for all panels above them: methods, then the reference, then chance."""
+    # Panels share names: the first handle of a name stands for all.
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

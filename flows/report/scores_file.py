@@ -101,6 +101,8 @@ def _read_rows(path: Path) -> list[_ScoreRow]:
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ScoreFileError(f"{path}: cannot be read, {reason}; give a CSV file.") from None
+    # Columns are found by name, in any order. `utf-8-sig` drops the mark that spreadsheets put
+    # first.
     reader = csv.reader(text.splitlines())
     header = [name.strip() for name in next(reader, [])]
     if sorted(header) != sorted(COLUMNS):
@@ -119,6 +121,11 @@ def _read_rows(path: Path) -> list[_ScoreRow]:
 
 
 def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _ScoreRow:
+    # A line of the file, with its columns as in `COLUMNS`:
+    #
+    #   documents,DocVQA (val),224,64,parcel,41.2,0.3,43.7
+    #
+    # A comma in a name shifts all that follows, so the number of fields is checked first.
     if len(fields) != len(header):
         raise ScoreFileError(
             f"{path}:{line}: must have {len(header)} fields, got {len(fields)}; quote commas."
@@ -163,6 +170,8 @@ def _parse_number(at: str, column: str, text: str, *, above: bool = False) -> fl
 
 def _check_agreement(rows: Sequence[_ScoreRow], path: str | Path) -> None:
     """Checks that no cell is given twice, and that a benchmark has one group and reference."""
+    # Every line repeats its benchmark's group and reference. The first line of a benchmark decides;
+    # one that disagrees is an error, since nobody could say which of them the table should show.
     cells: dict[tuple[Any, ...], int] = {}
     firsts: dict[tuple[str, int], _ScoreRow] = {}
     for row in rows:
@@ -192,6 +201,7 @@ def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
     budgets = tuple(sorted({r.budget for r in rows}, reverse=True))
     methods = tuple(dict.fromkeys(r.method for r in rows))
     by_place = {(r.benchmark, r.method, r.budget): r for r in rows}
+    # Every benchmark with every method and budget; what the file lacks is a missing cell.
     sections = []
     for name in dict.fromkeys(r.benchmark for r in rows):
         first = next(r for r in rows if r.benchmark == name)
@@ -237,6 +247,8 @@ def _reference_cell(row: _ScoreRow, budget: int, full: int) -> Cell:
 def _row_cell(
     row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int, seeds: int
 ) -> Cell:
+    # Means and deviations are all that the file has: the interval is over seeds, and there is no
+    # chance, and no score of a single seed.
     mean = row.mean if row else None
     std = row.std if row and mean is not None and seeds > 1 else None
     low, high = (t_interval(mean, std, seeds) if mean is not None else None) or (None, None)
@@ -256,6 +268,7 @@ def _row_cell(
 
 
 def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
+    # By group, over all if there are several, and by the paper's own selections, at its resolution.
     groups = {
         g: [s for s in sections if s.group == g] for g in dict.fromkeys(s.group for s in sections)
     }

@@ -30,6 +30,7 @@ class EventFile:
 
     def follow(self) -> None:
         """Writes the rows logged since the last call; of a replaced log, only the new points."""
+        # The logs are followed like `tail -f`: from where the last call ended, complete lines only.
         for path, scalars in self._logs.items():
             if not path.exists():
                 continue

@@ -69,6 +69,13 @@ class StepContext:
         processes: int = 1,
         launcher: str = "",
     ) -> None:
+        # The same inputs, in three ways, for three kinds of readers:
+        #
+        #   inputs["init"]   a folder on this machine; a remote artifact is copied at first access
+        #   places["init"]   where to read ranges of its files from; nothing is copied
+        #   stored["init"]   the place in the store, which another host can reach, too
+        #
+        # All are lazy: a step that reads one of ten inputs copies one.
         self._recipe, self._store = recipe, store
         self.out = out
         self.put = put

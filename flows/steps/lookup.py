@@ -53,6 +53,14 @@ def look_up(
       before: the store at an earlier moment, whose one listing serves to find artifacts of other
         code; None asks `store`.
     """
+    # From the best answer to the worst:
+    #
+    #   the same key                     reused, or let go if its files were not kept
+    #   the same identity, other code    accepted, if somebody accepted it; else stale
+    #   nothing                          missing
+    #
+    # The identity is the key without the code: kind, contents of the inputs, config, seed and
+    # versions of libraries.
     recipe = Recipe(
         kind=step.kind,
         name=step.name,
@@ -94,6 +102,7 @@ def _config_of(step: Step, accepted: Set[Step]) -> Any:
     """
     if step.kind != "results":
         return step.config
+    # A table shows which cells rest on accepted artifacts: another set of them is another table.
     kept = {role for role, read in step.inputs.items() if read in accepted}
     cells = [cell for role in step.inputs if (cell := CellKey.of_role(role))]
     marked = [c for c in cells if str(c) in kept or f"{CHANCE}{c.benchmark}" in kept]

@@ -62,6 +62,8 @@ def main() -> None:
         help="report progress in files there, and end when the "
         "standard input does; without it, progress is reported on the standard output",
     )
+    # Two ways to be started: by hand or by a process on this machine, with rank and coordinator; or
+    # by a launcher, which sets the rank, and then rank 0's address is found in FOLDER.
     asked = parser.parse_args()
     if asked.rank is None:
         asked.rank = launcher_rank(os.environ)

@@ -50,6 +50,8 @@ def named(reference: str, group: str) -> str:
     Raises:
       ValueError: if there is no such function, or its code cannot be part of a step; in one line.
     """
+    # The ways that the head of this file lists. Each ends in a name that `import` understands here,
+    # and, for a file or a folder, in sources that workers get a copy of.
     reference = entry_points(group).get(reference, reference)
     if file := file_reference(reference):
         path, name = file[0].absolute(), file[1]
@@ -57,6 +59,7 @@ def named(reference: str, group: str) -> str:
         canonical = f"{path.stem}:{name}"
     elif module_and_name := module_reference(reference):
         canonical, (module, _) = reference, module_and_name
+        # An installed package is not copied: `_folder_of` knows no folder for it.
         top = module.partition(".")[0]
         if top not in _OURS and (folder := _folder_of(top)):
             _add(folder, module)

@@ -39,6 +39,7 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
     Raises:
       ReplayError: if the step fails, with the last line that its process wrote.
     """
+    # A training is stopped at the first report after `units` updates: leaving this block ends it.
     with _child(replay_child.__file__, [store.uri], tree, recipe) as (child, errors):
         lines: list[str] = []
         for report in _lines(child):
@@ -96,6 +97,11 @@ def _child(
       recipe: recipe that it reads from its standard input.
       variables: environment variables to add to those of this process.
     """
+    # Its own process, since modules of two trees have the same names, and Python has room for one.
+    #
+    #   <temporary>/tree/          the sources, first on the module path
+    #   <temporary>/tree/own/      the user's own code
+    #   <temporary>/errors.txt     what it wrote; the last line is the error
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         folder = Path(temporary)
         write_tree(tree, folder / "tree")

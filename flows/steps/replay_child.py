@@ -22,6 +22,8 @@ def main() -> None:
     from infra.store.digest import file_sha256, listing_sha256
     from infra.store.store import Store
 
+    # By hand what a worker does, without lease, attempt and commit: an old tree's worker may do
+    # these differently, and nothing of this run is kept.
     recipe = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir()
@@ -29,6 +31,7 @@ def main() -> None:
     work = StepContext(recipe, Store(store), out, scratch)
     for progress in KINDS[recipe.kind].make(work):
         print(json.dumps({"done": progress.done, "loss": progress.loss}), file=told, flush=True)
+    # The digest that a commit would have stated: the step's own, else that of its files.
     files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
     listing = listing_sha256({name: file_sha256(path) for name, path in files.items()})
     print(json.dumps({"content": work.content or listing}), file=told, flush=True)

@@ -71,6 +71,7 @@ def make(
       lost: tokens of earlier calls whose process died; their leases are taken at once.
     """
     opened = Store(store)
+    # Group by group; an error ends its group alone, and every step of it is reported once.
     for group in _groups(recipes):
         reported: set[str] = set()
         try:
@@ -89,6 +90,9 @@ def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     """Returns groups of recipes that are made together, in the order of their first members."""
     from flows.steps.registry import KINDS
 
+    #   evaluate parcel chartqa:val seed=1 budget=16   ┐ one group: only the budget differs
+    #   evaluate parcel chartqa:val seed=1 budget=64   ┘
+    #   evaluate parcel docvqa:val seed=1 budget=16      another one: other data
     groups: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         kind = KINDS[recipe.kind]
@@ -135,6 +139,8 @@ def _make_piece(
     """
     from flows.steps.registry import KINDS
 
+    # A piece is named by its group, and by how many pieces there are: where one lies already, an
+    # earlier attempt made it.
     for group in _groups(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece
@@ -171,6 +177,9 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
 
 def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
+    #   jobs/pieces-<group>/0-of-3, 1-of-3, 2-of-3
+    #
+    # The first line of a piece is the time that it took; the rest is what `make_piece` returned.
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
     names = sorted(store.volatile.listing(folder))
     # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
@@ -240,6 +249,8 @@ def _begin(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
 ) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
+    # The attempt writes into a folder of its own and becomes the artifact at its commit; scratch is
+    # what the next attempt may resume from.
     attempt = Attempt(store, recipe)
     work = StepContext(
         recipe,
@@ -268,6 +279,8 @@ class _Clock:
         now = time.monotonic()
         if now - self._noted > _NOTED_EVERY:
             self._noted = now
+            # Replaced whole, so that a kill in between leaves the earlier number, and not half of
+            # one.
             partial = self._path.with_suffix(".partial")
             partial.write_text(str(self.earlier + now - self._began))
             partial.replace(self._path)

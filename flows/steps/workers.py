@@ -94,6 +94,11 @@ class LocalWorkers:
         gpus: float,
     ) -> Iterator[tuple[str, Progress] | StepOutcome]:
         """See `Workers.make`."""
+        # A process that dies leaves its lease behind, and the next attempt would wait until it
+        # lapses. So each attempt has a token, and the tokens of those that died are handed on:
+        # their leases are taken at once.
+        #
+        #   attempt 1, token a: dies    ─▶    attempt 2, token b, lost = (a,)
         token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
         try:
             yield from self._cluster.stream(

@@ -30,6 +30,7 @@ def accept_stale(
       ConfigError: if no step matches, or none that does is stale; or if the two codes disagree,
         or one of them fails. Artifacts accepted before the failing one stay accepted.
     """
+    # A key means one artifact, a name all stale steps of the nodes that it matches.
     stale = explanation.stale()
     keys = {step: explanation.steps[step].artifact for step in stale}
     by_key = [step for step, artifact in keys.items() if artifact and artifact.key.startswith(name)]
@@ -44,6 +45,7 @@ def accept_stale(
         raise ConfigError(
             f"STEP {name!r} is not stale; `parcel run --explain` lists the stale steps."
         )
+    # One by one: what was replayed and kept stays kept, if a later one should disagree.
     for step in steps:
         artifact = keys[step]
         assert artifact is not None
@@ -58,6 +60,7 @@ def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
     manifest = artifact.manifest
     if not manifest.source:
         raise ConfigError(f"{step.name} is not kept: the code that made it is not in the store.")
+    # The inputs of the artifact, not those of today: the same work, under two codes.
     recipe = Recipe(
         kind=step.kind,
         name=step.name,

@@ -13,6 +13,10 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
     The prompt is as long as the benchmark's evaluation allows, and a video has all its frames.
     Benchmarks with the same number of images and the same text length share one `Cost`.
     """
+    # A prompt's cost depends on its size alone, and many benchmarks share one:
+    #
+    #   (1 image, 64 tokens)      chartqa:test_human, docvqa:val, …
+    #   (16 images, 64 tokens)    msvd_qa, …
     alike: dict[tuple[int, int], list[str]] = {}
     for name, row in config.rows.items():
         transfer = config.transfers[row.benchmark]
@@ -43,6 +47,7 @@ def num_images_of(config: StudyConfig, name: str) -> int:
     transfer = config.transfers[name]
     if name in (nlvr.NLVR.name, marvl.MARVL.name):
         return 2
+    # A pair has two images, a video its frames; without frames `min` is 0, and an image is one.
     frames = transfer.num_frames or benchmark_of(name, transfer).num_frames
     if frames:
         frames = transfer.num_frames or (transfer.prepare or config.prepare).num_frames or frames

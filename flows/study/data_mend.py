@@ -102,6 +102,11 @@ def _describe_mended(before: Artifact, after: Artifact) -> Iterator[str]:
         yield "its raw files have not changed; these inputs are rejected:"
         yield from _listed("rejected", list(was.rejects()))
         return
+    # Three lists, by the ids of the rejects:
+    #
+    #                     rejected before     not before
+    #   rejected now      still rejected      newly rejected
+    #   not now           mended
     counts = after.manifest.counts
     shards = len(next(iter(now.info.parts.values())).shards) if now.info.parts else 0
     reused = f"{counts.get('reused_shards', 0)} of {shards} shards re-used"

@@ -72,6 +72,7 @@ def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) ->
     Raises:
       ConfigError: if no server answers, or it or the pool cannot take the deployment.
     """
+    # What this machine alone can tell is checked before a server is asked.
     store = _store_of(target.store)
     _check_paths(config)
     times = None if target.cron is None else _cron(target.cron, target.timezone)
@@ -99,12 +100,16 @@ def _register(
         check_commands(config)
     pool = existing_pool or make_pool(client, target.pool, kind)
     yield f"work pool {pool.name}: {'there' if existing_pool else 'new'}, {kind}"
+    # Forms are open to whoever reaches the server. The limits travel as variables of the run's
+    # environment, and the run checks itself against them; a form has no field for these.
     allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
     variables = {**target.variables, "env": {**_RUNS, **allowed, **target.environment}}
     if target.image is not None:
         variables["image"] = target.image
     check_variables(pool, variables)
     values = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
+    # Two forms, for two ways to start a run; only the study runs by `--cron`, since a sweep's
+    # schedule has a sweep to go with it (`schedule`).
     for deployment in deployments_of(
         config.name,
         store,
@@ -143,6 +148,8 @@ def _check_paths(config: StudyConfig) -> None:
 
 
 def _check_pool(kind: str, target: Target, store: str) -> None:
+    # A process runs on the worker's machine, with its packages and its folders. A container has
+    # neither, so it needs an image and a store that it can reach.
     if kind == "process":
         if target.image is not None:
             raise ConfigError(
@@ -172,6 +179,11 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
     Raises:
       ConfigError: naming the field and the cure.
     """
+    # Every function or class that the config names, with the key that names it:
+    #
+    #   methods                        /home/…/mine.py:Ripple
+    #   sources.0.reader               my_package.readers:web
+    #   transfers.soft_vqa.metric      soft_f1                    an entry point: always allowed
     installed = {*KINDS, *entry_points(CONNECTORS).values()}
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
     refs = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
@@ -181,6 +193,7 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
         refs += [(f"watch.sources.{i}.reader", source.reader) for i, source in enumerate(watched)]
         for name, entry in view.transfers.items():
             refs += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
+    # Two questions: may this run bring code, and could a container find it?
     for field, reference in refs:
         if not target.any_runner and (file_reference(reference) or module_reference(reference)):
             raise ConfigError(
@@ -207,8 +220,10 @@ def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
     """
     times = _cron(cron, when.timezone)
     name, study = firing.config.name, firing.source
+    # The run starts in another folder: a relative path would not be found there.
     if PurePath(study).suffix:
         study = str(Path(study).resolve())
+    # What the schedule will call the flow `sweep` with, each time it fires.
     parameters: dict[str, Any] = {
         "study": study,
         "add": _short(firing.sweep),
@@ -232,6 +247,7 @@ def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
 
 
 def _deployed(client: SyncPrefectClient, name: str) -> DeploymentResponse:
+    # That of `parcel deploy`, which carries the study; else the general one of `parcel serve`.
     for each in (name, "sweep"):
         with contextlib.suppress(ObjectNotFound):
             return client.read_deployment_by_name(f"sweep/{each}")

@@ -49,6 +49,10 @@ class Display:
         self._tasks: dict[str, TaskID] = {}
         self._spoke: dict[str, float] = {}
         self._began = time.monotonic()
+        # On a terminal, a bar for the study, and below it one for each running step:
+        #
+        #   study          ━━━╸────────────── 4/17    0:02:40 5 min left
+        #   stage1 vanilla ━━━━━━━━━╸──────── 540/900 0:01:12 loss 1.93
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -78,6 +82,7 @@ class Display:
     def update(self, name: str, progress: StepProgress) -> None:
         """Shows the progress of a step."""
         with self._lock:
+            # Bars beyond `_SHOWN` exist, but are hidden until one above them ends.
             if name not in self._tasks:
                 shown = len(self._tasks) < _SHOWN
                 self._tasks[name] = self._progress.add_task(
@@ -91,6 +96,7 @@ class Display:
                 total=progress.total,
                 note=progress.note,
             )
+            # In a log file there are no bars: now and then a line says how far a step is.
             quiet = time.monotonic() - self._spoke[name]
             if not self.console.is_terminal and quiet > _LINE_EVERY:
                 self._spoke[name] = time.monotonic()
@@ -116,6 +122,7 @@ class Display:
             task = self._tasks.pop(name, None)
             if task is not None:
                 self._progress.remove_task(task)
+            # A place is free now: the next hidden bar appears.
             done = sum(self.counts.values())
             for waiting in list(self._tasks.values())[:_SHOWN]:
                 self._progress.update(waiting, visible=True)
@@ -133,6 +140,7 @@ class Display:
             self._print(sum(self.counts.values()), f"reused {num} steps")
 
     def _print(self, done: int, text: str) -> None:
+        #   02:40 [  4/17, 5 min left] made     72.3 s stage1 vanilla steps 900, loss 1.93
         minutes, rest = divmod(int(time.monotonic() - self._began), 60)
         left = f", {self._told_left}" if self._told_left and done < self._num_steps else ""
         line = f"{minutes:02}:{rest:02} [{done:>3}/{self._num_steps}{left}] {text}"

@@ -57,6 +57,8 @@ def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
       config: the study whose raw data and cluster are checked; None checks neither.
       engines: names of the engines to try, from `engines.ENGINES`.
     """
+    # From what everything needs to what only some studies do, so that the first BAD is most likely
+    # the cause.
     yield _python()
     yield _packages()
     yield from _store(uri)
@@ -68,6 +70,7 @@ def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
 
 
 def _python() -> Finding:
+    # The project's own requirement, as it was installed with it.
     told = f"{sys.version.split()[0]} at {sys.executable}"
     try:
         accepted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
@@ -91,6 +94,7 @@ def _packages() -> Finding:
         return Finding(
             what="packages", state="bad", told=f"{_PACKAGE} is not installed", cure="make setup"
         )
+    # Extras are optional, and markers rule out what is for another platform.
     needed = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
     wrong = []
     for one in needed:
@@ -170,6 +174,7 @@ def _prefect(uri: str) -> Iterator[Finding]:
             )
             return
         named = note.api
+    # Any answer will do, even a refusal without a login: the question is whether a server is there.
     why = _why_silent(f"{named}/health")
     if why:
         yield Finding(
@@ -184,6 +189,7 @@ def _prefect(uri: str) -> Iterator[Finding]:
 
 def _study(config: Any) -> Iterator[Finding]:
     """Checks what a study uses outside the store: its raw data and its cluster."""
+    # Listed, not read: a missing or an empty folder shows at once.
     root = config.data_root
     if root is not None:
         from infra.store.raw_path import raw_path
@@ -227,6 +233,7 @@ def _why_silent(url: str) -> str:
 def _engine(name: str) -> Finding:
     """Tries an engine in a process of its own, so that a hang or a crash stays there."""
     cure = f"python -m flows.study.engines {name} shows the full error; make setup installs it"
+    # Under the project's root, so that this checkout's engine is tried, from any folder.
     try:
         tried = subprocess.run(
             [sys.executable, "-m", "flows.study.engines", name],
@@ -240,5 +247,6 @@ def _engine(name: str) -> Finding:
         return Finding(what=name, state="bad", told=told, cure=cure)
     if tried.returncode == 0:
         return Finding(what=name, state="ok", told=tried.stdout.strip().splitlines()[-1])
+    # The last line of a traceback is its error.
     words = tried.stderr.strip().splitlines() or [f"it ended with code {tried.returncode}"]
     return Finding(what=name, state="bad", told=words[-1], cure=cure)

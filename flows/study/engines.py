@@ -63,6 +63,8 @@ def try_video() -> str:
     from pipelines.video.decoders import decode_decord, decode_pyav
     from pipelines.video.probe import probe_video
 
+    # Frame i is grey of level 10 · i, so a decoded frame says which one it is, whatever the codec
+    # rounds. At 10 frames a second, second 0 is frame 0 and second 1 is frame 10.
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/clip.mp4"
         with av.open(path, "w") as out:

@@ -58,6 +58,10 @@ class Expected:
         The chain includes the node. Nodes of unknown time add 0 to the time, so that among those
         the work decides.
         """
+        # Backwards, so that a chain is known when the node at its head is reached:
+        #
+        #   stage1 (60 s) ─▶ transfer a (30 s) ─▶ results (1 s)      ranks 91, 31, 1
+        #                 └▶ transfer b (10 s) ─▶                    b: 11, so a begins before b
         after: dict[Node, tuple[float, float]] = {}
         ranks: dict[Node, tuple[float, float]] = {}
         upstream = graph.upstream
@@ -103,6 +107,7 @@ class Forecast:
         each = {name: self._expected.of_node(self._alike[name]) for name in left if left[name] > 0}
         if not recent or any(seconds is None for seconds in each.values()):
             return None
+        # Twenty nodes of 30 s that all ran within 60 s did 600 s of work: 10 s of work in a second.
         last = recent[-1][0]
         since = min(ended - seconds for ended, seconds in recent)
         at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)

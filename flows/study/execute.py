@@ -112,6 +112,9 @@ class Session:
           StepFailedError: if an input of the step was not made.
           HeldError: if the node of that input was not begun.
         """
+        # A step whose input is missing has no key, since the contents of the inputs are part of it.
+        # It shares that input's fate: held back with it, or failed with it. Only a partial step,
+        # the table of results, takes the inputs that there are.
         lacking = [read for read in step.inputs.values() if read not in self.artifacts]
         if lacking and not step.partial:
             for node, why in list(self.held.items()):  # Other threads add to it.
@@ -134,6 +137,7 @@ class Session:
         found = asked(self.view if foreseen else self.store)
         if foreseen and found.recipe.key != foreseen:
             found = asked(self.store)
+        # What rests on an artifact that `parcel accept` kept is accepted, too.
         if found.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
             self.accepted.add(step)
         return found
@@ -149,6 +153,7 @@ class Session:
         """
         if self.rebuilds(node):
             return
+        # One thread looks and pays at a time, or two nodes could both spend the last of it.
         with self.lock:
             if stale.key in self.allowed:
                 return  # Charged by an earlier attempt, whose worker was lost.
@@ -202,6 +207,14 @@ def run_graph(
             if node not in shared
         }
     )
+    # The way of a node through a run; a failed one goes the same way, so its readers begin, find
+    # their input missing, and fail in turn:
+    #
+    #   waits for what it reads ─▶ ready (a heap) ─▶ in flight (the pool) ─▶ ended (a queue)
+    #             ▲                                                             │
+    #             └───────────── `order.done` frees its readers ◀───────────────┘
+    #
+    # Only this thread touches `order` and `ready`; the pool's threads only put into `ended`.
     order.prepare()
     ranks = session.expected.ranks(graph)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
@@ -233,12 +246,15 @@ def _find(session: Session, node: Node) -> bool:
     """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
+    # All steps of a node, or none: they are gathered here first, in order, so that an evaluation
+    # finds the checkpoint of its own node among them.
     artifacts: dict[Step, Artifact] = {}
     try:
         for step in node.steps:
             if any(s not in artifacts and s not in session.artifacts for s in step.inputs.values()):
                 return False
             key = session.foreseen[step]
+            # A checkpoint whose files were let go is still found: its manifest says what it was.
             artifact = session.view.find(key) or session.view.find_pruned(key)
             if artifact is None:
                 return False
@@ -314,6 +330,16 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
 
     If a step fails, the artifacts of the other steps of its job are kept.
     """
+    # Job by job, since a later job reads what an earlier one made. For the steps of a job:
+    #
+    #   the store has …            this run …
+    #   nothing                    makes it
+    #   one made by other code     makes it again, if `rebuild_seconds` allows
+    #   one that was accepted      uses it, unless --rebuild names it
+    #   one that was let go        uses it, unless a step of this node needs its files
+    #   a fresh one                uses it
+    #
+    # What is missing goes to one worker in one call, which makes together what it can.
     outcome: Literal["made", "reused"] = "reused"
     errors: dict[str, str] = {}
     for job in node.jobs:
@@ -354,6 +380,8 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                         session.gate.spend(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
                     _publish(session, node, step, artifact, reused=end.reused)
+        # After all steps of this job, so that one failed budget does not lose the others; before
+        # the next job, which may read the step that failed.
         if errors:
             alone = len(node.steps) == 1
             told = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
@@ -363,6 +391,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
 
 def _is_wanted(session: Session, node: Node, found: StepLookup) -> bool:
     """Whether a step of the node must be made and reads `found`, whose files were let go."""
+    # The readers can only be looked up once this step has an artifact, so it gets the old one.
     step = next(step for step in node.steps if step.name == found.recipe.name)
     session.artifacts[step] = cast(Artifact, found.artifact)
     readers = (reader for reader in node.steps if step in reader.inputs.values())
@@ -451,6 +480,8 @@ def _make_pieces(
     """
 
     def make(number: int) -> None:
+        # The piece is part of the keys: a cluster names its jobs by them, and pieces with one name
+        # would all join the first one's job.
         piece = number, job.pieces
         name = f"{node.name} ({number + 1} of {job.pieces})"
         own = [keys[0], f"{piece}", *keys[1:]]
@@ -463,6 +494,11 @@ def _make_pieces(
             elif not isinstance(item, Joined):
                 session.display.update(node.name, item[1])
 
+    #   piece 0 of 3 ──┐
+    #   piece 1 of 3 ──┼─▶ the job itself, which finds the pieces in the store
+    #   piece 2 of 3 ──┘
+    #
+    # `result` raises what a thread raised: here, that a worker was lost.
     with ThreadPoolExecutor(job.pieces, thread_name_prefix="piece") as pool:
         for made in [pool.submit(make, number) for number in range(job.pieces)]:
             made.result()
@@ -483,6 +519,8 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
         nonlocal last, logged, page
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
+        # Two rhythms: the page every few seconds, in place; a log line every `TOLD_EVERY`, since
+        # log lines pile up.
         last = time.monotonic()
         if last - logged >= run_log.TOLD_EVERY:
             logged = last

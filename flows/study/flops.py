@@ -34,6 +34,8 @@ def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) ->
         raise ConfigError(str(error)) from None
     try:
         model, settings = paligemma2_3b(), {}
+        # Every connector of ours is tried in any case; a checkpoint adds its own, a study those of
+        # its methods.
         if config is not None and (Path(config) / CONFIG).is_file():
             model = config_of(Path(config))
             more.append(model.connector.kind)
@@ -47,6 +49,7 @@ def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) ->
             model = dataclasses.replace(model, vision=vision)
             # Buckets are declared for one side; kept at another, they would rule out connectors.
             settings = {kind: dataclasses.replace(c, buckets=()) for kind, c in settings.items()}
+        # Ours are there anyway; each other one once.
         more = [kind for kind in dict.fromkeys(more) if kind not in KINDS]
         return list(flops.with_connectors(model, settings, more))
     except ConfigError:

@@ -82,6 +82,8 @@ class StudyResult:
 
     def then(self, later: "StudyResult") -> "StudyResult":
         """Returns the outcome of this run and a wider study's after it, counted as one run."""
+        # The later study holds the earlier one: what the first made is re-used by the second, so
+        # only what was made adds up.
         return dataclasses.replace(later, made=self.made + later.made)
 
     @property
@@ -173,6 +175,11 @@ def run_passes(
       approve: wait for somebody's approval before the first study begins.
       held: function that names the nodes not to begin.
     """
+    # Within one flow run:
+    #
+    #   pin, journal ─▶ pass 1: graph, workers, run ─▶ pass 2: … ─▶ journal closed ─▶ pin released
+    #
+    # A study is one pass. A sweep until decided is many, each drawn from what the last one made.
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
     workers: Workers | None = None
@@ -190,6 +197,7 @@ def run_passes(
         recorded(opened.state, run_id, cancel=cancel) as journal,
     ):
         try:
+            # A generator: what comes next is decided only now, with the cells of the pass before.
             for config in passes:
                 graph = graph_of(config, until, known=raw_files(opened))
                 workers = _workers(config.compute, opened)

@@ -69,6 +69,7 @@ def sweep(
     given: dict[str, Any] | None = None,
 ) -> Any:
     """Runs the missing steps of a sweep, and publishes what its next firing would run."""
+    # Checked as a whole before the first pass, so that a slip shows before anything runs.
     firing = sweep_of_form(study, open_form_store(store), overrides, add, given)
     published(name_run, firing.config.name)
     state = run_passes(
@@ -139,6 +140,7 @@ def deployments_of(
         )
         # Schedules set in the UI stay; an empty list would delete them.
         deployment.model_fields_set.discard("schedules")
+        # The form is drawn from this schema: what is not in it cannot be entered there.
         schema = deployment._parameter_openapi_schema
         _shorten(schema, None if any_store else store)
         _offer(schema, [m for values in (given or {}).values() for m in values["methods"]])

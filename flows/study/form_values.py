@@ -35,12 +35,14 @@ def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[s
       ConfigError: if there is no such study, listing the known ones; or if the record of its run
         leaves credentials out.
     """
+    # From the nearest to the farthest: what the deployment carries, the demo, a file, the store.
     if given and study in given:
         return given[study]
     if study == "demo":
         return read(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
         return read(Path(study))
+    # Of several runs with one name the newest: its record has the config as it ran.
     runs = [record for record in records(store).values() if record["name"] == study]
     if not runs:
         names = sorted({*(given or ()), *(record["name"] for record in records(store).values())})
@@ -117,6 +119,7 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
     A Prefect server checks only their types; our server also calls this before it creates a run.
     """
     stated = {name: value for name, value in parameters.items() if value is not None}
+    # Checks that the run makes as well, without starting one: the form shows their message.
     try:
         store = open_form_store(stated.get("store", ".parcel"))
         arguments = stated.get("study", "demo"), store, stated.get("overrides", ())

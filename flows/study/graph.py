@@ -132,6 +132,8 @@ class Graph:
     @functools.cached_property
     def upstream(self) -> Mapping[Node, tuple[Node, ...]]:
         """Node -> the nodes whose artifacts it reads."""
+        # By node, not by step: an evaluation reads the checkpoint of its own node, which is no
+        # edge, and all evaluations of a node read the same dataset, which is one.
         owner = {step: node for node in self.nodes for step in node.steps}
         return {
             node: tuple(
@@ -181,6 +183,17 @@ class _Builder:
         self._known: dict[str, Step] = {}
 
     def graph(self) -> Graph:
+        # The graph of a study, phase by phase; `until` cuts it off below one of them:
+        #
+        #   prepare    corpus, or files ─▶ dataset ─▶ screened (of the mixture only)
+        #   train      datasets ─▶ tokenizer, mask codec
+        #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2
+        #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
+        #   evaluate   checkpoint, evaluation split ─▶ predictions
+        #   report     predictions, chance, screened ─▶ results
+        #
+        # Each phase adds its nodes after those that they read, and hands on the steps by name, so
+        # the list of nodes is in an order that can run.
         datasets = self._prepare()
         cells: dict[CellKey, Step] = {}
         results: Step | None = None
@@ -248,6 +261,7 @@ class _Builder:
         """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
         if view.hygiene is None:
             return {}
+        # A picture of any evaluation split counts, also of a benchmark that is not transferred to.
         held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in view.eval_rows}
         return {
             name: self._add(
@@ -255,6 +269,7 @@ class _Builder:
                 f"screen {name}",
                 config=view.hygiene,
                 inputs={"dataset": datasets[name], **held_out},
+                # The whole config of the step is `hygiene` of the study: `--explain` says so.
                 keys={"": "hygiene"},
             )
             for name in mixture_of(view)
@@ -267,6 +282,8 @@ class _Builder:
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
         train = {role: datasets[role] for role in texts if role not in held_out}
+        # A tokenizer that is given is read instead of the texts; a codec that is given is read
+        # beside them.
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
         steps = {
             "tokenizer": self._add(
@@ -323,6 +340,7 @@ class _Builder:
             init: Mapping[str, Step],
         ) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
+            # Names say only what differs within the study: with one pretraining there is no number.
             suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
             return self._add(
                 "checkpoint",
@@ -370,6 +388,8 @@ class _Builder:
         start = self.config.start
         if start is None:
             return {}
+        # One folder for all methods becomes one step, since `_add` returns an equal one that is
+        # there; a folder per method becomes a step for each.
         is_by_method = isinstance(start, dict)
         name = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
@@ -389,6 +409,8 @@ class _Builder:
         cells: dict[CellKey, Step] = {}
         of_stage2 = "stage2." if config.at else ""
         models = {method: config.model_of(method, transfer=True) for method in config.methods}
+        # A checkpoint per benchmark, method and seed is scored on the rows of that benchmark, and
+        # on those of zero-shot benchmarks that are scored with its training.
         for benchmark in config.fine_tunings:
             for method in config.methods:
                 # One object for all seeds: `settings_json` caches its text by the object's id.
@@ -441,6 +463,11 @@ class _Builder:
         return cells
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
+        # The table's inputs, by role:
+        #
+        #   chartqa:test_human/parcel/64/48213    predictions: benchmark, method, budget, seed
+        #   chance/chartqa:test_human             what guessing from the texts alone scores
+        #   screened/web                          evaluation pictures found in a corpus
         chance = {
             f"{CHANCE}{name}": self._add(
                 "chance",
@@ -462,6 +489,7 @@ class _Builder:
             for view in (self.config.resolutions if reported else ())
             for name in mixture_of(view)
         }
+        # Every input goes to one step; it is partial, so that a table comes out of what was made.
         return self._add(
             "results",
             f"results {self.config.name}",
@@ -479,6 +507,7 @@ def _evaluations(
     config: StudyConfig, trained: str, method: Method
 ) -> list[tuple[str, EvaluateSpec]]:
     """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones."""
+    #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
     return [
         (
             row,
@@ -506,9 +535,12 @@ def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     watch, served = config.watch, config.budgets_of(method)
     if watch is None:
         return None
+    # Two things can be watched during a stage: the loss on held-out records, and the score of a
+    # probe, which is a short transfer from the stage as it stands.
     probe = None
     if row := _probed_row(config):
         assert watch.probe is not None
+        # The benchmark's own recipe, cut short: its epochs are dropped, so that `steps` decides.
         train = config.fine_tuning_of(watch.probe.benchmark, method)
         size = watch.probe.batch_size or train.batch_size
         probe = ProbeConfig(
@@ -533,6 +565,7 @@ def _probed_row(config: StudyConfig) -> str:
     probe = config.watch.probe if config.watch else None
     if probe is None or probe.benchmark not in config.fine_tunings:
         return ""
+    # The benchmark's own row first; without any, one that is scored with its training.
     rows = [name for name, row in config.rows.items() if row.benchmark == probe.benchmark]
     scored = [
         name for name, row in config.rows.items() if trained_on(row.benchmark) == probe.benchmark
@@ -627,6 +660,12 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
 
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     """Returns name -> spec of every dataset to prepare at a resolution."""
+    # The names say what a dataset is for, and at which resolution:
+    #
+    #   web                         a corpus of the mixture
+    #   web@448                     the same, for a Stage 2 at 448 px
+    #   chartqa/train               what transfers to ChartQA learn from
+    #   chartqa:test_human/eval     a row of the table
     found: dict[str, DatasetSpec] = {}
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):

@@ -59,6 +59,7 @@ def parts_of(artifact: Artifact) -> "dict[str, PartSize]":
     files = artifact.manifest.files
     if DESCRIPTION not in files:
         return {}
+    # One small file: the shards themselves stay where they are.
     folder = artifact.files.local_folder(artifact.folder, {DESCRIPTION: files[DESCRIPTION]})
     return {
         name: PartSize(

@@ -76,6 +76,8 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
     machine say, is no failure.
     """
+    # A step that never began has no count. One whose input failed counts as failed as often, or a
+    # sweep would try to make it for ever.
     begun = store.attempted_keys()
     counts_of: dict[Node, int] = {}
     upstream = explanation.graph.upstream

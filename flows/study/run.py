@@ -87,6 +87,7 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI |
             state.result()  # Raises what the flow raised.
         console.print(state.message, markup=False, soft_wrap=True)
         return 0
+    # From the process, not from Prefect: the result must not be lost with a server.
     result: StudyResult = RESULTS.pop()
     if result.results:
         table = (store.get(result.results).path / "results.md").read_text()
@@ -100,6 +101,12 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI |
 
 def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float) -> None:
     config = result.config
+    # What went wrong comes first, and what to do next last, where a person looks:
+    #
+    #   failed: transfer m3 chartqa seed=48213: …
+    #   17 steps in 160 s: 11 made, 5 re-used, 1 failed
+    #   tables and plot: .parcel/artifacts/results-…
+    #   next: parcel lineage trace demo --cell chartqa:test_human/parcel/64
     for failure in result.failed:
         console.print(f"failed: {failure}", markup=False, soft_wrap=True)
     steps = result.made + result.reused + len(result.failed)
@@ -115,6 +122,7 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
         console.print(describe_disk_use(store.snapshot(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
+        # A cell that this study has: its first row, its last method, that method's last budget.
         method = config.methods[-1]
         cell = f"{next(iter(config.rows))}/{method}/{config.budgets_of(method)[-1]}"
         console.print(f"next: parcel lineage trace {config.name} --cell {cell}")

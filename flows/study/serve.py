@@ -53,16 +53,20 @@ def serve(
             f"--auth must be given with --host {host}: everybody who reaches this machine could "
             f"start runs. Pass name:password in the variable PARCEL_AUTH, or a file, --auth @FILE."
         )
+    # Both before anything imports Prefect, or a run that is started from here: settings and limits
+    # are variables of the environment, which runs inherit.
     apply(store.state)
     os.environ |= limits(store.uri, any_store=any_store, any_runner=any_runner)
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
+    # A server that runs for the store already is joined, at its own port.
     if port is None and running(store.state) is None:
         port = DEFAULT_PORT
     try:
         with server_of(
             store.state, host=host, port=port, auth=auth, beside=beside(store)
         ) as server:
+            # Runs end before the server does: their last rows need somebody to take them.
             add_exit_hook(_end_runs)
             from flows.study.form import deployments_of
             from flows.study.watch import look_forever

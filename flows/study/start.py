@@ -66,6 +66,7 @@ def start_sweep(
     """
 
     def run(ui: "UI | None") -> int:
+        # Imported only now, after `apply` has set Prefect up; see the head of this file.
         from flows.study.form import sweep
         from flows.study.run import run_here
 

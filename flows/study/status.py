@@ -20,6 +20,8 @@ _RUNS = 5
 
 def status(store: Store) -> Iterator[str]:
     """Yields lines: runs under way, leases, and how the last runs ended."""
+    # From now to the past: who is at work, what is held, whose process has died, how runs ended. A
+    # run pins its artifacts by a lease, so a pin that is no longer renewed is a run that is gone.
     held, leases = list_pins(store.volatile), store.leases()
     running = [pin for pin in held if pin.is_live()]
     yield f"store {store.uri}: {len(store.keys())} artifacts"
@@ -45,6 +47,7 @@ def status(store: Store) -> Iterator[str]:
 
 def _run(store: Store, pin: LeaseView) -> Iterator[str]:
     yield f"  {_name(store, pin)}: {_holder(pin)}"
+    # Pins are in the store, for all machines; a journal is on the disk of its own.
     record = _journal(store, pin)
     if record is None:
         yield "    its steps are shown only on the machine that runs it"
@@ -104,6 +107,7 @@ def _run_id(pin: LeaseView) -> str:
 def _holder(holding: LeaseView) -> str:
     """Returns who holds a lease, since when, and whether the holder is alive."""
     holder, since = holding.lease.holder, holding.lease.since
+    # Alive, as far as the store can tell: a holder on another machine is judged by its renewals.
     if holder.has_ended:
         alive = "process gone; the lease is free"
     elif holding.is_live():

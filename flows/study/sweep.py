@@ -131,6 +131,8 @@ class Sweep:
     ] = ()
 
     def __post_init__(self) -> None:
+        # The ranges stand at the fields, for pydantic and the form. Here is what needs a registry,
+        # or two fields at once.
         for field in ("methods", "compare"):
             for i, method in enumerate(getattr(self, field)):
                 if ":" not in method:  # Classes are resolved later, with the study's at hand.
@@ -160,6 +162,11 @@ class Sweep:
         Args:
           config: the study.
         """
+        # A word replaces a list as a whole, so it repeats the study's own values:
+        #
+        #   methods=[vanilla, parcel, m3]   budgets=[16, 64, 144]   transfers.chartqa={}
+        #
+        # What the study has already is left out: a sweep that adds nothing has no words.
         words = []
         # A budget above the number of patches at the study's own resolution is for Stage 2.
         full = config.model.vision.num_patches
@@ -175,6 +182,7 @@ class Sweep:
         for field, (own, added) in wanted.items():
             if more := [value for value in added if value not in own]:
                 words.append(f"{field}=[{', '.join(map(str, [*own, *more]))}]")
+        # A benchmark that was only prepared to screen against becomes one that is transferred to.
         for name in self.benchmarks:
             if name not in config.transfers:
                 words.append(f"transfers.{name}={{}}")
@@ -234,6 +242,11 @@ class SweepRun:
 
         Yields none where no cell is missing and no seed is to be added.
         """
+        # Without `until_decided` a firing is one run at most. With it:
+        #
+        #   2 seeds: run, look: open ─▶ 3 seeds: run, look: open ─▶ 4 seeds: run, look: settled
+        #
+        # Where all cells are there, only the look is repeated, so a firing after a kill catches up.
         if not self.sweep.until_decided:
             config, has_work, _ = self._next()
             if has_work:
@@ -256,6 +269,8 @@ class SweepRun:
                 if _is_settled(decisions):
                     break
             return f"nothing to run: {'; '.join(map(_describe_decision, decisions.items()))}"
+        # Three reasons in one line: every cell is there, no seed may be added, some cells were
+        # given up.
         config, _, failed = self._next()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
@@ -284,6 +299,7 @@ class SweepRun:
           ConfigError: if there is nothing to compare, or no seed has all its cells.
         """
         verdicts = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
+        # Whatever artifact there is counts, a stale one too.
         scores = {
             key: float(verdict.artifact.manifest.counts["score"])
             for key, verdict in verdicts.items()
@@ -311,6 +327,11 @@ class SweepRun:
         Cells that were never tried are made before a seed is added. A failed cell is retried
         together with new seeds, at most `MAX_TRIES` times in all, so that it never blocks others.
         """
+        # With `add_seeds` = 1, firing after firing:
+        #
+        #   begun: seeds 1, 2, one cell never tried      ─▶ that cell
+        #   begun: seeds 1, 2, all made, or failed       ─▶ seed 3, and the failed ones again
+        #   begun: seeds 1, 2, 3 …
         config, sweep = self.config, self.sweep
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             explanation = self.explain(config)
@@ -363,6 +384,11 @@ def describe_sweep(
       config: the study.
       failed: node -> number of its failed attempts.
     """
+    # The lines of a sweep that adds a seed:
+    #
+    #   sweep demo: 2 methods × 3 rows × 2 seeds × budgets 16, 64: 24 cells
+    #   12 cells are there, 12 are new: 12 of seed 48213
+    #   7 steps to make: 6 transfer, 1 results; 15 re-used
     cells = explanation.graph.cells
     states = {key: explanation.steps[step].state for key, step in cells.items()}
     new = [key for key, state in states.items() if state == "new"]
@@ -377,8 +403,10 @@ def describe_sweep(
     grid = " and ".join(grids)
     yield f"sweep {config.name}: {len(config.methods)} methods × {grid}: {len(cells)} cells"
     yield f"{len(there)} cells are there{again}, {len(new)} are new{_sorts(new, there)}"
+    # Cells are what a person asked for, nodes what will run: one transfer makes several cells.
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
     to_make = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
+    # Failures are said apart: those to be tried again, and those that are no longer tried.
     if again := sum(0 < count < MAX_TRIES and _scores(node) for node, count in failed.items()):
         yield f"{again} transfers failed before and are tried again"
     if abandoned := _describe_abandoned(failed):
@@ -393,6 +421,8 @@ def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
     """Returns, as text, the seeds, methods, rows and budgets that only new cells have."""
     if not new or not there:
         return ""
+    # A cell's sort is what no present cell has: "seed 48213", or "method m3, budget 16". A cell
+    # whose every value is known was only not made yet.
     known_values = {
         field.name: {getattr(key, field.name) for key in there}
         for field in dataclasses.fields(CellKey)
@@ -420,6 +450,13 @@ def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyC
 
     It never has fewer seeds than `config`.
     """
+    # Pairs go pretraining by pretraining. For 2 pretrainings with 3 seeds each:
+    #
+    #   i                       0  1  2  3  4  5
+    #   seeds that reach it     1  2  3  1  2  3
+    #   pretrainings            1  1  1  2  2  2
+    #
+    # The largest of each row among `seeds` is the smallest grid that has them all.
     places = [
         (i % wide.num_seeds + 1, pretrain + 1)
         for i, (pretrain, seed) in enumerate(wide.seed_pairs)
@@ -476,12 +513,16 @@ def _named(config: StudyConfig, field: str, method: str) -> Method:
 
 
 def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
+    # The first is compared with each of the others, where they serve a budget in common:
+    #
+    #   compare = parcel, m3, vanilla   ─▶   (parcel, m3), (parcel, vanilla)
     compare = [_named(config, "compare", method) for method in compare]
     if unknown := [method for method in compare if method not in config.methods]:
         raise ConfigError(
             f"compare must name methods of the sweep, {', '.join(config.methods)}, got "
             f"{', '.join(unknown)}."
         )
+    # Without names: the study's last method with each of the others.
     chosen: Sequence[Method] = compare or (config.methods[-1], *config.methods[:-1])
     first, *others = chosen
     pairs: list[tuple[Method, Method]] = [

@@ -62,6 +62,7 @@ class SweepLimits:
     ] = ()
 
     def __post_init__(self) -> None:
+        # A window needs both ends; two equal ones could mean all day or never.
         if bool(self.start) != bool(self.end) or (self.start and self.start == self.end):
             raise ValueError(
                 f"start and end (--from, --to) must be two different times of the day, or both "
@@ -93,6 +94,9 @@ class SweepLimits:
         start, end = (datetime.time.fromisoformat(text) for text in (self.start, self.end))
         time = local_now.time().replace(tzinfo=None)
         # A window with end < start spans midnight: from `start` on, or before `end`.
+        #
+        #   from 08:00 to 20:00         8 ████████ 20
+        #   from 20:00 to 08:00    ████ 8          20 ████    after 20:00 it closes on the next day
         is_open = start <= time < end if start < end else time >= start or time < end
         if not is_open:
             return now
@@ -175,6 +179,9 @@ class Admission:
     def spend(self, node: Node, seconds: float) -> None:
         """Records work that a node did [device-seconds]."""
         with self._lock:
+            #   estimate 10 h ─▶ 4 h of it done ─▶ ended
+            #   under way  10          6            0
+            #   spent       0          4            4
             self._spent += seconds
             expected = self._under_way.get(node, 0.0)
             self._under_way[node] = max(0.0, expected - seconds)

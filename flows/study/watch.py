@@ -43,6 +43,8 @@ def look_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> N
     """Settles every run that was killed, on this machine or elsewhere; never returns."""
     watching = Watch(store)
     while True:
+        # Asked before the look, which settles such runs: those that were being cancelled, and now
+        # are, may have left jobs behind.
         cancelling = published(_in_state, StateType.CANCELLING) or {}
         published(settle_ended, store.state)  # First: a journal says more than an expired lease.
         for line in published(watching.look) or []:
@@ -62,6 +64,8 @@ def _in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowR
 
 def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
     """Stops the Ray Jobs of a cancelled run, whose own process may have died before doing so."""
+    # Whoever watches may not be able to read the study of the run, or to reach its cluster: then a
+    # line says so, and the watching goes on.
     try:
         address = _ray_address(run.parameters, store)
     except (ConfigError, OSError) as error:
@@ -77,6 +81,7 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
         return
     finally:
         server.leave()
+    # Silent in the usual case, where the run has stopped its jobs itself.
     if stopped:
         yield f"run {run.name} ({run.id}): stopped its Ray Jobs {', '.join(stopped)}"
 

@@ -45,6 +45,7 @@ def accept(
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
+    # The same verdicts that `parcel run --explain` prints: what is stale there can be kept here.
     explanation = Explanation(opened.snapshot(), graph_of(config, known=raw_files(opened)))
     for line in accept_stale(opened, explanation, step, units=replay):
         typer.echo(line)

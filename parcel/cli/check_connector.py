@@ -28,6 +28,7 @@ def check_connector(
     from flows.study.check_connector import check
 
     broken = False
+    # All checks are run: who writes a connector sees every broken promise at once.
     for finding in check(name, config):
         typer.echo(f"{finding.name:10} {'ok    ' if finding.kept else 'BROKEN'} {finding.told}")
         broken |= not finding.kept

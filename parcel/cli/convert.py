@@ -62,6 +62,7 @@ def convert(
         )
         for line in lines_of(request):
             typer.echo(line)
+        # Imported only if it is asked for: this check runs the model.
         if request.check is not None:
             from model.decode.reference_check import check_file
 

@@ -54,6 +54,8 @@ def check(
     """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has."""
     from flows.lineage.data_check import check_rows, check_what
 
+    # One dataset or corpus, in full; or all rows of the benchmark tables, a line each, where an
+    # unreadable row fails the command.
     if not benchmarks:
         text = check_what(
             what,

@@ -81,6 +81,7 @@ def deploy(
     ] = False,
 ) -> None:
     """Registers a study with a work pool of the Prefect server at PREFECT_API_URL."""
+    # Most mistakes show here, before Prefect is imported.
     config = load_study(arguments, store)
     variables = _pairs("--job-variable", job_variable)
     environment = _pairs("--env", env)
@@ -118,6 +119,7 @@ def _checked_type(kind: str | None) -> Any:
 def _addresses(options: list[str] | None) -> list[str]:
     from infra.errors import ConfigError
 
+    #   --alert mailto://me@lab.org --alert @alerts.txt      one address, and one per line of a file
     addresses: list[str] = []
     for address in options or []:
         if not address.startswith("@"):

@@ -35,6 +35,7 @@ def doctor(
     from flows.study.engines import ENGINES
     from infra.errors import ConfigError
 
+    # `--engine none` tries none of them: a quick look at the rest.
     engines = [*ENGINES] if engine is None else [one for one in engine if one != "none"]
     if unknown := set(engines) - {*ENGINES}:
         raise ConfigError(
@@ -46,6 +47,9 @@ def doctor(
 
         config = load_study(arguments, store)
     bad = 0
+    #   ok   store      .parcel can be read and written
+    #   BAD  clock      it differs from the store's by 95 s
+    #                   → set this machine's clock by NTP; leases lapse by the store's clock
     for found in examine(store, config, engines):
         bad += found.state == "bad"
         sign = {"ok": "ok  ", "note": "note", "bad": "BAD "}[found.state]

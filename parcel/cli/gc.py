@@ -42,6 +42,7 @@ def gc(
     """
     from infra.store import gc as garbage
 
+    # Listing and deleting look the same up to the last step, so a list is what would be deleted.
     age, opened = _seconds(older_than), open_store(store)
     collect = garbage.delete_garbage if delete else garbage.find_garbage
     found = collect(opened, older_than=age)
@@ -52,6 +53,8 @@ def gc(
             days = f"{item.age / _SECONDS['d']:.1f} days old"
             typer.echo(f"{verb} {item.sort} {item.name}{title}: {_bytes(item.size)}, {days}")
     total = _bytes(sum(item.size for item in found))
+    #   would delete artifact dataset-9c… (prepare web): 1.2 MB, 9.0 days old
+    #   would delete 1 artifact, 3 sources: 1.3 MB; nothing is deleted without --delete
     counts = Counter(item.sort for item in found)
     sorts = ", ".join(
         f"{count} {_SINGLE.get(sort, sort) if count == 1 else _PLURALS.get(sort, sort)}"

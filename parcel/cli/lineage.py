@@ -42,6 +42,7 @@ def lineage_trace(
 
     opened = open_store(store)
     what = named(opened, f"{run}/{cell}" if cell else run)
+    # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
         from flows.lineage.sample import sightings
 
@@ -112,11 +113,14 @@ def lineage_replay(
 
     opened = open_store(store)
     what = named(opened, name)
+    # Into a store of its own: in the old one the step would be found, and nothing made again.
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         fresh = open_store(into or temporary)
         if fresh.keys():
             raise typer.BadParameter(f"--into must be an empty folder, got {into}.")
         is_near = True
+        # The steps as the run had them hold settings that no manifest does, such as where raw data
+        # lie.
         steps = steps_of_run(opened, what.artifacts[0].key)
         for made in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
             typer.echo(made.line())

@@ -95,6 +95,8 @@ def _complain(error: Exception) -> int:
 
     from infra.errors import ConfigError
 
+    # Exit code 2 says that the request was wrong, 1 that the work failed; a script can tell them
+    # apart. A KeyError is a name that was not found, and its text is the argument.
     if isinstance(error, TyperException):
         tell = getattr(error, "format_message", error.__str__)
         message, code = tell() + _refused_value(error), 2

@@ -53,6 +53,7 @@ def plan(
     from flows.plan.prepared import prepared
 
     opened = open_store(store)
+    # As overrides, so that they are checked, and spelt in errors, like any key of the config.
     overrides = {"topology": topology, "price": price, "mfu": mfu}
     words = [f"compute.{name}={value}" for name, value in overrides.items() if value is not None]
     config = load_study([*(arguments or []), *words], store)

@@ -53,6 +53,7 @@ def predict(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Answers a prompt about an image, an image pair or a video, at any budget."""
+    # Only now: `--help` must not wait for JAX.
     import json
 
     from flows.lineage import predict as prediction
@@ -71,6 +72,7 @@ def predict(
         frames=frames,
         stride=stride,
     )
+    # Drawn on the image as it is on disk, and not on the square that the model saw.
     if draw:
         prediction.draw_answer(
             images, found["answer"], prediction.find_checkpoint(checkpoint, store), draw

@@ -35,6 +35,7 @@ def results(
     """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
     from infra.errors import ConfigError
 
+    # Pages are a folder of files; everything else is one text, printed.
     if format == "html":
         if mixed:
             raise ConfigError(
@@ -55,6 +56,7 @@ def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> N
 
     if run is None or out is None:
         raise ConfigError("--format html needs RUN, a study's name, and --out DIR, a folder.")
+    # An old folder would keep pages that the new run does not have.
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError(f"--out must be a new or empty folder, got {out}; name another one.")
     try:

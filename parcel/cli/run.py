@@ -90,6 +90,8 @@ def _command(until: Any) -> Callable[..., None]:
         profile: ProfileOption = None,
         store: StoreOption = DEFAULT_STORE,
     ) -> None:
+        # The commands differ in `until` alone; an option that is a key of the config becomes an
+        # override.
         words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
         _study(words, store, until, explain, rebuild, approve, failed)
 
@@ -132,6 +134,7 @@ def _study(
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
+    # Explained here, so that a refusal does not wait for Prefect and Ray to start.
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.snapshot(), graph)
     held = {}

@@ -36,6 +36,7 @@ def serve(
     They are for you alone: on a terminal, the links that are shown log your browser in, and your
     own commands find the password in the store.
     """
+    # Before heavy imports: Ctrl-C during one of them must end this process, too.
     heed_signals()
     from flows.study.serve import auth_of
     from flows.study.serve import serve as serve_forever

@@ -38,6 +38,7 @@ def spectral(
     """Draws the spatial spectra of features, pooled tokens and queries: the paper's figures."""
     from flows.lineage.spectral import spectra
 
+    # All checkpoints see the same images, so their spectra can be compared.
     written = spectra(
         [checkpoint, *(compare or [])],
         images or [],

@@ -88,6 +88,7 @@ def sweep(
 
     if until not in ("", "decided"):
         raise ConfigError(f"--until must be decided, got {until!r}.")
+    # Bounds that no option states are left out, so that their defaults stay in one place.
     bounds = {"max_seeds": max_seeds, "max_pretrain_seeds": max_pretrain_seeds}
     add = {
         "methods": _methods(methods),
@@ -127,6 +128,7 @@ def sweep(
         for line in schedule(firing, asked[1], cron):
             typer.echo(line)
         return
+    # What the first pass would do is shown before it begins; the flow draws the passes again.
     config = next(firing.passes(), None)
     if config is None:
         typer.echo(firing.why_nothing())

@@ -110,6 +110,8 @@ def make(work: StepContext) -> Iterator[Progress]:
     # Hosts that a launcher reaches need share nothing but the bucket.
     is_apart = work.processes > 1 and bool(work.launcher) and work.shared.startswith(BUCKET_SCHEME)
     places = work.stored if is_apart else work.places
+    # All that a training needs, as values and places: it is the same whether this process trains,
+    # or members on other hosts do.
     stage = Stage(
         spec=spec,
         seed=work.seed or 0,
@@ -133,12 +135,15 @@ def make(work: StepContext) -> Iterator[Progress]:
         if work.processes > 1:
             items = opened.enter_context(contextlib.closing(_by_several(stage, work, is_apart)))
         events = opened.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
+        # The logs are turned into an event file as they grow, and once more when the last is
+        # written.
         for item in items:
             steps, loss = item.done, item.loss
             events.follow()
             yield item
         events.follow()
     work.counts.update(steps=steps, loss=round(loss, 4))
+    # The digest of the parameters alone: logs, which hold times, must not make it another artifact.
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
@@ -291,6 +296,12 @@ def train_together(
     Raises:
       GangFailedError: if they fail, or are lost again and again.
     """
+    # The task lies in a place that all members reach; its digest goes along in their command, so
+    # that another task put there is refused.
+    #
+    #   start ─▶ member 0, member 1, …     on this machine, or where the launcher puts them
+    #              │ reports in `place`
+    #   supervise ◀┘                       yields progress; one is lost: all start again
     task = pickle.dumps(stage)
     open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]

@@ -31,6 +31,8 @@ def make(work: StepContext) -> Iterator[Progress]:
     spec: DatasetSpec = work.config
     # User data is read in place; a drawn corpus is an artifact.
     data_root = work.location or str(work.inputs["raw"])
+    # The newest dataset with the same settings and code, from other raw files: shards whose inputs
+    # did not change are taken from it.
     earlier = work.earlier()
     info, files, num_taken = yield from streamed(
         lambda report: make_dataset(
@@ -46,6 +48,7 @@ def make(work: StepContext) -> Iterator[Progress]:
             code=work.code,
         )
     )
+    # The workers wrote the shards into the store already, perhaps from other machines.
     for name, (stored, file) in files.items():
         work.adopt(name, stored, file)
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)

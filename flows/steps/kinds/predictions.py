@@ -41,6 +41,7 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
     """Evaluates several budgets of one checkpoint on one split."""
     from model.eval.run import Answered, evaluate
 
+    # All works have one checkpoint and one split; only the budget differs, and where answers go.
     first = works[0]
     seconds = yield from evaluate(
         first.places["checkpoint"],
@@ -49,6 +50,8 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
         out={work.config.budget: str(work.out) for work in works},
         known=[Answered.from_json(piece) for piece in first.pieces],
     )
+    # The time of an answer stands in the manifest alone, and in no file: it is never twice the
+    # same.
     for work in works:
         result = json.loads((work.out / files.SCORE).read_text())
         work.counts.update(score=result["score"], num=result["num"])
@@ -62,6 +65,7 @@ def make_piece(
     """Answers a piece of one split, at several budgets of one checkpoint."""
     from model.eval.run import answer
 
+    # As `make_together`, but for some of the items: a piece has the answers, and no score yet.
     first = works[0]
     answered = yield from answer(
         first.places["checkpoint"],

@@ -49,6 +49,11 @@ def make(work: StepContext) -> Iterator[Progress]:
 def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
     from pipelines.prepare.raw_files import list_raw_files
 
+    # A line per file, as `sha256sum` writes it, with the size in between:
+    #
+    #   5f1c…  1048576  chartqa/val/1.png
+    #
+    # A file whose size, time and inode did not change is not read again: `known` has its digest.
     count = total = 0
     found = list_raw_files(
         spec.prepare,

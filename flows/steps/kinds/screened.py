@@ -11,6 +11,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     """Compares the input `dataset` with itself and with all other inputs, by `HygieneConfig`."""
     from pipelines.hygiene.screen import screen_dataset
 
+    # Every input but the dataset itself is an evaluation split, under its name.
     against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
     counts = yield from streamed(
         lambda report: screen_dataset(

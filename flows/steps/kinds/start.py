@@ -12,6 +12,8 @@ from model import files
 
 def make(work: StepContext) -> Iterator[Progress]:
     """Copies or converts the checkpoint at `work.location`; its content digest is of its arrays."""
+    # Ours has a digest beside it, and is copied; anything else is another codebase's, and
+    # converted.
     place = Path(work.location or "")
     if (place / files.DIGEST).is_file():
         from model.checkpoint.folder import checked_digest
@@ -22,12 +24,15 @@ def make(work: StepContext) -> Iterator[Progress]:
     else:
         from model.checkpoint.importer import import_checkpoint, open_source
 
+        # A conversion that was killed left half a folder: it begins anew.
         made = work.scratch / "imported"
         shutil.rmtree(made, ignore_errors=True)
         work.content = import_checkpoint(open_source(place), made, None)
         for file in made.iterdir():
             shutil.move(file, work.out / file.name)
         copied = place if place.is_dir() else place.parent
+    # Checked afterwards: a file that changed while it was copied shows now, and no artifact is
+    # committed under the digests of other bytes.
     if "given" in work.inputs:
         check_given(copied, work.inputs["given"])
     yield Progress(done=1, total=1)

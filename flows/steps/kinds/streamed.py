@@ -12,6 +12,11 @@ T = TypeVar("T")
 
 def streamed(function: Callable[[Callable[..., None]], T]) -> Generator[Progress, None, T]:
     """Runs `function(report)` in a thread, yields what it reports, and returns what it returns."""
+    # The function calls back, but a step's `make` yields: the thread turns one into the other.
+    #
+    #   thread:  report ─▶ report ─▶ … ─▶ None        None comes also after an error
+    #              │         │             │
+    #   here:    yield     yield         return, or raise what was raised there
     reports: queue.Queue[Progress | None] = queue.Queue()
     values: list[T] = []
     errors: list[BaseException] = []
