@@ -155,8 +155,10 @@ def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]
             "head_dim": text.head_dim,
             "query_pre_attn_scalar": text.head_dim,
             "num_image_tokens": vision.num_patches,
+            # Off is 0 here, and null there.
             "attn_logit_softcapping": cfg.attn_softcap or None,
             "final_logit_softcapping": cfg.final_softcap or None,
+            # Not 0 where no layer slides: `layer_types` says which do.
             "sliding_window": text.sliding_window or 4096,
             "layer_types": kinds if text.sliding_window else ["full_attention"] * text.depth,
             "rope_theta": text.rope_base,

@@ -66,6 +66,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     for name in TABLE:
         count = _depth(name, keys)
         if count is None:
+            # Outside the blocks: one array there, one here.
             array = arrays[keys[name.hugging_face]]
             yield name.ours, _float32(name.hugging_face_layout.read(array))
             continue
@@ -171,6 +172,8 @@ def _some(names: list[str]) -> str:
 
 
 def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, list[np.ndarray]]]:
+    # One array of big_vision may hold several of our parameters, such as keys and values. They are
+    # put together in the order of their index in it.
     groups: dict[str, list[Name]] = collections.defaultdict(list)
     for name in TABLE:
         groups[name.big_vision].append(name)

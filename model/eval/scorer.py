@@ -99,6 +99,7 @@ class Scorer:
           ValueError: if there are none.
         """
         late = [self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting]
+        # Into new totals, so that `finish` can be called again after more predictions.
         totals = Totals()
         totals.merge(self._totals)
         for item in late:
@@ -150,6 +151,8 @@ class Totals:
         for field, values in self._parts.items():
             if len(values) == 1:
                 continue
+            # The breakdown of POPE, say, is kind/random, kind/popular, kind/adversarial; with
+            # `mean_over` "kind", their plain mean replaces the mean over all predictions.
             parts = {value: metric.summarize(values[value])["score"] for value in sorted(values)}
             results |= {f"{field}/{value}": part for value, part in parts.items()}
             if field == metric.mean_over:

@@ -36,6 +36,7 @@ def rotation(positions: Int32[Array, "B L"], head_dim: int, base: float) -> Rota
 
 def rotate(x: Float[Array, "B L H h"], turn: Rotation) -> Float[Array, "B L H h"]:
     """Returns `x` with channel i of the first and of the second half rotated as one pair."""
+    # Channel i and channel i + h / 2 are the two coordinates of a point, turned by position / wave.
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = [first * turn.cos - second * turn.sin, second * turn.cos + first * turn.sin]
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)

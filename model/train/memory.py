@@ -51,6 +51,7 @@ def step_bytes(
     saved_bytes = (
         _vision_bytes(model, patches) * vision.depth + _text_bytes(model, read) * text.depth
     )
+    # The towers' backward passes come one after the other, so only the larger of both counts.
     again = max(
         _made_again(vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches),
         _made_again(text.width, 2 * text.mlp_dim, text.num_heads, read, read),

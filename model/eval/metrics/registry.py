@@ -116,6 +116,8 @@ def _checked(
     Raises:
       ValueError: if the function fails or returns something else; it names the record.
     """
+    # The user's function may raise anything. The error names the record and its fields: most often
+    # one that the function reads is not among them.
     try:
         item = score(prediction, fields)
     except Exception as error:
@@ -124,6 +126,7 @@ def _checked(
             f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {message}; the "
             f"record has {', '.join(sorted(fields))}."
         ) from error
+    # NaN would turn the mean over the whole split into NaN, so it is refused at its record.
     value = item.score if isinstance(item, Item) else item
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(
