@@ -138,6 +138,8 @@ class Benchmark:
     @property
     def train_split(self) -> str:
         """The split that a run trains on: `tune_split` if `final_split` overlaps `eval_split`."""
+        # VQAv2 trains on "train+val" for its final score and is scored on "val[-10240:]": both have
+        # val, so a run trains on `tune_split`, "train+val[:-10240]".
         held_out = _split_names(self.eval_split) & _split_names(self.final_split)
         return self.tune_split if held_out else self.final_split
 

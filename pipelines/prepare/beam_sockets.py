@@ -69,6 +69,7 @@ class DeclaredFiles(ArtifactRetrievalService):
 
     def __init__(self, environments: Any) -> None:
         super().__init__(_open_uncompressed)
+        # By their bytes: messages of protobuf cannot be members of a set.
         self._declared = {
             artifact.SerializeToString(deterministic=True)
             for environment in environments

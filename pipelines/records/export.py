@@ -109,6 +109,7 @@ def _write_webdataset(path: Path, first: int, records: Iterator[Record]) -> None
     with tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, record in enumerate(records, first):
             for ending, data in _archive_members(record):
+                # A new entry has no times and no owners, so equal records give equal archives.
                 info = tarfile.TarInfo(f"{number:09d}.{ending}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))

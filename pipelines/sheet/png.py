@@ -93,6 +93,7 @@ def _draw_text(
     paper: tuple[int, int, int] = _PAPER,
 ) -> Image.Image:
     """Returns wrapped lines of text, one paragraph each, with the boxes' numbers colored."""
+    # Wrapped first: how many lines there are decides the height of the block.
     lines = [
         (line, size, ink) for text, size, ink in texts for line in _wrap_text(text, size, width)
     ]
@@ -100,6 +101,8 @@ def _draw_text(
     pen, y = ImageDraw.Draw(block), 0
     for line, size, ink in lines:
         x = 0.0
+        # The pattern's group keeps the boxes' numbers as pieces between the others: "see [1] here"
+        # is "see ", "[1]", " here".
         for piece in _OBJECT.split(line):
             number = re.match(r"\[(\d+)", piece) if _OBJECT.fullmatch(piece) else None
             pen.text(

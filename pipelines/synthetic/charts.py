@@ -44,6 +44,8 @@ class Chart:
 
 def make_chart(rng: np.random.Generator) -> Chart:
     """Returns a random chart whose largest part is easy to see."""
+    # Values first, since their number is that of the colours. A line's value is its mean, so that
+    # questions on the highest or lowest are asked the same way of every kind.
     kind = KINDS[int(rng.choice(len(KINDS), p=_KIND_ODDS))]
     points: tuple[tuple[int, ...], ...] = ()
     if kind == "bar":

@@ -79,6 +79,7 @@ def _ref(
     annotation: dict, image: dict, split: str, sentences: list[str], *, ref_id: int, first: int
 ) -> dict:
     """Returns one row; as in the published files, `file_name` is the image's plus the object id."""
+    # Ids of sentences run over the whole file, so the caller says where this row's begin.
     sent_ids = list(range(first, first + len(sentences)))
     stem = image["file_name"].removesuffix(".jpg")
     return {

@@ -181,6 +181,12 @@ class VideoChild:
           _ClipFailed: if the clip exceeds a limit or crashes the child.
           _ChildLost: if the child ends for another reason, or stalls.
         """
+        # The request is a line; the answer is a line with the sizes of the frames, then their
+        # bytes. Whatever goes wrong is told by how the child ends:
+        #
+        #     ─▶ {"path": …, "sampling": …}
+        #     ◀─ {"size": …, "sizes": [9120, 8954]}
+        #     ◀─ 9120 bytes, 8954 bytes
         process = self._running()
         assert process.stdin is not None
         deadline = time.monotonic() + _WATCHDOG * self._limits.cpu_s

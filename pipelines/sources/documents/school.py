@@ -74,6 +74,8 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
 
     def make(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
         if isinstance(entry, TableRow):
+            # A table has no ids, so its rows are numbered as they come, whether or not they are
+            # good.
             key, choices = next(numbers), texts_under(entry, "options")
             correct = choice_under({"answer": int(entry["answer"])}, "answer", choices)
             media, text = pictures.store(entry), text_under(entry, "question")
@@ -84,6 +86,8 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
                 raise BadInput(text)
             choices = texts_under(row, "answerTexts")
             correct = choice_under(row, "correctAnswer", choices)
+            # If the answers are letters, the picture must show these letters: they are written over
+            # the diagram's own labels.
             labels = (
                 _diagram_labels(corpus, root / "annotations" / path.name)
                 if row["abcLabel"]

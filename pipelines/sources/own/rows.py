@@ -174,6 +174,10 @@ def _table_rows(path: Path) -> Numbered:
 def _parse_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
     if None in row:
         raise BadInput(f"more cells than columns: {row[None]!r:.60}")
+    # A row with the columns question, answers and meta.kind:
+    #
+    #     how many?,"[""2"", ""two""]",human
+    #     {"question": "how many?", "answers": ["2", "two"], "meta": {"kind": "human"}}
     there = {name: cell for name, cell in row.items() if cell}
     found: dict[str, Any] = {k: v for k, v in there.items() if not k.startswith(_META)}
     for name in _JSON & found.keys():

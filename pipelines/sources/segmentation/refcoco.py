@@ -228,8 +228,12 @@ def _referred_object(
     annotation: Mapping,
     find: Callable[[str], Path],
 ) -> _ReferredObject:
+    # COCO's box is x, y, width, height in pixels. The item's is x0, y0, x1, y1 in pixels, for the
+    # tokens; the metric's is ymin, xmin, ymax, xmax in fractions, as predictions are.
     width, height = int(image["width"]), int(image["height"])
     x, y, w, h = map(float, annotation["bbox"])
+    # Polygons are a list; run lengths, as of a hollow shape, are an object and state their own
+    # size.
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
     prefix = REFCOCO.prefix

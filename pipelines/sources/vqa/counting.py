@@ -82,11 +82,14 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
 
     def make(row: dict) -> Item | None:
         simple = row.get("issimple")
+        # Test rows must say whether they are simple, as both halves are scored apart; training rows
+        # need not.
         if part == "test" and simple is None:
             raise KeyError("issimple")
         if split in _SIMPLE and bool(simple) != _SIMPLE[split]:
             return None
         top, _, name = text_under(row, "image").partition("/")
+        # "VG_100K/1.jpg": each first folder is looked up once.
         if top not in folders:
             folders[top] = image_folder(corpus, top, "visual_genome", "coco")
         answer = str(int(row["answer"]))
@@ -145,6 +148,7 @@ def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
 
     def make(row: dict) -> Item | None:
         if isinstance(row, TableRow):
+            # A table has all three kinds of question; the authors have a file for each.
             if row["category"] != split:
                 return None
             media = pictures.store(row, f"{text_under(row, 'image_source')}.jpg")

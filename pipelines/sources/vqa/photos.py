@@ -156,9 +156,11 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
             media, answer_type = corpus.media(folder / row["image"]), row.get("answer_type", "")
         answers = []
         if split != "test":
+            # Of ten people, some gave no answer; those who did are enough.
             answers = [str(answer) for answer in answer_texts(row["answers"]) if answer]
             if not answers:
                 raise BadInput("every answer is empty")
+        # "VizWiz_val_00000042.jpg" is question 42: there is one question per picture.
         key = int(re.findall(r"\d+", Path(media.member or media.path).name)[-1])
         meta = {"question_id": key, "answer_type": answer_type}
         text = text_under(row, "question")

@@ -36,6 +36,7 @@ def _coco_names(split: str) -> tuple[str, ...]:
 def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
+    # Annotations are in any order, so they are sorted by image first; crowds are left out.
     labels = {annotation["id"]: annotation["name"] for annotation in raw["categories"]}
     objects: dict[int, list[dict]] = defaultdict(list)
     for annotation in raw["annotations"]:
@@ -46,11 +47,13 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
     def make(row: dict) -> Iterator[Item | Reject]:
         size = [int(row["height"]), int(row["width"])]
         annotated = []
+        # `pop`, so that memory shrinks as images are listed.
         for annotation in objects.pop(row["id"], ()):
             x, y, w, h = map(float, annotation["bbox"])
             mask = {"size": size, "polygons": annotation["segmentation"]}
             label = labels[annotation["category_id"]]
             annotated.append({"label": label, "box": [x, y, x + w, y + h], "mask": mask})
+        # An image without annotations is no input, so it is no reject either.
         if not annotated:
             return iter(())
         metadata = {"width": size[1], "height": size[0], "objects": annotated}
@@ -67,6 +70,7 @@ def _textocr_names(split: str) -> tuple[str, ...]:
 def _read_textocr(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_textocr_names(split))
     raw: Any = load_dict(corpus, file)
+    # As for COCO: words by image first, without the illegible ones.
     words: dict[str, list[dict]] = defaultdict(list)
     for annotation in raw["anns"].values():
         if annotation["utf8_string"] != _ILLEGIBLE:

@@ -197,8 +197,10 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
     names_of: dict[str, list[str]] = {}
 
     def text(name: str, value: object) -> str:
+        # A class is stored as its number; texts and other numbers are taken as they are.
         if not isinstance(value, int):
             return _plain_text(name, value)
+        # Names are read when a feature of that name first comes, and kept.
         if name not in names_of:
             path = _class_names_file(folder, name)
             has_names = path.is_file()
@@ -303,6 +305,8 @@ def _as_web_image(
     metadata: dict[str, Any] = {"LANGUAGE": lang}
     metadata |= {field: json.loads(text) for field in _JSON for text in values(field)[:1]}
     questions, answers = values("question"), values("answer")
+    # As many answers as questions are pairs. Otherwise it is one question that several people have
+    # answered: the item is made of the first answer, and gets all of them below.
     if len(questions) == len(answers):
         question_answers = zip(questions, answers, strict=True)
         pairs = [{"question": q, "answer": a, "lang": lang} for q, a in question_answers]
@@ -315,6 +319,7 @@ def _as_web_image(
         id=identity, media=media, text=captions[0] if captions else "", metadata=metadata
     )
     for item in web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
+        # Items are made of one caption and one answer; here they get the others as further targets.
         if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
             item = dataclasses.replace(item, suffixes=tuple(captions))
         if isinstance(item, Item) and item.task == "vqa" and len(questions) == 1 and answers:

@@ -68,6 +68,8 @@ def _number_lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
             tail = line
+            # The rest of a line that is too long is skipped, or it would be taken for the next
+            # line.
             while len(tail) > _MAX_LINE and not tail.endswith(b"\n"):
                 tail = file.readline(_MAX_LINE + 1)
             if line.strip():
