@@ -78,6 +78,8 @@ def read_config(config: Mapping[str, Any]) -> Facts:
     # default of its config classes.
     head_dim = text.get("head_dim", 256)
     scale = text.get("query_pre_attn_scalar", 256)
+    # Our decoder divides queries by the root of `head_dim`; some sizes of Gemma 2 by another
+    # number.
     if scale != head_dim:
         raise ValueError(
             f"config.json: text_config.query_pre_attn_scalar must equal head_dim={head_dim} "

@@ -97,6 +97,7 @@ def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.
 
 def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     """Returns the shape of every array in a model's big_vision checkpoint, without any data."""
+    # Pieces of one array are stacked after the layers: (layers, 2, …).
     return {
         f"params/{key}": (one[0].shape[0], len(one), *one[0].shape[1:])
         if len(one) > 1

@@ -180,6 +180,7 @@ class Totals:
             if metric.summarize is summarize:
                 return None
             parts = {"": self._whole}
+        # The parts that count: without English, where there are other languages.
         counted = averaged(parts)
         copies = {name: parts[name].copies(_COPIES) for name in counted}
 

@@ -145,6 +145,7 @@ class Gemma(nnx.Module):
             return Block(text, rngs=layer_rngs)
 
         self.model = cfg
+        # Rows of about unit length; `embed` multiplies them by the root of the width.
         init = nnx.initializers.normal(text.width**-0.5)
         self.embedding = nnx.Param(init(rngs.params(), (text.vocab_size, text.width)))
         self.blocks = stacked(rngs.split(text.depth))

@@ -44,8 +44,7 @@ def fetch_and_print(
         for name, data_set in sorted(known.items()):
             tell(_line(name, data_set))
         return
-    # Refused before anything is fetched, as an unknown name is below: a request is right as a whole
-    # or nothing is done.
+    # Wrong requests end here or in the next line, before anything is fetched.
     if not names:
         raise ConfigError("data fetch needs the name of a data set; --list shows them all.")
     wanted = select_data_sets(known, names)

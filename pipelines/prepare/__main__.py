@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         if field.name in _LISTS:
             parser.add_argument(option, nargs="*", default=(), help=_LISTS[field.name])
             continue
+        # An optional number (`int | None`) is an option of the number's type.
         kinds = [t for t in typing.get_args(types[field.name]) if t is not type(None)]
         kind = kinds[0] if kinds else types[field.name]
         parser.add_argument(option, type=kind, help=f"default: {field.default}")

@@ -149,6 +149,8 @@ def _write_list(
         def lines() -> Iterator[str]:
             nonlocal num_items, num_rejects
             for entry, line in entries:
+                # Only where a part of the split is taken: the bounds of the part are two of these
+                # numbers.
                 if ranks is not None:
                     ranks.append(stable_hash(entry.id))
                 if isinstance(entry, Reject):
@@ -157,6 +159,8 @@ def _write_list(
                 else:
                     num_items += 1
                     parts.add(entry.part)
+                    # The shard in front of the line makes one sort do for both, shard and id; it is
+                    # cut off below.
                     yield f"{shard_of(entry.id, num_shards):0{_DIGITS}d}{line}"
 
         # Sorted by shard first, so that a shard's items are one byte range with one checksum.

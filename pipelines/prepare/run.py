@@ -245,6 +245,7 @@ def _run_until_done(
             s for s in range(job.config.num_shards) if not work_folder.receipt(_shard_receipt(s))
         ]
         if not missing:
+            # Once more: the last receipts may have come after the last poll.
             progress.tell()
             return
         if count_receipts(work_folder.files) == before:

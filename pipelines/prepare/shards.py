@@ -101,6 +101,7 @@ def join_shard(
         else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
     )
+    # One file for the rejects of all parts: what part they would have been of is not known.
     if shard_report.num_rejects:
         with _open_text(work_folder.files, f"shards/{shard:05d}.rejects") as out:
             for name, report in zip(pieces, reports, strict=True):
@@ -153,6 +154,8 @@ def _write_records(
                 num_rejects += 1
             else:
                 assert item is not None
+                # How many images a record has shows only now, and decides its part: caption@1,
+                # caption@16.
                 part = shaped(item.part, len(result.window()))
                 if part not in frames:
                     out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))

@@ -116,6 +116,7 @@ def _example_class():
     repeated(message("FloatList"), field.TYPE_FLOAT, packed=True)
     repeated(message("Int64List"), field.TYPE_INT64, packed=True)
     feature = message("Feature")
+    # A feature holds one kind of list; the three fields below share this `oneof`.
     feature.oneof_decl.add(name="kind")
     for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
         snake = {"BytesList": "bytes_list", "FloatList": "float_list"}.get(name, "int64_list")
@@ -128,6 +129,7 @@ def _example_class():
             oneof_index=0,
         )
     features = message("Features")
+    # On the wire, a map is a repeated message with a key and a value.
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)

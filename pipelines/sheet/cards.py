@@ -86,6 +86,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         f"{info.num_inputs} inputs = {info.num_records} records + {info.num_rejected} rejects · "
         f"{info.image_px} px · {counts}"
     )
+    # Only datasets that were screened for duplicates have this file.
     hygiene_file = folder / HYGIENE
     if hygiene_file.is_file():
         counts_of_hygiene = json.loads(hygiene_file.read_text())
@@ -118,6 +119,8 @@ def _make_card(part: str, record: Record) -> Card:
         with Image.open(io.BytesIO(data)) as image:
             pictures.append(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
     suffixes = record.suffixes[:_MAX_TEXTS]
+    # Where each suffix has prefixes of its own, they are shown before it; else one prefix before
+    # all.
     prefixes = [" | ".join(match) for match in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
     texts = []
     for prefix, suffix in itertools.zip_longest(prefixes, suffixes):

@@ -34,6 +34,7 @@ def to_png(sheet: Sheet) -> Image.Image:
     if sheet.rejects:
         tail.append((f"Rejects: {len(sheet.rejects)} of {sheet.num_rejects}", 18, _INK))
         tail += [(f"{r.stage}: {r.reason} · {r.id}", _TEXT, _INK) for r in sheet.rejects]
+    # Text blocks are drawn before the page, too: the page is as high as all of them together.
     head_block = _draw_text(head)
     tail_block = _draw_text(tail) if tail else None
     heights = [max((card.height for card in row), default=0) + _GAP for row in rows]

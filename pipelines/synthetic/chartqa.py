@@ -32,6 +32,7 @@ def write_charts(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
                 (root / split / "png" / name).write_bytes(png_bytes(draw_chart(chart)))
                 on_item()
             else:
+                # One question, so that each defect is one broken input.
                 questions_of["human"] = questions_of["human"][:1]
             for kind, questions in questions_of.items():
                 rows[kind] += [

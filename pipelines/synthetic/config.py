@@ -64,8 +64,8 @@ class CorpusConfig:
             ("video_width", 2),
             ("video_height", 2),
         ):
-            # A video's sides need to be even for its colours (4:2:0), those of a picture multiples
-            # of 6; both must be large enough for shapes to be told apart.
+            # H.264 stores one colour for each 2 x 2 pixels (4:2:0), so the sides of a clip are
+            # even.
             side = getattr(self, name)
             floor = _MIN_SIDE if multiple == 6 else _MIN_SIDE // 2
             if side < floor or side % multiple:

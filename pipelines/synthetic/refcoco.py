@@ -34,6 +34,7 @@ def write_scenes(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
     num_sentences = 0
     for split, indices in split_items(config.num_scenes, SPLITS).items():
         for index in indices:
+            # A generator per scene: with more scenes in a corpus, the earlier ones look the same.
             rng = rng_for(config.seed, "scene", index)
             scene = make_scene(rng, height=config.image_height, width=config.image_width)
             image = _image_row(scene, image_id=index + 1)

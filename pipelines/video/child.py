@@ -79,6 +79,7 @@ def sample_video(
     #   windows [0.0, 0.4], [0.4, 0.8]  ─▶  times 0.0 0.4 0.8  ─▶  order 0 1 1 2
     info = probe_video(path)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
+    # By the declared size, before the first frame takes memory.
     check_size(info.width, info.height, **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.

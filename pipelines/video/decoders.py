@@ -87,6 +87,7 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
         raise BadInput("no frame could be decoded")
     if decoded < len(info.times) * (1 - _LOST_TOLERANCE) - _LOST_SLACK:
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
+    # A clip's last frame is shown to its end: it is the answer to all times that are left.
     for _ in range(num_found, len(times)):
         yield shown_frame[0], _upright_pixels(shown_frame[1])
 

@@ -134,6 +134,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
         ends.append(times[-1] + (packet.duration or 0) * base)
         if length and packet.is_keyframe and _is_idr(bytes(packet), length):
             starts.append(len(stamps))
+        # New headers in the middle of the stream: from here on, starts cannot be told any more.
         if packet.has_sidedata("new_extradata"):
             length = 0
         stamps.append(packet.pts)

@@ -99,6 +99,7 @@ def get_metric(name: str) -> Metric:
 def _own_metric(name: str) -> Metric:
     function = load_reference(name)
     metric = function if isinstance(function, Metric) else Metric(score=function)
+    # Bound as it will be called: a wrong signature shows here, before anything is decoded.
     try:
         inspect.signature(metric.score).bind("prediction", {})
     except (TypeError, ValueError) as error:  # ValueError: a C function may have no signature.

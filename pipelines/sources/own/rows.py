@@ -106,6 +106,7 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSourc
         raise BadInput(f"too many pictures: {len(paths)}; a record has one, a pair or a clip")
     if "suffix" not in row and "answers" not in row:
         raise BadInput("answers, or suffix, must be given")
+    # One of both is enough: what may be written is what is accepted, unless the row says otherwise.
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
     task, lang = checked_task(str(row.get("task") or own.name)), str(row.get("lang") or "en")
     meta = row.get("meta") or {}

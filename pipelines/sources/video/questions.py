@@ -96,6 +96,7 @@ def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
 
 def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Listing:
     find = video_finder(corpus.folder / "YouTubeClips", ".avi")
+    # A line is "<youtube>_<start>_<end> vid12": everything before the last space names the file.
     lines = mapping.read_text(encoding="utf-8").splitlines()
     clips = {video: clip for clip, _, video in (line.strip().rpartition(" ") for line in lines)}
 

@@ -100,6 +100,7 @@ def _read_coco(benchmark: Benchmark):
         questions: Path | list[Path],
         annotations: Path | None = None,
     ) -> Listing:
+        # Questions of "test-dev" are about pictures of "test".
         images = _COCO_SPLITS[split].replace("-dev", "")
         folder, pictures = image_folder(corpus, images, "coco"), Pictures(corpus)
         annotated: dict[Any, Any] = {}
@@ -116,6 +117,8 @@ def _read_coco(benchmark: Benchmark):
                     answers = texts_under({"answers": answer_texts(row["answers"])}, "answers")
                 media = pictures.store(row, _coco_file(images, number))
             else:
+                # A question of "train" or "val" must be annotated; those of test splits are not
+                # published.
                 if annotations and key not in annotated:
                     raise BadInput(f"question {key} has no annotation")
                 kinds = annotated.get(key, {})

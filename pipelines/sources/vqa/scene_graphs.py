@@ -65,6 +65,7 @@ _SPLITS = ("train_balanced", "val_balanced", "testdev_balanced")
 
 def _read_gqa(benchmark: Benchmark):
     def read(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+        # xGQA has questions only: its pictures are GQA's.
         folder = image_folder(corpus, "images", "gqa")
         lang = split.rpartition("_")[2] if benchmark is XGQA else "en"
         stored = _store_pictures(corpus, split) if isinstance(file, list) else {}
@@ -78,6 +79,7 @@ def _read_gqa(benchmark: Benchmark):
             else:
                 key, row = entry
                 image = text_under(row, "imageId")
+                # A name with a folder in it would read any file of the disk.
                 if image != Path(image).name:
                     raise BadInput(f"imageId must be a name, got {image!r}")
                 media = corpus.media(folder / f"{image}.jpg")

@@ -264,6 +264,7 @@ def _example_items(
     def one(field: str, default: str = "") -> str:
         return next(iter(values(field)), default)
 
+    # The corpus's own id, or else file and number: both stay the same when files are added.
     key = one("id") or f"{path.relative_to(corpus.folder).as_posix()}/{number:09d}"
     images = [v for v in features.get(corpus.features["image"], ()) if isinstance(v, bytes) and v]
     if not 1 <= len(images) <= _MAX_IMAGES:

@@ -192,7 +192,7 @@ def _read_member(
             with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())
         return Media(path=source, member=member.name, **place)
-    # Members that are neither image nor text, such as a video's sound, are passed over.
+    # Members of any other kind are passed over: they are no part of the sample.
     if extension not in ("txt", "json", "caption"):
         return ""
     if member.size > _MAX_TEXT:

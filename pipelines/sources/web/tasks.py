@@ -94,6 +94,7 @@ def _task_item(sample: WebImage, task: str, name: str, prefix: str, suffix: str,
 def _caption_items(sample: WebImage) -> Iterator[Item]:
     captions = dict(sample.metadata.get("captions") or {})
     language = sample.metadata.get("LANGUAGE") or "en"
+    # The sample's own text is one more language, unless `captions` has that language already.
     captions.setdefault(language, sample.text)
     for lang, caption in sorted(captions.items()):
         if text := _one_line(caption):
