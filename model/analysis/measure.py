@@ -125,6 +125,7 @@ def _spectra(
     for budget in at:
         tokens, weights = watch(cfg, params.get("connector", {}), features, budget)
         routing = cfg.connector.routing
+        # A pooling method's tokens are all cells of a grid; of PARCEL's, the anchors are.
         pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)
         if pooled and routing.kernel != 1:  # Vanilla's tokens are the features themselves.
             side = round(pooled**0.5)

@@ -151,6 +151,7 @@ def read_safetensors(path: Path) -> Arrays:
         first, last = fact["data_offsets"]
         if 8 + length + last > size:
             raise ValueError(f"{path.name}: {name} ends past the end of the file; fetch it again.")
+        # The file is opened again at each read. Offsets count from the header's end: 8 + length.
         shape, dtype = tuple(fact["shape"]), DTYPES[fact["dtype"]]
         read = functools.partial(_tensor, path, dtype, shape, 8 + length + first)
         entries[name] = Entry(shape, dtype, read)

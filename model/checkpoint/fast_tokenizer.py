@@ -102,6 +102,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
             "merges": _merges({p.text: p.score for p in pieces if p.type == _NORMAL}),
         },
     }
+    # Prompts are padded on the left, so that all answers of a batch begin at one place.
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": names[sentencepiece_.bos_id],

@@ -65,8 +65,8 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
             f"{kind!r}: there is no torch code for it."
         )
     cfg = load_config(checkpoint)
-    # Whatever may fail, such as the tokenizer's form or an unfinished checkpoint, comes before the
-    # first file is written.
+    # Whatever is wrong with the checkpoint, such as a tokenizer without a fast form, shows before
+    # the first file is written.
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
     params = params_of(checkpoint).arrays
     tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}

@@ -313,6 +313,7 @@ class _Point:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             pieces = dict(zip(regions, pool.map(read, regions), strict=True))
 
+        # JAX asks once for each of its devices; those with the same region get the same array.
         def leaf_of(path: str, leaf: jax.Array) -> jax.Array:
             def part(index: Sequence[slice] | None) -> np.ndarray:
                 return pieces[path, _region(index or (), leaf.shape)]

@@ -52,6 +52,7 @@ def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: 
         raise RequestError(f"--gemma must be an Orbax folder of Gemma 2: {error}") from None
     text = _decoder(gemma_arrays, pieces, seed)
     widths = _width(image, "img/pos_embedding"), _width(text, "llm/embedder/input_embedding")
+    # The projector is new, and zero: soft tokens say nothing until it is trained.
     head = {
         "img/head/kernel": _zeros(widths),
         "img/head/bias": _zeros(widths[1:]),
@@ -100,11 +101,11 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
 
 
 def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict[str, Entry]:
+    """Returns the entries with the arrays of single layers stacked on a new first axis."""
     # What carries a layer's number is stacked; all else is passed on:
     #
     #     Transformer/encoderblock_0/…, encoderblock_1/…   ->   Transformer/encoderblock/…   (2, …)
     #     layer_0/mlp/linear, layer_1/mlp/linear           ->   layers/mlp/linear            (2, …)
-    """Returns the entries with the arrays of single layers stacked on a new first axis."""
     together: dict[str, Entry] = {}
     groups: dict[str, dict[int, Entry]] = {}
     for key, entry in entries.items():

@@ -116,6 +116,7 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
     Parameters whose source has too few axes are left out: `check_shapes` finds them.
     """
+    # Which codebase a file is from shows in its names.
     hugging_face_names = hugging_face_keys(shapes)
     hugging_face = any(name.hugging_face in hugging_face_names for name in TABLE)
     keys = hugging_face_names if hugging_face else big_vision_keys(shapes)

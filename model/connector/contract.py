@@ -217,6 +217,7 @@ class _Tried:
                     )
         if not np.any(largest.by_features):
             raise _BrokenError("the tokens do not depend on the features")
+        # A parameter may rest at some budgets, but not at all of them.
         for i, (path, _) in enumerate(_leaves(self._abstract[1])):
             cached_gradients = (run.by_params[i] for run in self._results.values())
             more = (self._run(budget, budget).by_params[i] for budget in self._unlike())
@@ -302,6 +303,7 @@ class _Tried:
             used = jnp.where((jnp.arange(bucket) < budget)[None, :, None], tokens, 0.0)
             return jnp.sum(used * self.weights[:, :bucket]), tokens
 
+        # Gradients of parameters and features in one program, and the tokens with them.
         compute = jax.jit(
             jax.value_and_grad(total, argnums=(0, 1), has_aux=True), compiler_options=_FAST
         )

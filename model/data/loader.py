@@ -83,6 +83,8 @@ class Examples:
         weights = weights_of(dict(config.mixture), sizes)
         names = sorted(weights)
         self._lanes = lanes_of(config.batch_size)
+        # Each part has its own order of visits; its seed comes from its place among the sorted
+        # names.
         self._orders = {
             name: Order(len(part), part.block, _seed32(seeds.order, number), lanes=self._lanes)
             for number, name in enumerate(names)
@@ -272,12 +274,12 @@ class Loader:
         return {"image": images, **stack_rows(rows)}
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """Yields the batches of steps start..stop-1; starting late costs nothing."""
         # Records are requested eight batches ahead: those of the first eight now, then those of one
         # more batch whenever one is made.
         #
         #     made        -                  0    1    2
         #     requested   0 1 2 3 4 5 6 7    8    9    10
-        """Yields the batches of steps start..stop-1; starting late costs nothing."""
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
             self.examples.expect(step, self._rows)
 

@@ -99,6 +99,7 @@ def generate(
 
     def body(state: _State) -> _State:
         step_key = None if key is None else jax.random.fold_in(key, state.step)
+        # A row that has stopped writes PAD, whatever it would choose: all rows run to the longest.
         token = jnp.where(state.done, PAD, choose(state.logits, sampling, step_key))
         stopped = state.done if stop is None else state.done | (token == stop)
         tokens = jax.lax.dynamic_update_slice_in_dim(

@@ -114,6 +114,8 @@ def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:
     Half the root mean square is the scale below which an element counts as near zero: sums of
     many float32 products cancel there, in either codebase.
     """
+    # With a root mean square of 100, an element of 100 that is off by 0.01 has an error of 7e-5,
+    # and an element of 0 one of 2e-4.
     ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
     if ours.shape != expected.shape:
         return float("inf")

@@ -200,6 +200,7 @@ class Totals:
             sums.add(item)
             return (more - less) / 2 * _COPIES / len(counted)
 
+        # The score itself: a plain mean over its parts, or of all items.
         macro_mean = math.fsum(score(parts[name]) for name in sorted(counted)) / len(counted)
         return tuple(macro_mean + len(items) * pull(item) for item in items)
 

@@ -62,7 +62,7 @@ class MaskCodec:
         #
         #     mask (H, W) ─crop─▶ 64 x 64 ─encoder─▶ 4 x 4 features ─nearest of 128─▶ 16 numbers
         #
-        # written row by row of the 4 x 4 grid, such as <seg012><seg127>…
+        # The numbers are written row by row of the 4 x 4 grid, such as <seg012><seg127>…
         return self.encode_crops(crop_mask(mask, box)[None])[0].tolist()
 
     def encode_crops(self, crops: Float[np.ndarray, "N 64 64"]) -> Int[np.ndarray, "N 16"]:
@@ -228,6 +228,7 @@ def _shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
         layer(f"{block}.net.0", width, width, 3)
         layer(f"{block}.net.2", width, width, 3)
         layer(f"{block}.net.4", width, width, 1)
+    # Between both halves a cell is a codeword: width -> embed, and back.
     layer("encoder.10", embed, width, 1)
     layer("decoder.0", width, embed, 1)
     into = width

@@ -50,7 +50,7 @@ class Block(nnx.Module):
         # A block is two branches, each between two norms:
         #
         #     x ─┬─ norm ─ attention ─ norm ─ + ─┬─ norm ─ gated MLP ─ norm ─ + ─▶
-        #        └─────────────────────────────┘ └─────────────────────────┘
+        #        └────────────────────────────┘  └────────────────────────────┘
         self.pre_attn_norm = RmsNorm(cfg.width)
         self.query = matrix(cfg.width, q_width)
         self.key = matrix(cfg.width, kv_width)

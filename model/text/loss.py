@@ -77,8 +77,8 @@ def _with_gradient(
 
     def body(i: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         loss, d_table, d_hidden = sums
-        # (B, C, V), the largest array of a step: 16 MB for each row of the batch at chunks of 16.
-        # Everything that needs it is computed before the next chunk replaces it.
+        # (B, C, V): in the 3B model 16 MB for each row of the batch, at chunks of 16. Everything
+        # that needs it is computed before the next chunk replaces it.
         scores = _scores(hidden[i], table)
         losses = _of_scores(scores, targets[i], cap_and_smoothing)
         slopes = _slopes(scores, targets[i], cap_and_smoothing)

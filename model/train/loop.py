@@ -189,6 +189,7 @@ def fit(
                     f"state saved after step {num_done} of {train.total_steps}; training can "
                     "resume from it."
                 )
+            # A point is completed in the background: news of it comes at some later step.
             is_new = points.news()
             if is_told or is_new:
                 yield Progress(

@@ -40,6 +40,7 @@ def step_bytes(
     state = _FLOAT32 * (4 * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)) / parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
+    # The mean size of a block: a tower holds each parameter of all its blocks in one array.
     layers = [
         sum(size for path, size in sizes.items() if path.startswith(prefix)) / depth
         for prefix, depth in blocks.items()

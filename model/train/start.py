@@ -52,6 +52,7 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
             f" of another shape {shapes or 'none'}. Start from a checkpoint with the connector of "
             f"this model ({model.connector.kind}) or with none, and of at most its resolution."
         )
+    # Complete: nothing fresh is drawn.
     if loaded.keys() == abstract.keys():
         return unflatten(loaded)
     return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})

@@ -126,6 +126,7 @@ class StepPrograms:
             declared, or a dropout key is missing or superfluous.
           LookupError: if programs were compiled ahead, and this step's was not.
         """
+        # Wrong calls are refused here, before anything is compiled.
         bucket = budgets.bucket_of(self._model, budget).size
         if bucket not in self._declared:
             raise ValueError(
@@ -273,8 +274,8 @@ def _step(
     mesh: Mesh,
 ) -> tuple[State, Told]:
     backward = functools.partial(_backward, model=model, train=train)
-    # In: weights as their table says, rows of the batch, and the same budget and key everywhere.
-    # Out: the loss of all rows, and gradients in the parts in which weights are kept.
+    # In: weights in the parts that `specs` names, rows of the batch, and the same budget and key
+    # everywhere. Out: the loss of all rows, and gradients in the parts in which weights are kept.
     if mesh.size > 1:
         trained, frozen = specs(state.trained, mesh), specs(state.frozen, mesh)
         backward = jax.shard_map(

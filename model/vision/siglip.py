@@ -86,6 +86,7 @@ class Siglip(nnx.Module):
           dtype: dtype of the activations.
         """
         if images.dtype == jnp.uint8:
+            # Bytes 0 … 255 become -1 … 1.
             images = images.astype(jnp.float32) / 127.5 - 1.0
         x = self.patches(images.astype(dtype))
         x = x + self.positions[...][None].astype(dtype)
@@ -93,6 +94,7 @@ class Siglip(nnx.Module):
         def body(x: Array, block: Block) -> tuple[Array, None]:
             return jax.tree.map(lambda part: gather_weight(part, dtype), block)(x), None
 
+        # Only where something is recomputed; otherwise every block's arrays stay in memory.
         if self.remat != "none":
             # The tower's matrix products are cheap next to its attention, so only attention's
             # outputs are kept.

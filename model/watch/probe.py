@@ -97,6 +97,7 @@ class Probe:
             num_hosts=jax.process_count(),
         )
         with contextlib.closing(loader):
+            # As in `fit`, without logs, resume points and looks.
             train = train.in_steps(len(loader.examples))
             programs = step_programs(model, train, loader.examples.num_images)
             # A step overwrites its state (the buffers are donated), so the probe trains a copy.

@@ -52,6 +52,7 @@ def fetch_data_sets(
                 digest=file.digest,
                 on_progress=on_progress and functools.partial(on_progress, file),
             )
+            # Before unpacking, which deletes the archive.
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
                 _unpack(folder / file.name, folder / file.unpack)

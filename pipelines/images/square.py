@@ -103,6 +103,7 @@ def squash_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
     picture half a grey level darker.
     """
     side = (spec.image_px, spec.image_px)
+    # Pixels that fit already are not touched, so a stored square stays as it is.
     if image.size == side:
         return image
     if spec.antialias:

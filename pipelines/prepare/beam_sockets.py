@@ -185,6 +185,7 @@ class ProcessWorker(_AtSocket, _PROCESS_WORKER):
         command = self._worker_command_line.decode()
         with beam.SUBPROCESS_LOCK:
             process = subprocess.Popen(command, shell=True, env=environment)
+        # Whatever happens, no worker outlives its handler.
         try:
             if process.wait():
                 raise RuntimeError(f"a worker process ended with code {process.returncode}")

@@ -174,6 +174,7 @@ class _SampleWriter:
         groups = self._write(work_folder, num_pieces, [pictures for pictures in dealt if pictures])
         # Rows that no item could be made of are inputs as well.
         num_listed = listed.num_items + listed.num_rejects
+        # The part has items and rejects in the same proportion as all that was listed.
         num_in_part = self._taken(num_listed)
         num_items = listed.num_items * num_in_part / num_listed if num_listed else 0.0
         sizes = [group.num_inputs for group in groups]

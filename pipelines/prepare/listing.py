@@ -99,6 +99,7 @@ def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTot
             if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
 
+    # Written like any list, so that later steps need not know of the part.
     receipt = _write_list(work_folder, f"{_LISTS}/{name}", chosen())
     work_folder.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)

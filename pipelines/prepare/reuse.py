@@ -82,6 +82,8 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
     # In the old dataset a part may be called "caption" that is "caption@1" here, where the names
     # of parts are settled only when all shards are known (see `records.shapes`).
     for dataset_part, part_shard in old_report.parts.items():
+        # A finished shard has a file for every part, empty or not; a piece only for those with
+        # records.
         if not part_shard.num_records:
             continue
         shard_name = work_folder.job.shard_name(dataset_part, shard)

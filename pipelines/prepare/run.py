@@ -224,6 +224,7 @@ def _run_until_done(
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
     """Runs the pipeline until every shard is done, and again if workers were lost."""
+    # With all shards finished there is nothing to do, and Beam is not even imported.
     if all(work_folder.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.

@@ -96,6 +96,7 @@ def join_shard(
             )
             for part, dataset_part in part_names(parts).items()
         },
+        # A re-used shard keeps the digest of its inputs, which are the same.
         inputs=reports[0].inputs
         if is_taken
         else join_digests([report.inputs for report in reports]),
@@ -161,6 +162,7 @@ def _write_records(
                     out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
                 frames[part].write(example.encode(result))
+    # All files are closed by now: their sizes and digests are final.
     report = ShardReport(
         num_items=num_items,
         num_rejects=num_rejects,

@@ -40,8 +40,10 @@ def encode(record: Record) -> bytes:
     feature["prefixes"].bytes_list.value.extend(
         json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
     )
+    # `decode` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
         feature["num_windows"].int64_list.value.append(record.num_windows)
+    # Keys are sorted, so that equal records give equal bytes.
     meta = json.dumps(record.meta, sort_keys=True, ensure_ascii=False)
     feature["meta"].bytes_list.value.append(meta.encode())
     return example.SerializeToString(deterministic=True)

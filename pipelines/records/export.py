@@ -82,6 +82,7 @@ def export_records(
     for name in sorted(dataset.parts) if part is None else [part]:
         # One iterator for all files of a part: each file takes the next records from it.
         records, counts[name] = iter(dataset.parts[name]), len(dataset.parts[name])
+        # At least one file, so that an empty part is seen as well.
         num_files = max(1, -(-counts[name] // records_per_file))
         for number in range(num_files):
             path = out / f"{name}-{number:05d}-of-{num_files:05d}{ending}"

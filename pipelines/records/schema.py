@@ -62,9 +62,9 @@ class Record:
         for name in ("id", "task", "source", "source_sha256"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty in record {self.id!r}.")
-        # Windows have equal numbers of frames: 6 images in 2 windows are a b c | d e f.
         if not self.images:
             raise ValueError(f"images is empty in record {self.id!r}; a record has at least one.")
+        # Windows have equal numbers of frames: 6 images in 2 windows are a b c | d e f.
         if self.num_windows < 1 or len(self.images) % self.num_windows:
             raise ValueError(
                 f"num_windows must be a positive number that divides the {len(self.images)} images "

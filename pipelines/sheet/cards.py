@@ -114,6 +114,7 @@ def spread_evenly(items: Sequence[T], limit: int) -> Iterator[T]:
 def _make_card(part: str, record: Record) -> Card:
     frames = bool(record.frame_requested)
     side = FRAME_PX if frames else STILL_PX
+    # Small copies; the sheet holds no picture at full size.
     pictures = []
     for data in record.images:
         with Image.open(io.BytesIO(data)) as image:

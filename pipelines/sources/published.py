@@ -137,6 +137,7 @@ def with_tables(
         return tuple((*names, *tables.get(split, ())) for names in spec.files(split))
 
     def units(corpus: Corpus, split: str) -> Iterator[str]:
+        # A table is a unit; without tables, the whole split is one.
         numbers = range(len(tables_of(corpus, split)))
         yield from (f"{split} {number}" for number in numbers) if numbers else [""]
 

@@ -74,6 +74,7 @@ def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
 def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
     """Groups rows by their value under `key`, in order of appearance; rows without it are alone."""
     groups: dict[object, list[Any]] = {}
+    # A row without the key, or of another kind, is a group of its own: it becomes a reject later.
     for number, row in enumerate(rows):
         shared = row.get(key) if isinstance(row, Mapping) else None
         groups.setdefault(("alone", number) if shared is None else str(shared), []).append(row)

@@ -31,6 +31,7 @@ def write_scenes(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
             for number, shape in enumerate(SHAPES, start=1)
         ],
     }
+    # Ids of sentences run on over all splits, as do those of images, objects and refs.
     num_sentences = 0
     for split, indices in split_items(config.num_scenes, SPLITS).items():
         for index in indices:

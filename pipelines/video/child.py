@@ -92,6 +92,7 @@ def sample_video(
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(squash_image(image, spec), spec.encoding))
+    # Back in the order of the windows; a clip that is shorter than a window repeats its frames.
     position = {time: i for i, time in enumerate(times)}
     order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]
     header = {

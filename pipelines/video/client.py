@@ -145,6 +145,7 @@ class VideoChild:
                         f"{failure}. The clip is not to blame; look at the machine's memory and "
                         f"its load, then run this again."
                     ) from failure
+        # An error in the answer is a verdict on the clip; another child would say the same.
         if "error" in header:
             raise BadInput(header["error"])
         return Clip(
@@ -272,6 +273,7 @@ class VideoChild:
             except EOFError:
                 status = self._process.wait()
                 raise _ChildLoss(f"it did not start (exit status {status})") from None
+        # Counted when it begins: 1 means that this child has decoded nothing else.
         self._clips += 1
         return self._process
 

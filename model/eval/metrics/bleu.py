@@ -59,7 +59,7 @@ def summarize_bleu(sums: Sums) -> dict[str, Part]:
 def _scores(counts: Mapping[str, float]) -> list[float]:
     """Returns BLEU-1 to BLEU-4."""
     # Three words where the reference has six: exp(1 - 6/3) = 0.37 times the precision. Without this
-    # factor, a caption of one certain word would be perfect.
+    # factor, one word that surely occurs would be a perfect caption by BLEU-1.
     length = (counts["words"] + _TINY) / (counts["reference_words"] + _SMALL)
     brevity = math.exp(1 - 1 / length) if length < 1 else 1.0
     product, scores = 1.0, []

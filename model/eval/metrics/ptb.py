@@ -89,7 +89,7 @@ def tokenize(caption: str) -> str:
     Args:
       caption: one caption; line breaks count as spaces [text].
     """
-    # Line breaks at the end: a rule that looks behind its token always finds something there.
+    # Line breaks at the end: a rule that looks at what follows its token always finds something.
     text = re.sub("[\r\n\x0b\x0c\x85\u2028\u2029]", " ", caption) + "\n\n"
     tokens: list[str] = []
     position, end = 0, len(text) - 2

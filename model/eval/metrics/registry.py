@@ -127,7 +127,8 @@ def _checked(
             f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {message}; the "
             f"record has {', '.join(sorted(fields))}."
         ) from error
-    # NaN would turn the mean over the whole split into NaN, so it is refused at its record.
+    # Sums of scores are exact fractions, and neither NaN nor infinity is one: refused at its
+    # record.
     value = item.score if isinstance(item, Item) else item
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(

@@ -66,6 +66,7 @@ def _screen_ids(path: Path) -> list[str]:
 
 
 def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
+    # Five summaries of each screen are rows of their own, so they are grouped first.
     rows = group_rows(csv_rows(table, "screenId", "summary"), "screenId")
     summaries = {group[0]["screenId"]: group for group in rows}
     folder = image_folder(corpus, "combined", "rico")

@@ -130,10 +130,10 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         else:
             media = corpus.media(folder / text_under(row, "image_local_name"))
         key, targets = number_under(row, "questionId"), []
-        # Training draws from the published answers; the metric accepts other orders of a list as
-        # well.
         if split != "test":
             targets = texts_under(row, "answers")
+        # Training draws from the published answers; the metric accepts other orders of a list as
+        # well.
         return question_item(
             INFOVQA,
             split,

@@ -155,6 +155,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         choices = texts_under(row, "choices")
         correct = choice_under(row, "answer", choices)
 
+        # The answer is a letter, so it changes with the order of the choices.
         def ordered_item(order: tuple[int, ...]) -> Item:
             options = ", ".join(f"({_choice_letter(n)}) {choices[i]}" for n, i in enumerate(order))
             return question_item(

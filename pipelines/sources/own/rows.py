@@ -112,6 +112,7 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSourc
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
+    # A record stores meta as JSON, so what JSON cannot hold is refused here.
     try:
         json.dumps(dict(meta))
     except TypeError as error:

@@ -29,8 +29,8 @@ def video_benchmark(
         titles=(title,),
         split=split,
         suite=suite,  # type: ignore[arg-type]
-        # The paper's main suite has clips at 224 px only.
         size=size,
+        # The paper's main suite has clips at 224 px only.
         resolutions=(224,) if suite == "main" else (),
     )
     return Benchmark(

@@ -122,6 +122,7 @@ def _read_countbench(
     pictures, numbers = Pictures(corpus), itertools.count()
 
     def make(row: TableRow) -> Item | None:
+        # Every row is numbered, also those left out: the second file has a question for each.
         number = next(numbers)
         data = (row["image"] or {}).get("bytes")
         if not data or not _has_colour(data):

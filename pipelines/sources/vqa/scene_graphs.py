@@ -68,6 +68,8 @@ def _read_gqa(benchmark: Benchmark):
         # xGQA has questions only: its pictures are GQA's.
         folder = image_folder(corpus, "images", "gqa")
         lang = split.rpartition("_")[2] if benchmark is XGQA else "en"
+        # The Hub has pictures in tables of their own: all are stored before the first question is
+        # read.
         stored = _store_pictures(corpus, split) if isinstance(file, list) else {}
 
         def make(entry: tuple[str, dict] | TableRow) -> Item:

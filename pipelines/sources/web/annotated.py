@@ -36,8 +36,8 @@ def _coco_names(split: str) -> tuple[str, ...]:
 def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
-    # Annotations are in any order, so they are sorted by image first; crowds are left out.
     labels = {annotation["id"]: annotation["name"] for annotation in raw["categories"]}
+    # Annotations are in any order, so they are sorted by image first; crowds are left out.
     objects: dict[int, list[dict]] = defaultdict(list)
     for annotation in raw["annotations"]:
         if not annotation.get("iscrowd"):
@@ -95,6 +95,7 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
     questions, descriptions = (find_annotation(corpus, name) for name in _GENOME)
     regions = {row["id"]: row["regions"] for row in load_list(corpus, descriptions)}
     folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]
+    # Pictures lie in two folders; one listing of the first tells which.
     first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
 
     def make(row: dict) -> Iterator[Item | Reject]:

@@ -140,6 +140,7 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
             if is_of_machine(error):
                 raise
             damage = f", then damage: {error}"
+    # Damage, or another number of records than announced, is one reject for the whole file.
     if count != int(length) or damage:
         reason = f"{count} records, dataset_info.json says {length}{damage}"
         yield _reject_example(corpus, path, "tfds", reason)
@@ -270,6 +271,7 @@ def _example_items(
     if not 1 <= len(images) <= _MAX_IMAGES:
         raise BadInput(f"{corpus.features['image']} holds {len(images)} pictures, 1 or 2 are read")
     source = corpus.relative(path)
+    # A record with two pictures has members 000000012.0 and 000000012.1, one picture is 000000012.
     media = tuple(
         Media(path=source, member=f"{number:09d}" + f".{i}" * (len(images) > 1), **place(image))
         for i, image in enumerate(images)

@@ -108,6 +108,8 @@ def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
 
 
 def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> WebImage:
+    # The first field that holds pixels or names them; `used` is its name, so that it is not taken
+    # for metadata, too.
     media, used = _media_of_row(corpus, path, number, row)
     text = next((row[k] for k in _TEXTS if isinstance(row.get(k), str)), "")
     metadata = {k: v for k, v in row.items() if k not in (*_TEXTS, used)}
