@@ -70,6 +70,7 @@ def _heads_forward(
     queries: Array, keys: Array, values: Array, mask: Array | None, cap: float
 ) -> tuple:
     logits, _ = _capped(queries, keys, mask, cap)
+    # A row's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
     most = jnp.max(logits, axis=-1, keepdims=True)
     weights = jnp.exp(logits - most)
     total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -77,11 +78,16 @@ def _heads_forward(
     # Dividing the few outputs is cheaper than dividing the many weights.
     read = jnp.einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values, **full)
     read = keep_for_backward((read / total).astype(values.dtype))
+    # Kept for the backward pass: the outputs and one number per row. The weights, a row of S
+    # numbers for each query, are computed again from queries and keys.
     return read, (queries, keys, values, mask, read, keep_for_backward(most + jnp.log(total)))
 
 
 def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"]) -> tuple:
     queries, keys, values, mask, read, log_total = saved
+    # With w the weights, g the gradient of the output o = w v, and s the slope of the cap:
+    #
+    #     dw = g vᵀ    dl = s w (dw - mean)    dq = dl k    dk = dlᵀ q    dv = wᵀ g
     logits, slope = _capped(queries, keys, mask, cap)
     weights = jnp.exp(logits - log_total)
     full = {"preferred_element_type": jnp.float32}
@@ -124,6 +130,8 @@ def by_rows(
     """Computes `attention` with weights stored as (keys, queries) and a hand-written derivative."""
     batch, length, kv_heads, groups, channels = queries.shape
     # The heads of a group share their keys, so they are laid side by side as more queries.
+    # Columns are head by head, [ head 0: q0 … qN-1 | head 1: q0 … qN-1 | … ], so a mask for one
+    # head is repeated side by side, too.
     q = jnp.transpose(queries, (0, 2, 4, 3, 1)).reshape(batch, kv_heads, channels, -1)
     k, v = jnp.transpose(keys, (0, 2, 1, 3)), jnp.transpose(values, (0, 2, 3, 1))
     if mask is not None:
@@ -146,6 +154,7 @@ def _rows(
 
 
 def _forward(queries: Array, keys: Array, values: Array, mask: Array | None, cap: float) -> tuple:
+    # (B, K, S, N): a row for each key, a column for each query. The softmax runs down a column.
     logits = _product(keys, queries)
     tanh = jnp.tanh(logits / cap) if cap else None
     if tanh is not None:

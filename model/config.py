@@ -71,4 +71,5 @@ class ModelConfig:
             raise ValueError(f"dtype must be float32 or bfloat16, got {self.dtype!r}.")
         if self.remat not in typing.get_args(Remat):
             raise ValueError(f"remat must be none, minimal or full, got {self.remat!r}.")
+        # Last: whether a connector fits depends on the sizes of the vision tower, checked by now.
         budgets.check_connector(self)

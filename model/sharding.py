@@ -73,6 +73,8 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
         raise ValueError(
             f"num_replicas must divide the {len(devices)} devices, got {num_replicas}."
         )
+    # 8 chips of 2 slices, 2 copies: one copy per slice, each over 4 chips. The mesh is (2, 4), and
+    # neighbours along "fsdp" are always of one slice.
     shape = (num_replicas // slices, len(devices) // num_replicas)
     if slices == 1:
         return Mesh(mesh_utils.create_device_mesh(shape, devices), AXES)
@@ -100,6 +102,11 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
       itemsize: bytes of one element.
       mesh: the mesh of devices.
     """
+    # On a mesh of replica 2 and fsdp 8, by the rules above:
+    #
+    #     text/embedding                  (257152, 2304)     P("fsdp", None)        32144 rows each
+    #     text/blocks/gate                (26, 2304, 9216)   P(None, "fsdp", None)  288 rows each
+    #     vision/blocks/attn_norm/scale   (27, 1152)         P()                    a copy each
     rule = next(how for pattern, how in RULES if re.match(pattern, path))
     if rule == "replicate" or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
@@ -114,6 +121,7 @@ def _fits(rows: int, parts: int) -> bool:
     """Returns whether the parts would be equal, and fill whole tiles up to a little padding."""
     if rows % parts:
         return False
+    # 144 rows are 18 tiles, without padding. 36 rows need 4 rows of padding, 11 %: too many.
     padding = -(rows // parts) % _TILE_ROWS
     return padding <= _MOST_PADDING * (rows // parts)
 
@@ -145,6 +153,8 @@ def shard_tree(tree: Any, mesh: Mesh) -> Any:
     tree = jax.tree.map(lambda x: x if hasattr(x, "shape") else np.asarray(x), tree)
 
     def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+        # One process can place the whole tree. Of several, each hands in the parts that its own
+        # devices hold; `device_put` would want the other processes' parts as well.
         if not mesh.is_multi_process:
             return jax.device_put(leaf, sharding)
         if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
@@ -190,6 +200,12 @@ def gather_weight(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, 
       part: this device's rows of the weight (all rows, if it is not split).
       dtype: dtype of the activations; vectors (scales and biases) keep their own.
     """
+    # A weight of 8 rows, split on four devices; each has all rows only while the layer runs:
+    #
+    #     device           0           1           2           3
+    #     stored           0 1         2 3         4 5         6 7
+    #     in its layer     0 1 … 7     0 1 … 7     0 1 … 7     0 1 … 7
+    #     gradient kept    0 1         2 3         4 5         6 7
     axes = jax.sharding.get_abstract_mesh().manual_axes
     if not axes:
         return part

@@ -253,6 +253,13 @@ def embed_sequence(
     x = jnp.concatenate([soft, text], axis=1)
     valid = jnp.concatenate([soft_valid, text_valid(prompt)], axis=1)
     mask_ar = jnp.zeros_like(prompt.text) if prompt.mask_ar is None else prompt.mask_ar
+    # One image in a bucket of 3 at budget 2, prefix p q, suffix s t; i2 is a masked slot:
+    #
+    #                i0 i1 i2  p  q  s  t      i0 to q see    1  1  .  1  1  .  .
+    #     valid       1  1  0  1  1  1  1      s sees         1  1  .  1  1  1  .
+    #     mask_ar     0  0  0  0  0  1  1      t sees         1  1  .  1  1  1  1
+    #     steps       0  0  0  0  0  1  2
+    #     position    0  1  1  2  3  4  5      as if i2 were not there
     steps = jnp.concatenate([jnp.zeros_like(soft_valid, mask_ar.dtype), mask_ar], axis=1)
     # Each 1 opens a step: tokens of one step see each other and all earlier ones. With a 1 at
     # every token, each token is its own step, which is plain causal attention.
@@ -274,6 +281,7 @@ def _soft_tokens(
     model: Vlm, images: Images | Seen, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
     features = images.features if isinstance(images, Seen) else _features(model, images)
+    # The connector treats each image alone, so images of all examples are one long batch for it.
     batch, count, patches, width = features.shape
     features = features.reshape(batch * count, patches, width)
     bucket, budget = slots.bucket, jnp.asarray(slots.budget, jnp.int32)

@@ -46,6 +46,8 @@ class WatchedAttention:
         visible: Bool[Array, " S"] | None = None,
     ) -> Float[Array, "B N C"]:
         """Returns the layer's own output (see `Attention`), up to rounding."""
+        # The arithmetic of `Attention`, written out. There, weights exist only inside a fused
+        # product; here (B, heads, N, S) is an array of its own, which can be kept.
         layer, shape = self.attention, queries.shape
         scale = (shape[-1] // layer.num_heads) ** -0.5
         projected = layer.query(queries) * scale, layer.key(keys), layer.value(values)
@@ -54,6 +56,7 @@ class WatchedAttention:
         if visible is not None:
             logits = jnp.where(visible[None, None, None], logits, MASKED)
         weights = jax.nn.softmax(logits, axis=-1)
+        # A mean over heads of rows that each sum to 1: it sums to 1 as well.
         self.weights = jnp.mean(weights, axis=1)
         read = jnp.einsum("bhns,bshd->bnhd", weights.astype(v.dtype), v)
         return layer.out(read.reshape(shape))
@@ -74,6 +77,9 @@ def watch(
       features: features of the vision tower.
       budget: soft tokens per image, one the connector serves.
     """
+    # The connector's code runs as it is. Only the layer that it calls is another object:
+    #
+    #     connector.mqt.attn   Attention   ->   WatchedAttention(Attention), which keeps its weights
     structure, _ = nnx.split(nnx.eval_shape(lambda: build_connector(cfg, rngs=nnx.Rngs(0))))
     connector = nnx.merge(structure, params)
     attended = _watch_features(connector)
@@ -86,6 +92,7 @@ def _watch_features(connector: typing.Any) -> WatchedAttention | None:
     path = getattr(connector, "feature_attention", None)
     if path is None:
         return None
+    # "mqt.attn": the owner is `connector.mqt`, the name is "attn".
     *owners, name = path.split(".")
     owner = functools.reduce(getattr, owners, connector)
     attention = getattr(owner, name, None)

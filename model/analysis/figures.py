@@ -83,14 +83,17 @@ def _figure(path: Path) -> Iterator[Any]:
     from matplotlib.ticker import MaxNLocator
 
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
+        # Not by pyplot, which keeps every figure in a global list.
         figure = Figure(figsize=(6.8, 4.6), dpi=160, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         axes.set_xlabel("radial frequency r [cycles per image side]")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         yield axes
+        # Below the axes, since curves fill all of a plot; in two columns from four curves on.
         columns = 1 if len(axes.lines) < 4 else 2
         figure.legend(loc="outside lower center", ncols=columns)
+        # Without the name and release of Matplotlib, so that equal curves give equal files.
         figure.savefig(path, format="png", metadata={"Software": None})
 
 
@@ -98,6 +101,8 @@ def _lines(
     checkpoints: Sequence[Measured], kinds: Sequence[str]
 ) -> Iterator[tuple[Measured, Curve, dict[str, Any]]]:
     """Yields the lines of a plot: a colour per checkpoint, dashes and markers by quantity."""
+    # A colour says which checkpoint, dashes and markers which quantity. Of a single checkpoint, the
+    # features are grey: they are what its other curves are compared with.
     for i, entry in enumerate(checkpoints):
         for curve in entry.curves:
             if curve.what in kinds:

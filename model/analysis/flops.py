@@ -98,6 +98,10 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     budgets.check_budget(cfg, budget)
     vision, text, images = cfg.vision, cfg.text, modality.num_images
     patches, width = vision.num_patches, vision.width
+    # What is counted, and how often; the head reads text rows only:
+    #
+    #     image ─tower─▶ P features ─connector─▶ N soft tokens ─projector─▶ ┐ decoder ─▶ head
+    #     ... for each of I images                                    text ─┘  once       once
     tokens = sequence_length(budget, modality)
     block = attention_flops(patches, patches, width) + mlp_flops(patches, width, vision.mlp_dim)
     return Flops(
@@ -127,11 +131,13 @@ def kv_cache_bytes(
 def kv_bytes_per_token(cfg: ModelConfig, *, scalar_bytes: int = BFLOAT16_BYTES) -> int:
     """Returns the size of one token's keys and values in all layers [bytes]."""
     text = cfg.text
+    # Keys and values, in the 3B model: 2 * 2 bytes * 26 layers * 4 heads * 256 = 104 KiB a token.
     return 2 * scalar_bytes * text.depth * text.num_kv_heads * text.head_dim
 
 
 def sequence_length(budget: int, modality: Modality) -> int:
     """Returns the number of tokens in the decoder: soft tokens of every image, and the text."""
+    # A photo at budget 64: 64 + 129 = 193 tokens. A video: 16 * 64 + 65 = 1089.
     return modality.num_images * budget + modality.text_tokens
 
 
@@ -171,6 +177,7 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
     skipped = 0
     queries = budget - budgets.num_anchors(cfg, budget)
     reads = cfg.connector.routing.reads
+    # The paper counts a row of the self-attention for each anchor too, but anchors pass unchanged.
     if cfg.connector.kind in KINDS and reads == "anchors and queries" and queries:
         width = cfg.vision.width
         full = attention_flops(budget, budget, width)
@@ -243,6 +250,9 @@ def _decoder_block(cfg: ModelConfig, rows: int, keys: int) -> int:
 
     `rows` is smaller if only the last tokens' outputs are needed.
     """
+    # Projections: query and output once per query head, for each row; key and value once per key
+    # head, for each key. Products: queries with keys, weights with values. MLP: gate, up, down. Two
+    # FLOPs per multiply-add make the 4 of each pair, and the 6 of the three.
     text = cfg.text
     projections = (
         4 * text.width * text.head_dim * (rows * text.num_heads + keys * text.num_kv_heads)

@@ -72,6 +72,7 @@ def measure(
     Raises:
       ValueError: if a budget is not served, or there is no image.
     """
+    # A budget that is listed twice is measured once, in the place where it came first.
     budgets_at = list(dict.fromkeys(at))
     for budget in budgets_at:
         budgets.check_budget(cfg, budget)
@@ -79,10 +80,13 @@ def measure(
         raise ValueError("images must hold at least one, got none.")
     profiles: dict[tuple[str, int | None], list[np.ndarray]] = {}
     grids: dict[tuple[str, int | None], int] = {}
+    # Features are in memory a batch at a time. Of each image, only its radial profile is kept: as
+    # many numbers as there are rings.
     for features in _features(cfg, params, images):
         for what, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
             profiles.setdefault((what, budget), []).append(spectral.radial_mean_power(spectra))
             grids[what, budget] = grid
+    # Averaged over images last, so that batches of different sizes do not matter.
     return [
         Curve(*key, grids[key], tuple(np.concatenate(profile).mean(axis=0).tolist()))
         for key, profile in profiles.items()
@@ -95,6 +99,8 @@ def _features(
     """Yields the tower's features of a batch, and how many of its images are not padding."""
     size = min(_BATCH, len(images))
     for start in range(0, len(images), size):
+        # The last batch is filled up by repeating an image, so that the tower is compiled once. How
+        # many are real goes along, and the copies never reach a spectrum.
         chosen = list(images[start : start + size])
         filled = np.stack(chosen + [chosen[-1]] * (size - len(chosen)))
         features = _tower(vlm.structure(cfg), params, filled[:, None])[:, 0]
@@ -119,6 +125,7 @@ def _spectra(
     for budget in at:
         tokens, weights = watch(cfg, params.get("connector", {}), features, budget)
         routing = cfg.connector.routing
+        # A pooling method's tokens are all cells of a grid; of PARCEL's, the anchors are.
         pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)
         if pooled and routing.kernel != 1:  # Vanilla's tokens are the features themselves.
             side = round(pooled**0.5)

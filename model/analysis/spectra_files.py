@@ -70,6 +70,7 @@ def write_spectra(
     """
     labels = _labels(chosen)
     measured, entries = [], []
+    # Each checkpoint is measured once, at both budgets; the figures then choose among its curves.
     for label, checkpoint in zip(labels, chosen, strict=True):
         at = checkpoint.pooled_budget, checkpoint.query_budget
         params = load_params(checkpoint.folder)
@@ -78,6 +79,7 @@ def write_spectra(
         entries.append(_entry(label, checkpoint, curves))
     num_images = len(next(iter(images.values())))
     out.mkdir(parents=True, exist_ok=True)
+    # One budget in each figure. The features' curve has no budget and is in both.
     at_pooled = [_at(entry, checkpoint.pooled_budget) for checkpoint, entry in measured]
     at_queries = [_at(entry, checkpoint.query_budget) for checkpoint, entry in measured]
     draw_concentration(at_pooled, num_images, out / CONCENTRATION)
@@ -103,6 +105,8 @@ def _at(entry: Measured, budget: int) -> Measured:
 
 def _entry(label: str, checkpoint: Checkpoint, curves: Sequence[Curve]) -> dict[str, Any]:
     return {
+        # All that it takes to draw the figures again without the checkpoint. The digest says which
+        # parameters were measured: folders may be renamed.
         "label": label,
         "connector": checkpoint.model.connector.kind,
         "image_px": checkpoint.model.vision.image_px,

@@ -54,6 +54,13 @@ def radial_mean_power(power: Float[np.ndarray, "*B H W"]) -> Float[np.ndarray, "
     Args:
       power: power spectra from `power_spectrum`.
     """
+    # The rings of a 4 x 4 grid, frequency 0 at [2, 2]. Corners are beyond the Nyquist radius of 2,
+    # and 0 itself is the constant part:
+    #
+    #     .  .  2  .
+    #     .  1  1  1
+    #     2  1  0  1
+    #     .  1  1  1
     height, width = power.shape[-2:]
     distance = np.hypot(*np.meshgrid(_frequencies(height), _frequencies(width), indexing="ij"))
     inside = distance <= nyquist_radius(height, width)
@@ -95,6 +102,8 @@ def attended_power_spectrum(
     features = np.asarray(features, np.float64)
     maps = np.asarray(weights, np.float64).reshape(-1, height, width)
     maps = maps / (maps.mean(axis=(1, 2), keepdims=True) + EPSILON)
+    # A spectrum for each of Q queries and C channels is too much to hold; a few queries are
+    # transformed at a time, and only their sum is kept.
     chunk = max(1, _CHUNK // (height * width * channels))
     total = np.zeros((height, width))
     for start in range(0, len(maps), chunk):

@@ -85,6 +85,7 @@ def read_npz(path: Path) -> Arrays:
     entries = {}
     try:
         with zipfile.ZipFile(path) as archive:
+            # Headers only: an array is read when it is asked for, from a file that is opened again.
             for member in archive.namelist():
                 with archive.open(member) as file:
                     shape, dtype = _npy_header(file)
@@ -150,6 +151,7 @@ def read_safetensors(path: Path) -> Arrays:
         first, last = fact["data_offsets"]
         if 8 + length + last > size:
             raise ValueError(f"{path.name}: {name} ends past the end of the file; fetch it again.")
+        # The file is opened again at each read. Offsets count from the header's end: 8 + length.
         shape, dtype = tuple(fact["shape"]), DTYPES[fact["dtype"]]
         read = functools.partial(_tensor, path, dtype, shape, 8 + length + first)
         entries[name] = Entry(shape, dtype, read)
@@ -170,6 +172,8 @@ def read_safetensors_folder(folder: Path) -> Arrays:
         if not (folder / SINGLE).exists():
             raise ValueError(f"{folder} must hold {SINGLE} or {INDEX}, got neither.")
         return read_safetensors(folder / SINGLE)
+    # The index says where each tensor is: "…embed_tokens.weight": "model-00001-of-00002…". Both it
+    # and the shards may be from a download that was cut off, so each is checked.
     places: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
     absent = sorted(file for file in set(places.values()) if not (folder / file).exists())
     if absent:
@@ -189,9 +193,13 @@ def safetensors_header(
     Raises:
       ValueError: if a type is not in `DTYPES`.
     """
+    # Two tensors, a of (2, 3) and b of (4,), both float32; offsets count from the header's end:
+    #
+    #     {"a": {…, "data_offsets": [0, 24]}, "b": {…, "data_offsets": [24, 40]}}
     codes = {dtype_: code for code, dtype_ in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     starts, end = {}, 0
+    # By name, so that equal tensors give equal bytes in whatever order they come.
     for name in sorted(shapes):
         if dtypes[name] not in codes:
             accepted = ", ".join(dtype_.name for dtype_ in codes)
@@ -205,6 +213,7 @@ def safetensors_header(
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # Readers that map the file want aligned tensors.
+    # From here on offsets count from the file's start; the header's length is known only now.
     begin = 8 + len(text)
     return len(text).to_bytes(8, "little") + text, {n: begin + at for n, at in starts.items()}
 
@@ -219,6 +228,8 @@ class SafetensorsWriter:
         self._shapes, self._dtype = dict(shapes), dtype
         self._file = path.open("wb")
         self._file.write(header)
+        # The file has its full length from the start. So a tensor can be written to its place
+        # before those in front of it.
         sizes = (math.prod(shape) * dtype.itemsize for shape in shapes.values())
         self._file.truncate(len(header) + sum(sizes))
 
@@ -227,6 +238,7 @@ class SafetensorsWriter:
         shape = tuple(self._shapes[name])
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}, got {array.shape}.")
+        # `pop`: a tensor that is written twice is an error, and `close` sees what is left.
         self._file.seek(self._starts.pop(name))
         flat = np.ascontiguousarray(array, self._dtype).reshape(-1)
         self._file.write(flat.view(np.uint8).data)
@@ -252,8 +264,10 @@ def read_orbax(folder: Path) -> Arrays:
     """
     import orbax.checkpoint as ocp
 
+    # Metadata only. Each leaf is restored when it is asked for, without the others.
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
         found = loader.metadata(folder.absolute()).item_metadata
+    # The metadata is the tree, or an object that holds it.
     tree = getattr(found, "tree", found)
     if not isinstance(tree, Mapping):
         raise ValueError(f"{folder} must be an Orbax checkpoint, got no _METADATA in it.")

@@ -25,10 +25,17 @@ def config_from_json(cls: type[_T], text: str) -> _T:
 
 def _build(hint: Any, value: Any) -> Any:
     """Returns a JSON value as its type hint wants it: dataclasses and tuples are rebuilt."""
+    # JSON knows neither tuples nor classes, so the hints say what a value was:
+    #
+    #     hint                value             result
+    #     tuple[int, ...]     [16, 64]          (16, 64)
+    #     ConnectorConfig     {"kind": "mqt"}   ConnectorConfig(kind="mqt")
+    #     VisionConfig | None null              None
     if value is None:
         return None
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
+        # `X | None`: null has returned above, so the value is an X.
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
         return _build(hint, value)
     if origin is typing.Annotated:
@@ -40,6 +47,7 @@ def _build(hint: Any, value: Any) -> Any:
     if not dataclasses.is_dataclass(hint):
         return value
     hints = typing.get_type_hints(hint)
+    # Refused and not dropped: a field that this version does not know may change the model.
     unknown = set(value) - set(hints)
     if unknown:
         raise ValueError(f"{hint} has no field {sorted(unknown)}; accepted: {sorted(hints)}.")  # type: ignore[attr-defined]

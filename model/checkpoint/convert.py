@@ -45,6 +45,10 @@ class Request:
     check: Path | None = None
 
     def __post_init__(self) -> None:
+        # Two forms, and nothing between them:
+        #
+        #     SRC DST                            either direction; our checkpoints have a model.json
+        #     --siglip FILE --gemma FOLDER DST   Stage 0
         towers = self.siglip is not None and self.gemma is not None
         if (self.siglip is None) != (self.gemma is None):
             raise RequestError("--siglip and --gemma must be given together.")
@@ -55,6 +59,8 @@ class Request:
             raise RequestError(f"--dtype must be float32 or bfloat16, got {self.dtype!r}.")
         if self.check is not None and not self.check.is_file():
             raise RequestError(f"--check must be an .npz file, got {self.check}.")
+        # An option without effect is refused. An export takes tokenizer and config from our folder,
+        # and an import's parameters are always float32.
         unused = {"--tokenizer": self.tokenizer, "--config": self.config}
         superfluous = [name for name, value in unused.items() if value is not None]
         if self.outward and superfluous:

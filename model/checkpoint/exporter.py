@@ -97,6 +97,7 @@ def write_tensors(
     Raises:
       ValueError: if a tensor has another shape than announced, or is missing.
     """
+    # Every file is open at once: tensors come in the order of our table, not file by file.
     writers = {
         name: writer
         for path, part in shards.items()
@@ -118,6 +119,11 @@ def shards_in(
     folder: Path, shapes: Mapping[str, Shape], dtype: np.dtype
 ) -> dict[Path, dict[str, Shape]]:
     """Assigns tensors to files in a folder, and writes the index if there are several files."""
+    # In order, each file as full as it gets, with a limit of 4.5 GB:
+    #
+    #     2.4  1.0  1.0 | 2.4  0.3  …      2.4 + 1.0 + 1.0 + 2.4 would be too much
+    #
+    # A tensor above the limit has a file of its own.
     groups: list[dict[str, Shape]] = [{}]
     filled = total = 0
     for name, shape in shapes.items():
@@ -129,6 +135,7 @@ def shards_in(
         filled, total = filled + size, total + size
     if len(groups) == 1:
         return {folder / SINGLE: groups[0]}
+    # The name has the number of files, which is known only now.
     names = [f"model-{i:05d}-of-{len(groups):05d}.safetensors" for i in range(1, len(groups) + 1)]
     places = {key: name for name, group in zip(names, groups, strict=True) for key in group}
     index = {"metadata": {"total_size": total}, "weight_map": places}

@@ -75,6 +75,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
     added = {piece.text: i for i, piece in enumerate(pieces) if piece.type == _USER_DEFINED}
     added |= {token: sentencepiece_.encode(token)[0] for token in EXTRA_TOKENS}
     special = {names[i]: i for i in (PAD_ID, sentencepiece_.eos_id, sentencepiece_.bos_id, UNK_ID)}
+    # The placeholder of soft tokens comes after the vocabulary: the embedding has no row for it.
     special[IMAGE_TOKEN] = sentencepiece_.vocab_size
     described = {
         "version": "1.0",
@@ -82,6 +83,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
             _added(name, i, special=name in special)
             for name, i in sorted((special | added).items(), key=lambda entry: entry[1])
         ],
+        # SentencePiece's pieces have "▁" where the text has a space.
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
         "decoder": {
             "type": "Sequence",
@@ -100,6 +102,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
             "merges": _merges({p.text: p.score for p in pieces if p.type == _NORMAL}),
         },
     }
+    # Prompts are padded on the left, so that all answers of a batch begin at one place.
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": names[sentencepiece_.bos_id],
@@ -129,6 +132,8 @@ def _added(name: str, i: int, *, special: bool) -> dict[str, Any]:
 def _merges(scores: dict[str, float]) -> list[list[str]]:
     """Returns the pairs of pieces that merge, by descending priority."""
     ranked_pairs = []
+    # "ab" and "c" merge to "abc", and so do "a" and "bc", if these are pieces. Every way to cut a
+    # piece in two is a merge, with the rank of the whole.
     for piece, score in scores.items():
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
@@ -159,6 +164,13 @@ def _read(model: bytes) -> tuple[int, list[_Piece]]:
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yields (number, value) of a message's fields. Source: protobuf.dev, "Encoding"."""
+    # A message is a row of fields, each a key (number * 8 + wire type) and a value:
+    #
+    #     08 05         field 1, wire type 0: the number 5
+    #     12 02 68 69   field 2, wire type 2: 2 bytes, "hi"
+    #
+    # A number has 7 bits per byte, the lowest first; the top bit says that more follow. So ac 02 is
+    # 44 + 2 * 128 = 300.
     at = 0
 
     def varint() -> int:
@@ -176,6 +188,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
         if wire == 0:
             yield field, varint()
             continue
+        # Wire type 2 states its length; types 1 and 5 are numbers of 8 and 4 bytes, as a score is.
         length = varint() if wire == 2 else {1: 8, 5: 4}[wire]
         yield field, message[at : at + length]
         at += length

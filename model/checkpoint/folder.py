@@ -61,6 +61,7 @@ def save_checkpoint(
     if mask_codec is not None:
         shutil.copyfile(mask_codec, folder / MASK_CODEC)
     (folder / PARAMS).write_text(write_params(params, put or put_into(folder)))
+    # After the parameters: a folder with a digest is complete.
     digest = params_digest(params)
     (folder / DIGEST).write_text(digest + "\n")
     return digest
@@ -112,6 +113,7 @@ def checked_digest(checkpoint: Checkpoint) -> str:
     Raises:
       ValueError: if the digests differ, or the folder holds no finished checkpoint.
     """
+    # From the values, all of which are read: a changed file would not change what it states.
     actual = params_digest_of(checkpoint)
     recorded = stated_digest(checkpoint)
     if actual != recorded:

@@ -78,6 +78,8 @@ def read_config(config: Mapping[str, Any]) -> Facts:
     # default of its config classes.
     head_dim = text.get("head_dim", 256)
     scale = text.get("query_pre_attn_scalar", 256)
+    # Our decoder divides queries by the root of `head_dim`; some sizes of Gemma 2 by another
+    # number.
     if scale != head_dim:
         raise ValueError(
             f"config.json: text_config.query_pre_attn_scalar must equal head_dim={head_dim} "
@@ -89,6 +91,7 @@ def read_config(config: Mapping[str, Any]) -> Facts:
         num_kv_heads=text.get("num_key_value_heads", 4),
         head_dim=head_dim,
         vocab_size=config.get("vocab_size") or config.get("_vocab_size") or VOCAB_SIZE,
+        # null is off; a setting that is absent has the default.
         attn_softcap=float(text.get("attn_logit_softcapping", 50.0) or 0.0),
         final_softcap=float(text.get("final_logit_softcapping", 30.0) or 0.0),
         sliding_window=_window(text),
@@ -141,11 +144,13 @@ def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]
         "pad_token_id": 0,
         "hidden_size": text.width,
         "projection_dim": text.width,
+        # The id behind the last row in use: no row of the embedding is a placeholder's own.
         "image_token_index": text.vocab_size,
         "vocab_size": text.vocab_size,
         "tie_word_embeddings": True,
         "text_config": {
             "model_type": "gemma2",
+            # With the rows that only fill up; the size above counts the tokens in use.
             "vocab_size": rows,
             "hidden_size": text.width,
             "intermediate_size": text.mlp_dim,
@@ -155,8 +160,10 @@ def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]
             "head_dim": text.head_dim,
             "query_pre_attn_scalar": text.head_dim,
             "num_image_tokens": vision.num_patches,
+            # Off is 0 here, and null there.
             "attn_logit_softcapping": cfg.attn_softcap or None,
             "final_logit_softcapping": cfg.final_softcap or None,
+            # Not 0 where no layer slides: `layer_types` says which do.
             "sliding_window": text.sliding_window or 4096,
             "layer_types": kinds if text.sliding_window else ["full_attention"] * text.depth,
             "rope_theta": text.rope_base,

@@ -85,6 +85,8 @@ def open_source(path: Path, config: Path | None = None) -> Source:
 
 def big_vision_source(arrays: Arrays) -> Source:
     """Returns the checked source of arrays with big_vision's names; raises as `open_source`."""
+    # Names first, then sizes, then shapes: a missing parameter is reported by its name, and not as
+    # a size that cannot be read.
     origin, keys = "big_vision", big_vision_keys(arrays)
     translate.check_big_vision(keys)
     shapes = {key: arrays.entries[name].shape for key, name in keys.items()}
@@ -113,15 +115,20 @@ def _config_beside(arrays: Arrays, folder: Path, config: Path | None) -> dict[st
 
 def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path | None) -> Source:
     origin, facts = "Hugging Face", read_config(config)
+    # Names, sizes, shapes, as in `big_vision_source`. Sizes come from the shapes of the first
+    # layer; all others must then agree with the model that results.
     keys = hugging_face_keys(arrays)
     translate.check_hugging_face(keys)
     shapes = {name: arrays.entries[key].shape for name, key in keys.items()}
     model = model_config(translate.our_shapes(shapes), facts)
     expected_shapes = translate.hugging_face_shapes(model)
+    # The file may have more rows than the vocabulary, as padding; `parameters` leaves them out.
     rows = max(shapes[HUGGING_FACE_EMBEDDING][0], model.text.vocab_size)
     for key in (HUGGING_FACE_EMBEDDING, *({LM_HEAD} & set(keys))):
         expected_shapes[key] = rows, model.text.width
     translate.check_shapes(expected_shapes, shapes, origin)
+    # Some files have the output matrix too. Our model has one table for both, so if the two differ,
+    # importing either would change the model.
     if LM_HEAD in keys:
         tied = arrays[keys[HUGGING_FACE_EMBEDDING]]
         if not np.array_equal(tied, arrays[keys[LM_HEAD]]):
@@ -161,6 +168,8 @@ def check_tokenizer(path: Path, model: ModelConfig | None = None) -> None:
 
     if not path.is_file():
         raise RequestError(f"--tokenizer must be a SentencePiece file, got {path}.")
+    # The size includes location and segmentation tokens, which `Tokenizer` appends where a file,
+    # such as Gemma's own, lacks them.
     try:
         size = Tokenizer(path).vocab_size
     except (RuntimeError, ValueError) as error:

@@ -201,6 +201,7 @@ def _text() -> list[Name]:
     for layer_name, bv, hf in norms:
         path = f"text/blocks/{layer_name}/scale"
         table.append(Name(path, f"llm/layers/{bv}/scale", SAME, f"{_HF_LAYER}{hf}.weight", SAME))
+    # Beside the blocks: the embedding, which is the output matrix, too, and the last norm.
     embedding, norm = HUGGING_FACE_EMBEDDING, _HF_TEXT + "norm.weight"
     table.append(Name(EMBEDDING, "llm/embedder/input_embedding", SAME, embedding, SAME))
     table.append(Name("text/final_norm/scale", "llm/final_norm/scale", SAME, norm, SAME))

@@ -65,6 +65,8 @@ class ParamsFile:
 
     def read(self, start: int, length: int) -> bytes:
         """Returns a range of its bytes."""
+        # A range that starts at `start` in the file starts at `start - at` in a part that begins at
+        # `at`.
         # A part outside the range gives an empty cut.
         cuts = (part[max(start - at, 0) : max(start + length - at, 0)] for at, part in self._parts)
         return b"".join(cuts)
@@ -103,6 +105,10 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         checksums = dict(zip(files, pool.map(write, files), strict=True))
+    # The index, of which `start` counts from the file's first byte: no header is needed to read.
+    #
+    #     "text/embedding": {"file": "params-0000…", "start": 4096, "dtype": "float32",
+    #                        "shape": [257152, 2304]}
     places = {
         path: {
             "file": name,
@@ -215,6 +221,7 @@ class ParamsReader:
 
     def read_all(self, wanted: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
         """Returns several arrays, or parts of them, read in parallel; see `read`."""
+        # First an empty array for each, then all ranges together: a thread fills its part of one.
         arrays, ranges = {}, []
         for path, index in wanted.items():
             arrays[path] = self._prepare(path, index, ranges)
@@ -233,6 +240,8 @@ class ParamsReader:
             return out
         # `cut` is the last axis that is not read whole. What is wanted of it and of all axes after
         # it is contiguous: one run in the file for each index of the axes before.
+        # Of shape (4, 6, 5), [1:3, 2:4, :] has `cut` = 1: for rows 1 and 2, a run of 2 * 5
+        # elements, from elements 1 * 30 + 10 and 2 * 30 + 10.
         cut = max((i for i, n in enumerate(shape) if lengths[i] != n), default=-1)
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         run = math.prod(lengths[cut:]) if cut >= 0 else out.size
@@ -267,6 +276,8 @@ class ParamsReader:
         """Returns pieces `first` to `stop` of a file, after comparing their checksums."""
         begin = first * self._piece
         length = min(stop * self._piece, self._place.size(file)) - begin
+        # A wrong checksum may come from the network, so a range of a bucket is fetched again, past
+        # any cache. A local disk would give the same bytes.
         for number in range(1 if self._place.is_local else 1 + _REREADS):
             data = self._place.read(file, begin, length, fresh=number > 0)
             pieces = [data[at : at + self._piece] for at in range(0, length, self._piece)]

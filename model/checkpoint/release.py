@@ -65,6 +65,8 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
             f"{kind!r}: there is no torch code for it."
         )
     cfg = load_config(checkpoint)
+    # Whatever is wrong with the checkpoint, such as a tokenizer without a fast form, shows before
+    # the first file is written.
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
     params = params_of(checkpoint).arrays
     tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}
@@ -73,6 +75,8 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
         **tokenizer.files,
         "config.json": _json(
             {
+                # Which class of the copied code transformers takes for which of its `Auto…`
+                # classes.
                 "architectures": ["ParcelForConditionalGeneration"],
                 "model_type": "parcel",
                 "auto_map": {
@@ -81,6 +85,8 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                     "AutoModelForCausalLM": "modeling_parcel.ParcelForConditionalGeneration",
                     "AutoModelForImageTextToText": "modeling_parcel.ParcelForConditionalGeneration",
                 },
+                # All sizes, under our names; `ParcelConfig` repeats those that transformers looks
+                # for.
                 **_settings(cfg),
                 "budgets": served,
                 "image_token_id": tokenizer.image_token_id,
@@ -88,9 +94,12 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                 "torch_dtype": dtype.name,
             }
         ),
+        # Greedy, as our own evaluations are by default.
         "generation_config.json": _json({**tokens, "do_sample": False, "max_new_tokens": 64}),
         "processor_config.json": _json(
             {
+                # The processor is loaded without the model, so it has its own copy of what both
+                # need.
                 "processor_class": "ParcelProcessor",
                 "auto_map": {"AutoProcessor": "processing_parcel.ParcelProcessor"},
                 "image_px": cfg.vision.image_px,
@@ -102,9 +111,16 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     }
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
+    # The folder carries the model's code: who loads it needs no package of ours.
     for file in CODE.glob("*_parcel.py"):
         shutil.copyfile(file, out / file.name)
+    # The towers have PaliGemma's names. Connectors do not exist there; their names are ours, with
+    # torch's words for the layers, and torch's layout:
+    #
+    #     connector/mqt/attn/query/kernel (in, out)  ->  connector.mqt.attn.q_proj.weight (out, in)
     connector = {_theirs(path): _laid_out(path, params) for path in _connector(params)}
+    # Shapes come before tensors, because a shard begins with a header of all its shapes. The
+    # towers' tensors are then read and written one at a time.
     shapes = translate.hugging_face_shapes(cfg)
     shapes |= {name: array.shape for name, array in connector.items()}
     tensors = itertools.chain(translate.to_hugging_face(params, cfg), connector.items())

@@ -129,6 +129,8 @@ class ResumePoints:
         """
         while self._offered:
             name, restored, reason = self._offered[0], None, ""
+            # A point that is damaged is passed over: the one before it is good. Other errors of the
+            # store, such as a bucket that refuses, are raised: they say nothing about the point.
             try:
                 point = _Point(self._files, name)
                 restored = _step(name), point.read(template), point.notes
@@ -207,6 +209,7 @@ class ResumePoints:
             self._check_held()
             sizes[file] = self._files.upload_bytes(f"{name}/{self._rank}-{file}", data).file.size
 
+        # Arrays first, index last: where an index lies, the parts that it names are complete.
         index = write_arrays({key: part.data for key, part in named.items()}, put)
         index["of"], index["notes"], index["sizes"] = self._size, notes, sizes
         index["parts"] = {key: (part.path, part.start) for key, part in named.items()}
@@ -310,6 +313,7 @@ class _Point:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             pieces = dict(zip(regions, pool.map(read, regions), strict=True))
 
+        # JAX asks once for each of its devices; those with the same region get the same array.
         def leaf_of(path: str, leaf: jax.Array) -> jax.Array:
             def part(index: Sequence[slice] | None) -> np.ndarray:
                 return pieces[path, _region(index or (), leaf.shape)]
@@ -324,6 +328,10 @@ class _Point:
         # Written parts do not overlap, so the region is complete once as many elements are filled.
         out = np.empty([stop - start for start, stop in region], dtype)
         filled = 0
+        # A state that two devices wrote, read by a mesh with other borders (rows of one array):
+        #
+        #     written    [0 1 2 3] [4 5 6 7]
+        #     wanted         [2 3   4 5]          [2 3] from the first part, [4 5] from the second
         for rank, key, start in self._parts.get(path, ()):
             reader = self._readers[rank]
             ends = zip(region, start, reader.shape(key), strict=True)
@@ -383,6 +391,7 @@ def _of_all(word: str) -> list[str]:
     """Returns the messages of all processes, by rank; all of them must call this together."""
     if jax.process_count() == 1:
         return [word]
+    # Only arrays of one shape can be gathered, so a message travels as bytes of fixed length.
     buffer = np.zeros(_MOST_SAID, np.uint8)
     encoded = word.encode()[:_MOST_SAID]
     buffer[: len(encoded)] = list(encoded)

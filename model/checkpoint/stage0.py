@@ -43,6 +43,8 @@ def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: 
         raise RequestError(f"--siglip must be an .npz file of big_vision, got {siglip}.")
     if not gemma.is_dir():
         raise RequestError(f"--gemma must be an Orbax folder of Gemma 2, got {gemma}.")
+    # Entries, not arrays: names and shapes of both towers are checked at the end, before the first
+    # array is read.
     image = _image_tower(array_files.read_npz(siglip))
     try:
         gemma_arrays = array_files.read_orbax(gemma)
@@ -50,6 +52,7 @@ def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: 
         raise RequestError(f"--gemma must be an Orbax folder of Gemma 2: {error}") from None
     text = _decoder(gemma_arrays, pieces, seed)
     widths = _width(image, "img/pos_embedding"), _width(text, "llm/embedder/input_embedding")
+    # The projector is new, and zero: soft tokens say nothing until it is trained.
     head = {
         "img/head/kernel": _zeros(widths),
         "img/head/bias": _zeros(widths[1:]),
@@ -99,6 +102,10 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
 
 def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict[str, Entry]:
     """Returns the entries with the arrays of single layers stacked on a new first axis."""
+    # What carries a layer's number is stacked; all else is passed on:
+    #
+    #     Transformer/encoderblock_0/…, encoderblock_1/…   ->   Transformer/encoderblock/…   (2, …)
+    #     layer_0/mlp/linear, layer_1/mlp/linear           ->   layers/mlp/linear            (2, …)
     together: dict[str, Entry] = {}
     groups: dict[str, dict[int, Entry]] = {}
     for key, entry in entries.items():
@@ -108,6 +115,7 @@ def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict
         else:
             name = key.replace(match[0], scanned, 1)
             groups.setdefault(name, {})[int(match[1])] = entry
+    # The longest group says how many layers there are, so a gap in any other is found.
     depth = max((len(group) for group in groups.values()), default=0)
     for name, group in groups.items():
         shapes = {entry.shape for entry in group.values()}
@@ -143,6 +151,7 @@ def _extended(entry: Entry, pieces: int, seed: int) -> Entry:
 
     def read() -> np.ndarray:
         table = np.empty(shape, np.float32)
+        # Rows from `pieces` on are unused in Gemma's file; the new tokens take their ids.
         table[:rows] = entry.read()[:rows]
         fresh = np.random.default_rng(seed).standard_normal((len(EXTRA_TOKENS), width))
         table[rows:] = EXTRA_STD * fresh

@@ -22,13 +22,17 @@ def whole(out: Path) -> Iterator[Path]:
         raise RequestError(f"DST must not exist yet, got {out}; name another, or remove it.")
     if not out.absolute().parent.is_dir():
         raise RequestError(f"DST must lie in an existing folder, got {out}.")
+    # Beside the target, so that the rename stays on one disk, and with the process's id, so that
+    # two conversions at once do not write into each other.
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
         yield partial
+        # An empty folder was accepted above. A file cannot be renamed onto it.
         if out.is_dir():
             out.rmdir()
         partial.rename(out)
     finally:
+        # After a success the path is gone, and nothing is removed.
         if partial.is_dir():
             shutil.rmtree(partial)
         else:

@@ -66,6 +66,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     for name in TABLE:
         count = _depth(name, keys)
         if count is None:
+            # Outside the blocks: one array there, one here.
             array = arrays[keys[name.hugging_face]]
             yield name.ours, _float32(name.hugging_face_layout.read(array))
             continue
@@ -96,6 +97,7 @@ def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.
 
 def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     """Returns the shape of every array in a model's big_vision checkpoint, without any data."""
+    # Pieces of one array are stacked after the layers: (layers, 2, …).
     return {
         f"params/{key}": (one[0].shape[0], len(one), *one[0].shape[1:])
         if len(one) > 1
@@ -114,6 +116,7 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
     Parameters whose source has too few axes are left out: `check_shapes` finds them.
     """
+    # Which codebase a file is from shows in its names.
     hugging_face_names = hugging_face_keys(shapes)
     hugging_face = any(name.hugging_face in hugging_face_names for name in TABLE)
     keys = hugging_face_names if hugging_face else big_vision_keys(shapes)
@@ -171,6 +174,8 @@ def _some(names: list[str]) -> str:
 
 
 def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, list[np.ndarray]]]:
+    # One array of big_vision may hold several of our parameters, such as keys and values. They are
+    # put together in the order of their index in it.
     groups: dict[str, list[Name]] = collections.defaultdict(list)
     for name in TABLE:
         groups[name.big_vision].append(name)

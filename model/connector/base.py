@@ -56,6 +56,13 @@ def pool(features: Float[Array, "B P C"], num_tokens: int) -> Float[Array, "B N 
             f"num_tokens must be the square of a divisor of {grid} (the patch grid's side), "
             f"got {num_tokens}."
         )
+    # (B, side, kernel, side, kernel, C): a cell is kernel x kernel neighbouring patches. A grid of
+    # 4 in 4 tokens is the means of a, b, c and d:
+    #
+    #     a a b b
+    #     a a b b
+    #     c c d d
+    #     c c d d
     kernel = grid // side
     cells = features.reshape(batch, side, kernel, side, kernel, width)
     return jnp.mean(cells, axis=(2, 4)).reshape(batch, num_tokens, width)

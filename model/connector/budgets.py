@@ -79,11 +79,16 @@ def num_anchors(cfg: ConnectedConfig, budget: int) -> int:
 def buckets(cfg: ConnectedConfig) -> tuple[Bucket, ...]:
     """Returns the declared shapes: the only ones training compiles, one program each."""
     sizes = cfg.connector.buckets or _default_buckets(cfg.connector.routing, cfg.vision.grid)
+    # A size is a budget, too: its own number of anchors is that of the whole bucket.
     return tuple(Bucket(size=s, num_anchors=num_anchors(cfg, s)) for s in sorted(sizes))
 
 
 def bucket_of(cfg: ConnectedConfig, budget: int) -> Bucket:
     """Returns the smallest declared bucket that serves `budget` with the same anchors."""
+    # Budget 50 of `parcel` at 224 px: 16 anchors, and the bucket of 62 slots with as many:
+    #
+    #     [ 16 anchors | q0 … q33 | q34 … q45 ]
+    #       visible      visible     masked
     check_budget(cfg, budget)
     anchors = num_anchors(cfg, budget)
     return next(b for b in buckets(cfg) if b.size >= budget and b.num_anchors == anchors)
@@ -191,12 +196,15 @@ def draw_budget(
       listed: see `training_budgets`.
     """
     choices = training_budgets(cfg, listed)
+    # A counter-based generator, keyed by seed and step: no stream that a resumed run would have to
+    # catch up with.
     generator = np.random.Generator(np.random.Philox(key=[seed, step]))
     return choices[int(generator.integers(len(choices)))]
 
 
 def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
     served = routing.budgets(grid)
+    # Pooled grids differ in every slot, so each budget has a program.
     if routing.pooled:
         return served
     if routing.sizes:

@@ -177,8 +177,13 @@ class _Tried:
         return "each by itself"
 
     def masking(self) -> str:
+        # A budget in a larger shape, as training runs it, against a program of its own size:
+        #
+        #     40 slots, budget 20   [ t0 … t19 | anything ]
+        #     20 slots, budget 20   [ t0 … t19 ]              the same tokens
         if not (pairs := self._masked()):
             return "no slot is ever masked"
+        # Shapes and budgets are those where most slots are masked: there, a leak shows best.
         for shape, budget in pairs:
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
             if (far := _far(masked.tokens, exact.tokens)) > TOLERANCE:
@@ -189,6 +194,8 @@ class _Tried:
         return f"equals truncation, budget {_pairs(pairs)} slots"
 
     def gradients(self) -> str:
+        # At the largest budget every gradient must be finite; in each masked shape, it must be that
+        # of the exact shape; and over all budgets together, each parameter must have one.
         largest = self._run(self.served[-1], self.served[-1])
         names = [*(path for path, _ in _leaves(self._abstract[1])), "the features"]
         for name, gradient in zip(names, [*largest.by_params, largest.by_features], strict=True):
@@ -210,6 +217,7 @@ class _Tried:
                     )
         if not np.any(largest.by_features):
             raise _BrokenError("the tokens do not depend on the features")
+        # A parameter may rest at some budgets, but not at all of them.
         for i, (path, _) in enumerate(_leaves(self._abstract[1])):
             cached_gradients = (run.by_params[i] for run in self._results.values())
             more = (self._run(budget, budget).by_params[i] for budget in self._unlike())
@@ -219,6 +227,10 @@ class _Tried:
 
     def nesting(self) -> str:
         detail, budget_pairs = "", self._nested()
+        # What a budget trains shows in its gradients: an entry that is exactly 0 is not trained.
+        #
+        #     budget 20 of `parcel`   q0 q1 q2 q3              16 anchors, 4 queries
+        #     budget 40               q0 q1 q2 q3 … q23        trains all of them, and more
         for less, more in budget_pairs:
             small, large = self._run(less, less), self._run(more, more)
             most = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
@@ -230,6 +242,8 @@ class _Tried:
                     raise _BrokenError(
                         f"budget {less} trains {lost} numbers of {path} that budget {more} does not"
                     )
+            # Reported, not required: where queries attend to each other, more of them change the
+            # rest.
             prefix = _far(large.tokens[:, :less], small.tokens) <= TOLERANCE
             detail = detail or ("" if prefix else "; its tokens are others")
         if not budget_pairs:
@@ -284,9 +298,12 @@ class _Tried:
 
         def total(params: typing.Any, features: typing.Any, budget: typing.Any) -> typing.Any:
             tokens = self._tokens(params, features, bucket, budget)
+            # `where` and not a slice: the budget has no value while the program is traced. The
+            # weights are random, so that errors in two tokens do not cancel.
             used = jnp.where((jnp.arange(bucket) < budget)[None, :, None], tokens, 0.0)
             return jnp.sum(used * self.weights[:, :bucket]), tokens
 
+        # Gradients of parameters and features in one program, and the tokens with them.
         compute = jax.jit(
             jax.value_and_grad(total, argnums=(0, 1), has_aux=True), compiler_options=_FAST
         )

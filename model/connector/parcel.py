@@ -47,6 +47,7 @@ class Parcel(nnx.Module):
         width, heads = cfg.vision.width, cfg.connector.num_heads
         self.model = cfg
         served = budgets.supported_budgets(cfg)
+        # As many queries as any budget needs beside its anchors; at 224 px, 256 - 64 = 192.
         bank = max(b - budgets.num_anchors(cfg, b) for b in served)
         init = nnx.initializers.truncated_normal(cfg.connector.query_std)
         self.queries = nnx.Param(init(rngs.params(), (bank, width)))
@@ -65,6 +66,8 @@ class Parcel(nnx.Module):
         self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
     ) -> Float[Array, "B N C"]:
         """Returns anchors, then refined queries (see `base.Connector`)."""
+        # All budgets of a bucket have the same anchors, so their number is known without the
+        # budget.
         num_anchors = budgets.num_anchors(self.model, bucket)
         anchors = pool(features, num_anchors)
         if bucket == num_anchors:
@@ -84,6 +87,7 @@ class Parcel(nnx.Module):
         x = jnp.broadcast_to(x[None], (batch, num_queries, width))
         if self.reads != "nothing":
             x = x + self._look_at_pool(anchors, x, budget)
+        # Then all features: what the anchors' means have lost is read here.
         keys = values = self.feature_norm(features)
         if self.model.connector.parcel_key_positions:
             keys = keys + sincos_positions(self.model.vision.grid, width, keys.dtype)[None]

@@ -194,6 +194,8 @@ def connector_class(kind: str) -> typing.Any:
     Raises:
       ValueError: if there is none, or it lacks what `base.Connector` requires; in one line.
     """
+    # A name in the table, or a class of the user's as "module:Class". The module is imported only
+    # now: naming a built-in connector in a config must not bring in JAX.
     if built_in := CONNECTORS.get(kind):
         reference = f"{built_in.module}:{built_in.name}"
     elif ":" in kind:
@@ -206,6 +208,7 @@ def connector_class(kind: str) -> typing.Any:
     connector = load_reference(reference)
     if not isinstance(connector, type):
         raise ValueError(f"{kind} must be a class, a flax.nnx.Module, got {connector!r:.60}.")
+    # Only what must be known before anything is built. `contract` tries the rest by running it.
     routing = getattr(connector, "routing", None)
     if not isinstance(routing, Routing):
         value = "none" if routing is None else f"{routing!r:.60}"

@@ -47,6 +47,12 @@ class Routing:
     reads: Reads | None = None
 
     def __post_init__(self) -> None:
+        # Forms that say which budgets there are; all others are refused:
+        #
+        #     Routing(kernel=2)                                  one pooling
+        #     Routing(grids=(2, 4, 8))                           a pooling for each budget
+        #     Routing(sizes=(8, 32), reads="nothing")            queries, at listed budgets
+        #     Routing(anchor_grids=(4, 8), reads="anchors")      anchors and queries
         if self.reads not in (None, *typing.get_args(Reads)):
             raise ValueError(
                 f"routing.reads must be None or one of {', '.join(typing.get_args(Reads))}, got "
@@ -63,6 +69,7 @@ class Routing:
         if budget_fields and self.anchor_grids:
             raise ValueError(f"routing.anchor_grids must come without {budget_fields[0]}.")
         for name in ("grids", "sizes", "anchor_grids"):
+            # Ascending, because the first is taken for the smallest in `factor` and `budgets`.
             values = getattr(self, name)
             if any(v < 1 for v in values) or list(values) != sorted(set(values)):
                 raise ValueError(f"routing.{name} must be positive and ascending, got {values}.")
@@ -83,6 +90,8 @@ class Routing:
 
     def anchor_counts(self, grid: int) -> tuple[int, ...]:
         """Returns the numbers of anchors on a patch grid of side `grid`, ascending [tokens]."""
+        # On a grid of 16, sides 4 and 8 give 16 and 64 anchors. Side 16 does not count: its cells
+        # are single patches, and no feature would be left for queries to add.
         sides = (side for side in self.anchor_grids if 2 * side <= grid and grid % side == 0)
         return tuple(side * side for side in sides)
 

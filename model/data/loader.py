@@ -83,6 +83,8 @@ class Examples:
         weights = weights_of(dict(config.mixture), sizes)
         names = sorted(weights)
         self._lanes = lanes_of(config.batch_size)
+        # Each part has its own order of visits; its seed comes from its place among the sorted
+        # names.
         self._orders = {
             name: Order(len(part), part.block, _seed32(seeds.order, number), lanes=self._lanes)
             for number, name in enumerate(names)
@@ -113,6 +115,12 @@ class Examples:
 
     def _draw(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
         size = self._config.batch_size
+        # A batch of 64 has two lanes of 32 rows. In turn t, row t and row 32 + t draw from the same
+        # part, one visit after the other:
+        #
+        #     rows     0  1  … 31 | 32 33 … 63
+        #     lane     0  0  …  0 |  1  1 …  1
+        #     turn     0  1  … 31 |  0  1 … 31
         num_images, batch = self._shapes[step]
         turns = size // self._lanes
         draws = []
@@ -134,6 +142,8 @@ class Examples:
           position: index of the record in its part.
           num_steps: number of steps to search, from the first.
         """
+        # The way of `_draw` back: visit, the part's turn, the turn among batches of its shape,
+        # step.
         turns = self._config.batch_size // self._lanes
         shapes = (n for n, mixture in self._mixtures.items() if part in mixture)
         for num_images in shapes:  # One, or none if the part is not drawn from.
@@ -244,6 +254,8 @@ class Loader:
         """
         draws = self.examples.draws(step, self._rows)
         records = [self.examples.record(draw) for draw in draws]
+        # Encoding of masks runs JAX, for the whole batch at once; only then are images decoded, by
+        # threads, while this one makes the token rows.
         self._masks.prepare(records)
         px = self._image_px
         # Threads decode into one allocation: memory that they allocate themselves is slow to reuse.
@@ -263,6 +275,11 @@ class Loader:
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yields the batches of steps start..stop-1; starting late costs nothing."""
+        # Records are requested eight batches ahead: those of the first eight now, then those of one
+        # more batch whenever one is made.
+        #
+        #     made        -                  0    1    2
+        #     requested   0 1 2 3 4 5 6 7    8    9    10
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
             self.examples.expect(step, self._rows)
 

@@ -81,6 +81,8 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
         that is fed enlarged ones costs more and sees no more.
     """
     parts_of_names: dict[str, list[Part]] = {}
+    # All are opened before any is named: parts of one name that differ in number of images get
+    # names of their own, and any of the datasets may hold them.
     opened = []
     for directory in data:
         dataset = Dataset(directory)
@@ -93,6 +95,7 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
     for dataset, names in zip(opened, names_of(opened), strict=True):
         for part, name in names.items():
             parts_of_names.setdefault(name, []).append(dataset.parts[part])
+    # Of two parts with 5 and 7 records, starts are 0 5 12: record 6 is record 1 of the second.
     if not parts_of_names:
         raise ValueError(f"data holds no records: {', '.join(data)}.")
     return {name: Joined(parts) for name, parts in sorted(parts_of_names.items())}

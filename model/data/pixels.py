@@ -28,6 +28,8 @@ def decode_images(
 def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -> None:
     """Fills an array with the pixels that `decode_images` returns."""
     count, num_slots = len(images), len(pixels)
+    # 5 frames in 3 slots: frames 0 1 3. 2 frames in 5 slots: 0 1 0 1 0. One that comes again is
+    # copied, not decoded a second time.
     first: dict[int, int] = {}
     for slot in range(num_slots):
         chosen = slot * count // num_slots if count > num_slots else slot % count
@@ -62,6 +64,10 @@ def jpeg_size(encoded: bytes) -> tuple[int, int] | None:
     Source: ITU-T T.81, B.1.1 and B.2.2: a JPEG consists of segments, each with a marker and a
     length; the frame header is one of them.
     """
+    # Walks from segment to segment, without decoding:
+    #
+    #     FF D8 | FF E0 length … | FF DB length … | FF C0 length 08 height width 03 …
+    #     start   ignored          ignored          frame header: 8 bits, 3 components
     at = 2 if encoded.startswith(b"\xff\xd8") else len(encoded)
     while at + 10 <= len(encoded) and encoded[at] == 0xFF:
         marker, after = encoded[at + 1], at + 2

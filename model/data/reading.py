@@ -61,6 +61,7 @@ def reading_of(parts: Mapping[str, PartSize], config: BatchConfig) -> Reading:
     requests = read = window = 0.0
     for name, weight in weights.items():
         part = sizes[name]
+        # The same arithmetic as the loader's, on sizes alone: nothing is opened.
         mean = part.num_bytes / part.num_records
         block = block_len(part.num_bytes, part.num_records)
         # A pass reads each block once; a block in which a shard ends takes two ranges.

@@ -62,6 +62,8 @@ def _walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> i
     """Returns which of `count` items a visit takes; every `count` visits take each item once."""
     if count == 1:
         return 0
+    # Three items: visits 0 1 2 are walk 0, visits 3 4 5 are walk 1, each in an order of its own,
+    # such as b a c | c a b. The record's id makes orders of different records independent.
     walk, place = divmod(visit, count)
     drawn = np.random.default_rng([seed, zlib.crc32(record.id.encode()), walk, *entropy])
     return int(drawn.permutation(count)[place])

@@ -108,6 +108,9 @@ def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
 
 def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
     """Returns the numbers that `std::seed_seq{seed}` generates, up to 38 per seed."""
+    # In the standard's words (C++, [rand.util.seedseq]), n is `count`, t is `third`, p is `near`,
+    # and q is `near + third`. For 4 keys: t = 1, p = 1, q = 2. Each step computes on all N seeds at
+    # once.
     third = 3 if count >= 7 else (count - 1) // 2
     near = (count - third) // 2
     words = np.full((count, len(seeds)), 0x8B8B8B8B, np.int64)
@@ -117,6 +120,10 @@ def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
     def scrambled(word: np.ndarray, factor: int) -> np.ndarray:
         return ((word ^ (word >> 27)) * factor) & _WORD
 
+    # The first m steps mix the seed in by adding, the n after them by exclusive or:
+    #
+    #     here    before      one        other_word
+    #     b[k]    b[k - 1]    b[k + p]   b[k + q]      indices modulo n
     for k in range(num_mixes + count):
         here, before = words[k % count], words[(k - 1) % count]
         one, other_word = words[(k + near) % count], words[(k + near + third) % count]

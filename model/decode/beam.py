@@ -92,6 +92,8 @@ def search(
         best_score=jnp.full((batch,), -jnp.inf),
     )
     first, _ = grow(nothing, start.logits[:, None], num_beams, stop)
+    # Only the answers' tokens have a cache per beam. The prompt's is read by all beams of a row,
+    # and neither copied nor reordered.
     layers, _, _, kv_heads, head_dim = start.past.keys.shape
     shape = layers, batch, num_beams, max_new_tokens, kv_heads, head_dim
     empty = jnp.zeros(shape, start.past.keys.dtype)

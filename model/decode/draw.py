@@ -22,6 +22,10 @@ def draw_objects(image: Image.Image, answer: str, checkpoint: Path) -> int:
     codec_path = mask_codec_path(checkpoint)
     codec = MaskCodec.load(codec_path) if codec_path else None
     matches = list(OBJECT.finditer(answer))
+    # Four location tokens are a box; 16 segmentation tokens behind them are its mask, 64 x 64:
+    #
+    #     <loc0100><loc0200><loc0500><loc0600><seg012>…<seg127>
+    #     ymin     xmin     ymax     xmax     the mask, scaled into the box
     for number, match in enumerate(matches):
         x0, y0, x1, y1 = box = pixel_box(match[1], image.size)
         if y1 <= y0 or x1 <= x0:

@@ -81,6 +81,8 @@ def generate(
     model = vlm.merge(structure, params)
     start = prefill(model, prompt, slots, causal=causal)
     batch, layers = prompt.text.shape[0], start.past.keys.shape[0]
+    # Room for the answer's keys and values. The prompt's stay where they are: with one array for
+    # both, every token would copy all of it.
     empty = jnp.zeros((layers, batch, max_new_tokens, *start.past.keys.shape[3:]))
     empty = empty.astype(start.past.keys.dtype)
     state = _State(
@@ -97,6 +99,7 @@ def generate(
 
     def body(state: _State) -> _State:
         step_key = None if key is None else jax.random.fold_in(key, state.step)
+        # A row that has stopped writes PAD, whatever it would choose: all rows run to the longest.
         token = jnp.where(state.done, PAD, choose(state.logits, sampling, step_key))
         stopped = state.done if stop is None else state.done | (token == stop)
         tokens = jax.lax.dynamic_update_slice_in_dim(
@@ -160,6 +163,12 @@ def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
 
 def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array, " B"]) -> _State:
     """Reads the token of `state.step`; returns the state with its cache row and the next logits."""
+    # What the token of step 2 sees; M is 5, and the prompt has two padded places:
+    #
+    #     cache of the prompt        slots of the answer    itself
+    #     1 1 1 1 1 1 1 0 0          1 1 0 0 0              1
+    #
+    # Its own key and value go to slot 2 afterwards, where the next token finds them.
     x = model.text.embed(token[:, None], dtype=state.keys.dtype)
     batch, slots = state.tokens.shape
     positions = start.lengths[:, None] + state.step

@@ -105,6 +105,8 @@ class Predictor:
         """
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}.")
+        # The bucket of training, which several budgets share: the first answer at each of them then
+        # needs no program of its own.
         slots = vlm.Slots(budgets.bucket_of(self.model, budget).size, budget)
         read = prefix_ids(self._tokenizer, prompt)
         # Prompts are padded to a multiple of a step, so that prompts of similar lengths share a

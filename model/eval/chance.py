@@ -44,6 +44,7 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
       eval_dir: the dataset it is scored on [path].
       metric: a name of the registry.
     """
+    # The guess is made from the training texts or masks alone; pixels are never opened.
     train, held_out = Dataset(train_dir), Dataset(eval_dir)
     questions, scores = [], []
     if get_metric(metric).reads_masks:
@@ -73,6 +74,7 @@ class _Guess:
     def __init__(self, records: Iterable[Record]) -> None:
         self._by_prefix: dict[str, Counter[str]] = defaultdict(Counter)
         self._overall: Counter[str] = Counter()
+        # "answer en how many?" -> {"2": 310, "3": 120, …}: all suffixes of each prefix are counted.
         for record in records:
             for number, suffix in enumerate(record.suffixes):
                 for prefix in record.prefixes_of(number):
@@ -87,6 +89,8 @@ class _Guess:
 
 def _best_mask(masks: Iterable[str]) -> Bool[np.ndarray, "64 64"]:
     grids = np.stack([_small(decode_mask(rle)) for rle in masks])
+    # A mean mask has values between 0 and 1. Every cut makes another guess; the best on the
+    # training masks is taken.
     mean = grids.mean(axis=0)
     candidates = [mean > t for t in _THRESHOLDS if (mean > t).any()]
     return max(candidates, key=lambda guess: _mean_iou(guess, grids > 0.5))

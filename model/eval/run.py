@@ -147,6 +147,8 @@ def evaluate_loaded(
     metric = get_metric(config.metric)
     if metric.reads_masks and loaded.codec is None:
         raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
+    # Answers come from `known`, or are decoded below. Both go through the same scoring, record by
+    # record in the order of the batches, so the files do not show who decoded what.
     scored = {budget: _Answers(config.metric) for budget in out}
     given = {"decode_mask": loaded.codec.decode} if loaded.codec else {}
     found = Answered.none(out)
@@ -154,6 +156,8 @@ def evaluate_loaded(
         found.add(piece)
 
     def is_missing(number: int, records: Sequence[Record]) -> bool:
+        # A batch is decoded as a whole: if one of its records lacks an answer at one budget, all of
+        # them are decoded again at all budgets.
         return any(record.id not in texts for texts in found.texts.values() for record in records)
 
     answers_of = _answers(loaded, data, config, [*out], is_missing, limit)
@@ -165,6 +169,8 @@ def evaluate_loaded(
                 text = found.texts[budget][record.id]
                 answers.add(record, text, {**fields_of(record), **given})
         yield progress
+    # Last, as some metrics have no score before they have seen all records (CIDEr's weights are
+    # counts over the whole split).
     for budget, answers in scored.items():
         answers.write(Path(out[budget]))
     return {budget: statistics.median(times) for budget, times in found.seconds.items() if times}
@@ -196,6 +202,8 @@ def answer(
     found = Answered.none(budgets)
 
     def is_ours(number: int, records: Sequence[Record]) -> bool:
+        # Pieces take batches in turn. Of three pieces, piece 0 decodes batches 0 3 6 …, piece 1
+        # batches 1 4 7 …; each batch is the same as in an evaluation by one process.
         return number % num_pieces == piece
 
     for progress, _, answered in _answers(loaded, data, config, budgets, is_ours):
@@ -214,6 +222,7 @@ def _answers(
     limit: int | None = None,
 ) -> Iterator[tuple[Progress, Sequence[Record], Answered | None]]:
     """Yields the records of each batch of a split, with their answers where these are wanted."""
+    # First of all: a budget that is not served should not fail after an hour at another one.
     for budget in served:
         budgets.check_budget(loaded.model, budget)
     parts = open_parts([data], loaded.model.vision.image_px)
@@ -225,6 +234,10 @@ def _answers(
     for number, (records, batch) in enumerate(batches):
         answered = None
         if batch is not None:
+            # What the clock sees of a batch at budgets 16 and 64; the tower's time is in both:
+            #
+            #     tower ─▶ saw    saw + connector, prefill, tokens at 16     = took at 16
+            #                     saw + connector, prefill, tokens at 64     = took at 64
             answered = Answered.none(served)
             began = time.perf_counter()
             # Images go to the device once for all budgets, one batch at a time.
@@ -236,8 +249,11 @@ def _answers(
                 began = time.perf_counter()
                 texts = _decode(loaded, batch, budget, config, number)
                 took = saw + time.perf_counter() - began
+                # The batch is filled up with copies, so there may be more texts than records.
                 ids = (record.id for record in records)
                 answered.texts[budget] = dict(zip(ids, texts, strict=False))
+                # The first batch compiles, and a batch that is partly filler is no fair measure of
+                # the time per answer. Neither is counted.
                 if not is_first and len(records) == config.batch_size:
                     answered.seconds[budget] = [took / len(records)]
             is_first = False
@@ -268,6 +284,7 @@ class _Answers:
     def write(self, out: Path) -> None:
         """Writes predictions and score into a folder."""
         scored = self._scorer.finish()
+        # Scores come in the order of adding. They are paired with their rows before sorting by id.
         rows = [row | score for row, score in zip(self.rows, scored.rows(), strict=True)]
         rows.sort(key=lambda row: row["id"])
         lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
@@ -292,6 +309,8 @@ def _batches(
     def make(number: int, chosen: Sequence[Record]) -> tuple[Sequence[Record], Batch | None]:
         if not is_wanted(number, chosen):
             return chosen, None
+        # The last batch of a shape is filled up by repeating a record, so that it needs no program
+        # of its own. "real" marks the copies: decoding does not wait for their answers.
         filled = fill_up(chosen, size)
         texts, valid = zip(
             *(eval_row(loaded.tokenizer, r.prefix, config.text_len) for r in filled), strict=True
@@ -326,6 +345,10 @@ def fill_up(rows: Sequence[T], size: int) -> list[T]:
 
 def grouped(records: Iterator[Record], config: EvalConfig) -> Iterator[Sequence[Record]]:
     """Yields batches of records with equal numbers of images, in the order in which they fill."""
+    # Batches of 2, from photos (p, one image) and clips (v, eight frames):
+    #
+    #     records   p1 v1 p2 p3 v2 p4 p5
+    #     batches   [p1 p2] [v1 v2] [p3 p4] [p5]
     groups: dict[int, list[Record]] = {}
     for record in records:
         num = num_images_of(record, config)
@@ -344,6 +367,8 @@ def _decode(
         vlm.structure(loaded.model),
         loaded.params,
         vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),
+        # No masked slots. An evaluation is at a few budgets, so each can have its own program,
+        # which computes no slot that is not used.
         vlm.Slots(budgets.exact_bucket(loaded.model, budget).size, budget),
         max_new_tokens=config.text_len,
         stop=loaded.tokenizer.eos_id,

@@ -33,15 +33,19 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     codec = _codec(metric, mask_codec)
     scorer = Scorer(metric)
     line_of_id: dict[str, int] = {}
+    # Lines have the numbers that an editor shows: empty ones are counted, and hold no prediction.
     for number, text in enumerate(_read(path).split("\n"), start=1):
         if not text.strip():
             continue
         where = f"{path} line {number}"
         fields = _parse(text, where, masks=get_metric(metric).reads_masks)
+        # The line on which this id came first; this line, if it is new.
         first = line_of_id.setdefault(fields["id"], number)
         if first != number:
             clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
             raise ConfigError(f"{where}: id must be unique, got {clash}.")
+        # Scored line by line, so that an error names its line. A metric that reads the whole corpus
+        # (CIDEr) takes the fields here and computes scores in `finish`.
         try:
             scorer.add(fields["prediction"], {**fields, **codec})
         except (ValueError, KeyError, TypeError) as error:
@@ -90,6 +94,7 @@ def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
         raise ConfigError(f"{where}: must be one JSON object, got {_short(text)}.") from None
     if not isinstance(row, dict):
         raise ConfigError(f'{where}: must be an object {{"id": ...}}, got {_short(row)}.')
+    # Python counts `true` as an integer, so booleans are refused explicitly.
     name, prediction = row.get("id"), row.get("prediction")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise ConfigError(f"{where}: id must be a text or a whole number, got {_short(name)}.")
@@ -97,6 +102,7 @@ def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
         accepted = 'a text, "" where there is none'
         raise ConfigError(f"{where}: prediction must be {accepted}, got {_short(prediction)}.")
     fields = {**row, "id": str(name)}
+    # A mask metric compares with pixels: it reads no answers.
     if masks:
         return {**fields, "masks": _masks(row, where), "box": _box(row, where)}
     answers = row.get("answers")
@@ -133,6 +139,8 @@ def _short(value: object) -> str:
 
 def _codec(metric: str, path: Path | None) -> dict[str, Any]:
     """Returns the field that a mask metric needs in addition to those of a line: its decoder."""
+    # A decoder is needed exactly where masks are read. One that would be ignored is refused: it
+    # would look as if it had changed the scores.
     if not get_metric(metric).reads_masks:
         if path is not None:
             raise ConfigError(f"--mask-codec must be left out for {metric}, got {path}.")

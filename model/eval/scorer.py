@@ -99,6 +99,7 @@ class Scorer:
           ValueError: if there are none.
         """
         late = [self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting]
+        # Into new totals, so that `finish` can be called again after more predictions.
         totals = Totals()
         totals.merge(self._totals)
         for item in late:
@@ -150,6 +151,8 @@ class Totals:
         for field, values in self._parts.items():
             if len(values) == 1:
                 continue
+            # The breakdown of POPE, say, is kind/random, kind/popular, kind/adversarial; with
+            # `mean_over` "kind", their plain mean replaces the mean over all predictions.
             parts = {value: metric.summarize(values[value])["score"] for value in sorted(values)}
             results |= {f"{field}/{value}": part for value, part in parts.items()}
             if field == metric.mean_over:
@@ -177,6 +180,7 @@ class Totals:
             if metric.summarize is summarize:
                 return None
             parts = {"": self._whole}
+        # The parts that count: without English, where there are other languages.
         counted = averaged(parts)
         copies = {name: parts[name].copies(_COPIES) for name in counted}
 
@@ -196,6 +200,7 @@ class Totals:
             sums.add(item)
             return (more - less) / 2 * _COPIES / len(counted)
 
+        # The score itself: a plain mean over its parts, or of all items.
         macro_mean = math.fsum(score(parts[name]) for name in sorted(counted)) / len(counted)
         return tuple(macro_mean + len(items) * pull(item) for item in items)
 

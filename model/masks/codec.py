@@ -58,6 +58,11 @@ class MaskCodec:
 
     def encode(self, mask: Bool[np.ndarray, "H W"], box: Box) -> list[int]:
         """Returns the 16 token numbers of a mask inside a box."""
+        # A mask in numbers, and back by `decode`:
+        #
+        #     mask (H, W) ─crop─▶ 64 x 64 ─encoder─▶ 4 x 4 features ─nearest of 128─▶ 16 numbers
+        #
+        # The numbers are written row by row of the 4 x 4 grid, such as <seg012><seg127>…
         return self.encode_crops(crop_mask(mask, box)[None])[0].tolist()
 
     def encode_crops(self, crops: Float[np.ndarray, "N 64 64"]) -> Int[np.ndarray, "N 16"]:
@@ -83,6 +88,7 @@ def crop_mask(mask: Bool[np.ndarray, "H W"], box: Box) -> Float[np.ndarray, "64 
       box: ymin, xmin, ymax, xmax in [0, 1]; an empty one is widened to a pixel.
     """
     height, width = mask.shape
+    # A box may round to nothing; one pixel is the least that can be resized.
     y0, x0 = min(round(box[0] * height), height - 1), min(round(box[1] * width), width - 1)
     y1, x1 = max(round(box[2] * height), y0 + 1), max(round(box[3] * width), x0 + 1)
     crop = Image.fromarray(mask[y0:y1, x0:x1].astype(np.uint8) * 255)
@@ -222,6 +228,7 @@ def _shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
         layer(f"{block}.net.0", width, width, 3)
         layer(f"{block}.net.2", width, width, 3)
         layer(f"{block}.net.4", width, width, 1)
+    # Between both halves a cell is a codeword: width -> embed, and back.
     layer("encoder.10", embed, width, 1)
     layer("decoder.0", width, embed, 1)
     into = width

@@ -153,6 +153,7 @@ def reconstruction_iou(codec: MaskCodec, crops: Float[np.ndarray, "N 64 64"]) ->
 
 
 def _learning_rate(config: MaskCodecConfig, step: int) -> float:
+    # Five percent of the steps up, then a straight line down to five percent of the peak.
     warmup = max(1, config.train_steps // 20)
     progress = min(1.0, step / config.train_steps)
     return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - progress))
@@ -199,6 +200,8 @@ def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) 
     """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
     features = np.asarray(encode_features(params, crops)).reshape(len(crops) * SEG_PER_MASK, -1)
     centers = _spread(features, rng)
+    # k-means: each feature goes to its nearest center, then each center to the mean of its
+    # features. A center without features stays where it is.
     for _ in range(_KMEANS_ROUNDS):
         distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
         owner = distances.argmin(1)

@@ -36,6 +36,8 @@ def rotation(positions: Int32[Array, "B L"], head_dim: int, base: float) -> Rota
 
 def rotate(x: Float[Array, "B L H h"], turn: Rotation) -> Float[Array, "B L H h"]:
     """Returns `x` with channel i of the first and of the second half rotated as one pair."""
+    # Channel i and channel i + h / 2 are the two coordinates of a point, turned by position /
+    # wavelength.
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = [first * turn.cos - second * turn.sin, second * turn.cos + first * turn.sin]
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
@@ -72,6 +74,7 @@ def attend(
         raw = jnp.einsum("blkgh,bskh->bkgls", q, part.keys, preferred_element_type=jnp.float32)
         logits.append(jnp.where(part.mask[:, None, None], softcap(raw, cap), MASKED))
     weights = jax.nn.softmax(jnp.concatenate(logits, axis=-1), axis=-1).astype(queries.dtype)
+    # The weights are cut again, each cut for the values of its part.
     read, start = None, 0
     for part in parts:
         stop = start + part.keys.shape[1]

@@ -46,6 +46,11 @@ class Block(nnx.Module):
         def matrix(fan_in: int, fan_out: int) -> nnx.Param:
             return nnx.Param(_kernel(rngs.params(), (fan_in, fan_out)))
 
+        # In the 2B decoder: 8 query heads and 4 key heads of 256, so 2304 -> 2048 and 2304 -> 1024.
+        # A block is two branches, each between two norms:
+        #
+        #     x ─┬─ norm ─ attention ─ norm ─ + ─┬─ norm ─ gated MLP ─ norm ─ + ─▶
+        #        └────────────────────────────┘  └────────────────────────────┘
         self.pre_attn_norm = RmsNorm(cfg.width)
         self.query = matrix(cfg.width, q_width)
         self.key = matrix(cfg.width, kv_width)
@@ -140,6 +145,7 @@ class Gemma(nnx.Module):
             return Block(text, rngs=layer_rngs)
 
         self.model = cfg
+        # Rows of about unit length; `embed` multiplies them by the root of the width.
         init = nnx.initializers.normal(text.width**-0.5)
         self.embedding = nnx.Param(init(rngs.params(), (text.vocab_size, text.width)))
         self.blocks = stacked(rngs.split(text.depth))
@@ -188,6 +194,8 @@ class Gemma(nnx.Module):
         x, positions, mask = rows
         num_rows = num_rows or x.shape[1]
         turn = rotation(positions, text.head_dim, text.rope_base)
+        # One mask for each part that rows attend to: the new rows themselves, then each cached
+        # part.
         masks = [(mask, self._reach(positions, positions))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
 
@@ -204,6 +212,8 @@ class Gemma(nnx.Module):
             x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop)
             return x, kv if keep_cache else None
 
+        # Layers 0, 2, 4, … see the last `sliding_window` positions; without a window all layers do
+        # the same.
         locality = jnp.arange(text.depth) % 2 == 0
         layer_indices = jnp.arange(text.depth) if dropout else None
         layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), layer_indices)

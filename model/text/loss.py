@@ -77,6 +77,8 @@ def _with_gradient(
 
     def body(i: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         loss, d_table, d_hidden = sums
+        # (B, C, V): in the 3B model 16 MB for each row of the batch, at chunks of 16. Everything
+        # that needs it is computed before the next chunk replaces it.
         scores = _scores(hidden[i], table)
         losses = _of_scores(scores, targets[i], cap_and_smoothing)
         slopes = _slopes(scores, targets[i], cap_and_smoothing)
@@ -86,6 +88,8 @@ def _with_gradient(
         d_chunk = jnp.einsum("bcv,vd->bcd", d_scores, table, **full).astype(hidden.dtype)
         return loss + jnp.sum(weights[i] * losses), d_table, d_hidden.at[i].set(d_chunk)
 
+    # One sum for the table, which all chunks add to; a slot for each hidden row. Chunks beyond the
+    # last that counts are not visited, and keep a gradient of 0.
     zeros = jnp.zeros(()), jnp.zeros(table.shape), jnp.zeros(hidden.shape, hidden.dtype)
     count = _num_counting(weights)
     loss, *gradient = jax.lax.fori_loop(0, count, body, tuple(pvary(zero) for zero in zeros))
@@ -118,6 +122,13 @@ def _in_chunks(
     decoder: Gemma, hidden: Array, targets: Array, counting: Array
 ) -> tuple[Int32[Array, "B T"], tuple[Array, Array, Array]]:
     """Returns the order of each row that puts counting positions first, and all rows in chunks."""
+    # A row of 8 positions, of which three s count, in chunks of 2:
+    #
+    #     as read    p p s s s . . .
+    #     sorted     s s s p p . . .
+    #     chunks     [s s] [s p] [p .] [. .]      the last two are never computed
+    #
+    # Their logits, 257,152 numbers for each position, are what takes the memory.
     chunk = min(decoder.model.loss_chunk, targets.shape[1])
     # False sorts before True: counting positions come first, in their order.
     order = jnp.argsort(~counting.astype(bool), axis=1, stable=True)
@@ -191,6 +202,7 @@ def smoothed_losses(
     normalizer = jax.nn.logsumexp(logits, axis=-1)
     if not smoothing:
         return normalizer - picked
+    # The sum of log p over all V tokens is sum(logits) - V * normalizer; without the target's own.
     vocab = logits.shape[-1]
     high, low = 1.0 - smoothing, smoothing / (vocab - 1)
     other_log_probs = jnp.sum(logits, axis=-1) - vocab * normalizer - (picked - normalizer)

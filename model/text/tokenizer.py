@@ -104,6 +104,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ids up to the first EOS; PAD and BOS are dropped."""
+        # Pieces are decoded in runs: a character without a piece is several byte tokens in a row.
         texts: list[str] = []
         run: list[int] = []
         for token in ids:

@@ -79,6 +79,7 @@ class Lowered:
         Raises:
           TooLarge: if it does not fit.
         """
+        # A program that does not fit is an error of the compiler, which says how much it asked for.
         try:
             compiled = self._lowered.compile()
         except jax.errors.JaxRuntimeError as error:
@@ -125,6 +126,7 @@ def lower_ahead(
       RuntimeError: as `topology_mesh`.
     """
     mesh = topology_mesh(topology, num_replicas=train.num_replicas)
+    # Shapes from here on: no parameter is made, and no device is needed.
     trained, frozen = split_frozen(dict(flatten(vlm.abstract_params(model))), train)
     moments = jax.eval_shape(lambda params: init_optimizer(train, params), trained)
     state = State(trained, frozen, moments)

@@ -35,6 +35,7 @@ class GroupConfig:
             raise ValueError(
                 f"groups.params must be a regular expression, got {self.params!r}: {error}."
             ) from None
+        # Written with `not`, so that NaN is refused as well.
         if not self.lr >= 0:
             raise ValueError(
                 f"groups.lr must be at least 0 (0 freezes the group), got {self.lr!r}."
@@ -109,6 +110,8 @@ class TrainConfig:
     log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
+        # First counts and intervals, then rates, then lists; a message names the field as in the
+        # YAML.
         for name in ("batch_size", "total_steps", "text_len", "max_frames"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("num_replicas", "save_steps", "log_steps"):
@@ -130,6 +133,7 @@ class TrainConfig:
             self._require("budgets", ok, "a list of positive numbers, or none for the connector's")
         ok = all(weight > 0 for _, weight in self.mixture)
         self._require("mixture", ok, "(part, weight) pairs with positive weights")
+        # Two weights for one part would leave open which of them counts.
         names = [name for name, _ in self.mixture]
         self._require("mixture", len(set(names)) == len(names), "without repeated parts")
 

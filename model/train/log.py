@@ -154,6 +154,7 @@ class Speed:
         tokens, flops = self._tokens, self._done
         self._since, self._tokens, self._done = now, 0.0, 0.0
         if before is None or now <= before:
+            # The first reading has no reading before it to measure from.
             return {}
         found = {"tokens_per_second": round(tokens / (now - before), 1)}
         if self._peak is not None:
@@ -175,6 +176,7 @@ def row_of(
       speed: speed of the steps since the line before.
     """
     norms = {part: float(norm) for part, norm in told.norms.items()}
+    # The parts' norms give the norm of the whole gradient: the root of the sum of their squares.
     seconds, lost = clock.seconds, sum(clock.lost.values())
     return {
         "step": step,

@@ -117,6 +117,8 @@ def fit(
       Preempted: if `must_leave` returned True.
     """
     began = time.monotonic()
+    # The loader comes first: by its number of records, epochs become updates, and the shapes of its
+    # batches are the programs that may be needed.
     loader = _open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
     programs = step_programs(model, train, loader.examples.num_images)
@@ -141,6 +143,10 @@ def fit(
         row: dict[str, Any] = {}
         read = math.nan
         batches = clock.waiting(loader.batches(start, train.total_steps))
+        # The host runs ahead of the device; what it waits for is chosen with care:
+        #
+        #     host     batch 1 | call 1, batch 2 | call 2, batch 3 | …
+        #     device             step 1 ──────────▶ step 2 ─────────▶
         for step, batch in zip(remaining, batches, strict=True):
             if step + 1 == profile[0] and jax.process_index() == 0:
                 traced.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
@@ -183,6 +189,7 @@ def fit(
                     f"state saved after step {num_done} of {train.total_steps}; training can "
                     "resume from it."
                 )
+            # A point is completed in the background: news of it comes at some later step.
             is_new = points.news()
             if is_told or is_new:
                 yield Progress(
@@ -208,6 +215,7 @@ def _save(
 
 
 def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seeds: Seeds) -> Loader:
+    # A token beyond the embedding's rows would be looked up as the last row, without an error.
     tokenizer = Tokenizer(paths.tokenizer)
     if tokenizer.vocab_size > model.text.vocab_size:
         raise ValueError(
@@ -269,6 +277,8 @@ def rates_of(
 
 
 def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]) -> None:
+    # Every process takes part in gathering, because each holds parts; only the first one keeps what
+    # was gathered.
     params: dict[str, Any] = {}
     is_first = jax.process_index() == 0
     for path, leaf in {**state.trained, **state.frozen}.items():
@@ -277,6 +287,7 @@ def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[
             params[path] = array
     if not is_first:
         return
+    # Logs first: the digest, which `save_checkpoint` writes last, says that the folder is complete.
     for log in logs:
         shutil.copyfile(log.path, Path(paths.out) / log.path.name)
     save_checkpoint(

@@ -40,6 +40,7 @@ def step_bytes(
     state = _FLOAT32 * (4 * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)) / parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
+    # The mean size of a block: a tower holds each parameter of all its blocks in one array.
     layers = [
         sum(size for path, size in sizes.items() if path.startswith(prefix)) / depth
         for prefix, depth in blocks.items()
@@ -51,6 +52,7 @@ def step_bytes(
     saved_bytes = (
         _vision_bytes(model, patches) * vision.depth + _text_bytes(model, read) * text.depth
     )
+    # The towers' backward passes come one after the other, so only the larger of both counts.
     again = max(
         _made_again(vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches),
         _made_again(text.width, 2 * text.mlp_dim, text.num_heads, read, read),

@@ -63,11 +63,16 @@ def _rated(
     decay: Float[Array, ""] | float | PerGroup,
 ) -> tuple[optax.GradientTransformation, ...]:
     """Returns the transformations that multiply Adam's direction and add the decay."""
+    # What Adam gives is a direction; then, with and without groups:
+    #
+    #     direction ─▶ * learning ─▶ + decay * weight (kernels only) ─▶ * -1 ─▶ update
     if not train.groups:
         return (
             optax.scale(learning),  # type: ignore[arg-type]
             optax.add_decayed_weights(decay, mask=_decayed),  # type: ignore[arg-type]
         )
+    # The same two steps for each group, with its own numbers; the last chain is for all parameters
+    # that are in no group.
     plain = dataclasses.replace(train, groups=())
     num = len(train.groups) + 1
     rates = learning if isinstance(learning, tuple) else (learning,) * num

@@ -67,6 +67,7 @@ def fit_resolution(
         extended.
     """
     fitted = dict(loaded)
+    # Only these depend on the number of patches: a position for each, and at most a query for each.
     for path in (POSITIONS, *QUERIES):
         if path not in loaded or path not in wanted:
             continue
@@ -82,6 +83,13 @@ def fit_resolution(
 
 def _weights(old: int, new: int) -> Float[np.ndarray, "N O"]:
     """Returns the weight of each old place along one axis in each new place."""
+    # Three places to five are 0, 0.5, 1, 1.5, 2 of the old ones. The corners stay:
+    #
+    #     1    0    0
+    #     0.5  0.5  0
+    #     0    1    0
+    #     0    0.5  0.5
+    #     0    0    1
     places = np.arange(new) * ((old - 1) / (new - 1)) if new > 1 else np.zeros(1)
     lower = np.clip(np.floor(places).astype(int), 0, max(old - 2, 0))
     share = places - lower

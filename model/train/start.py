@@ -33,6 +33,7 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
     def fresh() -> dict[str, Any]:
         return dict(flatten(_fresh_params(model, seed)))
 
+    # Shapes alone: fresh values are drawn only if the checkpoint lacks some.
     abstract = dict(flatten(vlm.abstract_params(model)))
     loaded = fit_resolution(_loaded(init), abstract, fresh)
     # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
@@ -51,6 +52,7 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
             f" of another shape {shapes or 'none'}. Start from a checkpoint with the connector of "
             f"this model ({model.connector.kind}) or with none, and of at most its resolution."
         )
+    # Complete: nothing fresh is drawn.
     if loaded.keys() == abstract.keys():
         return unflatten(loaded)
     return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})

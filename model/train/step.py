@@ -126,6 +126,7 @@ class StepPrograms:
             declared, or a dropout key is missing or superfluous.
           LookupError: if programs were compiled ahead, and this step's was not.
         """
+        # Wrong calls are refused here, before anything is compiled.
         bucket = budgets.bucket_of(self._model, budget).size
         if bucket not in self._declared:
             raise ValueError(
@@ -167,6 +168,7 @@ class StepPrograms:
         started = time.monotonic()
         pairs = {(budgets.bucket_of(self._model, budget).size, images) for budget, images in draws}
         missing = sorted(pairs - set(self._compiled))
+        # Tracing is Python and runs in turn; compiling is not, and runs in threads.
         lowered = [self._lower_shapes(state, *pair) for pair in missing]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiled = pool.map(jax.stages.Lowered.compile, lowered)
@@ -272,6 +274,8 @@ def _step(
     mesh: Mesh,
 ) -> tuple[State, Told]:
     backward = functools.partial(_backward, model=model, train=train)
+    # In: weights in the parts that `specs` names, rows of the batch, and the same budget and key
+    # everywhere. Out: the loss of all rows, and gradients in the parts in which weights are kept.
     if mesh.size > 1:
         trained, frozen = specs(state.trained, mesh), specs(state.frozen, mesh)
         backward = jax.shard_map(
@@ -358,6 +362,7 @@ def loss_weights(mask_loss: jax.Array) -> jax.Array:
 
     Source: big_vision `trainers/proj/paligemma/train.py`.
     """
+    # Two examples with 2 and 4 targets: each target of the first weighs 1/2/2, of the second 1/4/2.
     has_loss = (mask_loss > 0).astype(jnp.float32)
     count = jnp.maximum(jnp.sum(has_loss, axis=1, keepdims=True), 1.0)
     return has_loss / count / len(has_loss)

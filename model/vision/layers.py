@@ -28,6 +28,8 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Returns `x` with zero mean and unit variance, scaled and shifted."""
         full = x.astype(jnp.float32)
+        # Centered first, then squared: the mean of squares minus the square of the mean loses
+        # digits.
         centered = full - jnp.mean(full, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
         normal = centered * jax.lax.rsqrt(variance + 1e-6)
@@ -88,6 +90,7 @@ class Attention(nnx.Module):
         q = self._heads(self.query, queries) * (queries.shape[-1] // self.num_heads) ** -0.5
         k, v = self._heads(self.key, keys), self._heads(self.value, values)
         mask = None if visible is None else visible.reshape(1, 1, -1)
+        # As groups of one head, (B, N, H, 1, d): here every query head has a key head of its own.
         read = attention(q[:, :, :, None], k, v, mask, 0.0)
         return self.out(read.reshape(queries.shape))
 
@@ -104,6 +107,8 @@ def sincos_positions(grid: int, width: int, dtype: DTypeLike = jnp.float32) -> A
     wavelengths from 2 pi to 10000 * 2 pi. Source: MQT-LLaVA, `multimodal_projector/builder.py`.
     """
     frequencies = 10_000.0 ** (-np.arange(width // 4) / (width / 4))
+    # For each place on an axis C / 4 sines, then C / 4 cosines; a patch has its column's, then its
+    # row's.
     angles = np.arange(grid)[:, None] * frequencies[None, :]
     axis = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
     columns, rows = np.tile(axis, (grid, 1)), np.repeat(axis, grid, axis=0)

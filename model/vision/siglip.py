@@ -46,6 +46,8 @@ class Patches(nnx.Module):
         batch, height, width, _ = images.shape
         px = self.patch_px
         rows, columns = height // px, width // px
+        # (B, rows, px, columns, px, 3) -> (B, rows, columns, px, px, 3): a patch's pixels side by
+        # side. A convolution with a stride of its own size, written as one matrix product.
         x = images.reshape(batch, rows, px, columns, px, 3).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(batch, rows * columns, px * px * 3)
         kernel = self.kernel[...].astype(x.dtype).reshape(px * px * 3, -1)
@@ -58,6 +60,7 @@ class Siglip(nnx.Module):
     def __init__(self, cfg: TowerConfig, *, rngs: nnx.Rngs) -> None:
         vision = cfg.vision
 
+        # All blocks at once, stacked on axis 0 for `scan`: an MLP's kernel is (27, 1152, 4304).
         @nnx.vmap(in_axes=0, out_axes=0)
         def stacked(layer_rngs: nnx.Rngs) -> Block:
             return Block(vision, rngs=layer_rngs)
@@ -66,6 +69,7 @@ class Siglip(nnx.Module):
         std = vision.width**-0.5
         shape = (vision.num_patches, vision.width)
         drawn = std * jax.random.normal(rngs.params(), shape)
+        # The normal draw is made in either case, so that later parameters get the same keys.
         fixed = cfg.position_init == "sincos"
         self.positions = nnx.Param(sincos_positions(vision.grid, vision.width) if fixed else drawn)
         self.blocks = stacked(rngs.split(vision.depth))
@@ -82,6 +86,7 @@ class Siglip(nnx.Module):
           dtype: dtype of the activations.
         """
         if images.dtype == jnp.uint8:
+            # Bytes 0 … 255 become -1 … 1.
             images = images.astype(jnp.float32) / 127.5 - 1.0
         x = self.patches(images.astype(dtype))
         x = x + self.positions[...][None].astype(dtype)
@@ -89,6 +94,7 @@ class Siglip(nnx.Module):
         def body(x: Array, block: Block) -> tuple[Array, None]:
             return jax.tree.map(lambda part: gather_weight(part, dtype), block)(x), None
 
+        # Only where something is recomputed; otherwise every block's arrays stay in memory.
         if self.remat != "none":
             # The tower's matrix products are cheap next to its attention, so only attention's
             # outputs are kept.

@@ -60,8 +60,11 @@ class HeldOut:
         for budget in config.budgets:
             budgets.check_budget(model, budget)
         self._config, self._model, self._mesh = config, model, mesh
+        # Examples rounded up to whole rows for every device, but not beyond the batch that the
+        # stage is known to have memory for.
         num_rows = -(-config.examples // mesh.size) * mesh.size
         self._size = min(train.batch_size, num_rows)
+        # A loader for each task: its losses are apart, and each has the same batches at every look.
         self._loaders = {
             task: Loader(
                 data,

@@ -60,6 +60,7 @@ class Probe:
     def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the score at each budget, in the first process; see `train.loop.Watch`."""
         config = self._config
+        # All processes train; those but the first get None here, as scoring is one process's work.
         tuned = self._tuned(params)
         if tuned is None:
             return
@@ -69,6 +70,7 @@ class Probe:
             for predictions_folder in out.values():
                 predictions_folder.mkdir()
             places = {budget: str(predictions_folder) for budget, predictions_folder in out.items()}
+            # The code of a real evaluation, which writes files. Only its scores are of use here.
             for _ in evaluate_loaded(
                 loaded, data=self._held_out, config=config.decode, out=places, limit=config.examples
             ):
@@ -95,6 +97,7 @@ class Probe:
             num_hosts=jax.process_count(),
         )
         with contextlib.closing(loader):
+            # As in `fit`, without logs, resume points and looks.
             train = train.in_steps(len(loader.examples))
             programs = step_programs(model, train, loader.examples.num_images)
             # A step overwrites its state (the buffers are donated), so the probe trains a copy.

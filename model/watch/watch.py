@@ -45,6 +45,7 @@ class Watcher:
         tokenizer = Tokenizer(paths.tokenizer)
         codec = MaskCodec.load(paths.mask_codec) if paths.mask_codec else None
         self._open = contextlib.ExitStack()
+        # At every look in this order: the losses, then the probe.
         self._looks: list[HeldOut | Probe] = []
         if held_out:
             losses = HeldOut(

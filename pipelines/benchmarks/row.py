@@ -124,11 +124,13 @@ class Benchmark:
     eval_window: Literal["first", "centre"] = "first"
 
     def __post_init__(self) -> None:
+        # A field that no reader fills would be an error at the first question.
         if unknown := prompt_fields(self.prompt) - _FIELDS:
             raise ValueError(
                 f"prompt may hold {', '.join(f'{{{f}}}' for f in sorted(_FIELDS))}, "
                 f"got {{{min(unknown)}}} in {self.prompt!r}."
             )
+        # Either it is trained, or it is scored with a checkpoint that its parent trained.
         if bool(self.parent) == bool(self.final_split):
             raise ValueError(
                 f"{self.name} must have a final_split or, if it is zero-shot, a parent; got "
@@ -138,6 +140,8 @@ class Benchmark:
     @property
     def train_split(self) -> str:
         """The split that a run trains on: `tune_split` if `final_split` overlaps `eval_split`."""
+        # VQAv2 trains on "train+val" for its final score and is scored on "val[-10240:]": both have
+        # val, so a run trains on `tune_split`, "train+val[:-10240]".
         held_out = _split_names(self.eval_split) & _split_names(self.final_split)
         return self.tune_split if held_out else self.final_split
 

@@ -88,6 +88,7 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
+        # "chartqa.files.0.size": where in the file the first error is.
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: {where}: {first['msg']}") from None
     for name, data_set in catalogue.items():
@@ -103,6 +104,7 @@ def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> d
       ConfigError: if a name is not in the catalogue; the error lists the names that are.
     """
     selected: dict[str, DataSet] = {}
+    # What a data set needs may need others, so they are appended to what is waiting.
     waiting = list(names)
     while waiting:
         name = waiting.pop(0)

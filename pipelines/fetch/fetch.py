@@ -52,6 +52,7 @@ def fetch_data_sets(
                 digest=file.digest,
                 on_progress=on_progress and functools.partial(on_progress, file),
             )
+            # Before unpacking, which deletes the archive.
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
                 _unpack(folder / file.name, folder / file.unpack)
@@ -65,6 +66,7 @@ def fetch_data_sets(
             for name, data_set in data_sets.items()
             for file in data_set.files
         ]
+    # Errors are collected: one dead address does not stop the downloads after it.
     problems = [str(error) for job in jobs if (error := job.exception())]
     if problems:
         raise DownloadError(" ".join(problems))
@@ -100,6 +102,8 @@ def _unpack(archive: Path, target: Path) -> None:
     Raises:
       DownloadError: if the archive is damaged, or a member points outside of it.
     """
+    # Into a folder beside the archive first. A run that is stopped here leaves nothing in `target`
+    # that could be taken for the whole.
     beside = archive.with_name(f"{archive.name}.unpacking")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -108,6 +112,8 @@ def _unpack(archive: Path, target: Path) -> None:
                 packed.extractall(beside)
         else:
             with tarfile.open(archive) as packed:
+                # The filter refuses members outside of the folder; `zipfile` leaves such names out
+                # by itself.
                 packed.extractall(beside, filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
         shutil.rmtree(beside, ignore_errors=True)

@@ -44,9 +44,12 @@ def fetch_and_print(
         for name, data_set in sorted(known.items()):
             tell(_line(name, data_set))
         return
+    # Wrong requests end here or in the next line, before anything is fetched.
     if not names:
         raise ConfigError("data fetch needs the name of a data set; --list shows them all.")
     wanted = select_data_sets(known, names)
+    # All that one must know first (terms, what must be got by hand) is printed before the
+    # downloads.
     for name, data_set in wanted.items():
         tell(_line(name, data_set))
         tell(f"  described at {data_set.page}")

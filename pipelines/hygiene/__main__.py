@@ -12,8 +12,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     against = {}
     for entry in options.against:
+        # "chartqa=prepared/chartqa", or a folder alone, which then is its own name.
         name, _, folder = entry.rpartition("=")
         against[name or folder] = folder
+    # A missing folder is a wrong request (2); other errors of the disk are failures (1).
     try:
         config = HygieneConfig(
             contamination=options.contamination,
@@ -45,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", required=True, help="the screened dataset's folder, new or empty")
     for kind in ("contamination", "duplicates"):
         parser.add_argument(f"--{kind}", default="report", help="off, report (default) or remove")
+    # Read off the config, so that the help cannot state another default.
     default = HygieneConfig().min_likeness
     parser.add_argument("--min-likeness", type=float, default=default, help=f"default: {default}")
     return parser

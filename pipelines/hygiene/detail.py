@@ -73,6 +73,7 @@ class FineEdges:
         a, b = (_fine_detail(fields, overlap) for fields in (self._edges, edge_fields(laid)[0]))
         agreed, weights = _block_correlations(a, b)
         weights = weights * _block_coverage(rows)[:, None] * _block_coverage(columns)
+        # Less than one block with edges is left in the overlap: nothing to judge by.
         if weights.sum() < 1:
             return 0.0
         worst, best = (_weighted_quantile(agreed, weights, q) for q in (_WORST, _BEST))

@@ -69,6 +69,7 @@ class PictureIndex:
           min_likeness: least likeness of the returned pictures.
           before: for each query, the row before which the search ends; None searches all rows.
         """
+        # In batches, so that the product of queries and pictures stays small.
         results: list[list[SimilarPicture]] = []
         for start in range(0, len(prints), _BATCH):
             batch = np.stack(prints[start : start + _BATCH])
@@ -92,6 +93,7 @@ class PictureIndex:
             aligned, fitted = align_fingerprints(query, self._prints[row], crop)
             if aligned < _MIN_ALIGNED:
                 continue
+            # The pixels of the query are read at most once, and only if a fingerprint agrees.
             detail = detail or FineEdges(image())
             yield SimilarPicture(row, detail.likeness(FineEdges(self._image(row)), fitted))
 

@@ -48,6 +48,8 @@ def _find_contamination(
                 top = max(alike, key=lambda picture: picture.likeness)
                 other = held_out.records[held_out.owners[top.row]].id
                 match = _make_match(shown, CONTAMINATION, other, dataset, top.likeness, exact=False)
+            # Of several evaluation sets, the same file wins over any likeness, then the greater
+            # likeness.
             if match and (shown.id not in best or _rank_match(match) > _rank_match(best[shown.id])):
                 best[shown.id] = match
     return [best[shown.id] for shown in pictures.records if shown.id in best]
@@ -64,6 +66,8 @@ def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -
     """
     index = PictureIndex(pictures.prints, pictures.image, candidates=candidates)
     rows = list(range(len(pictures.prints)))
+    # Each row is compared with the rows before it only: of two that look alike, the later one
+    # matches.
     similar = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
     # Verdicts are per file, in the order of the dataset:
     #
@@ -81,6 +85,7 @@ def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -
             verdicts[shown.source] = _make_match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
         else:
             verdicts[shown.source] = _match_near_duplicate(pictures, shown, similar)
+    # The verdict of a file, once for each of its records.
     return [
         dataclasses.replace(match, id=shown.id)
         for shown in pictures.records

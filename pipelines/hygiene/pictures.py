@@ -56,6 +56,10 @@ class Pictures:
 def read_pictures(dataset: Dataset, on_record: Callable[[], None] = lambda: None) -> Pictures:
     """Reads the pictures of a dataset; calls `on_record` after each record."""
     pictures = Pictures(dataset=dataset)
+    # Three records, of which the first two show the same bytes:
+    #
+    #     records   a (x.jpg)  b (x.jpg)  c (y.jpg)      rows     0  0  1
+    #     prints    x  y                                 owners   a  c
     row_of_digest: dict[bytes, int] = {}
     for part, position in _record_places(dataset):
         record = dataset.parts[part][position]
@@ -88,6 +92,7 @@ def _add_picture(pictures: Pictures, image: bytes, place: tuple[str, int, int]) 
         pictures.num_blank += 1
         return -1
     pictures.prints.append(print)
+    # The record that shows it is not in the list yet: its index is the list's length.
     pictures.owners.append(len(pictures.records))
     pictures.places.append(place)
     return len(pictures.prints) - 1

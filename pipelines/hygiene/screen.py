@@ -132,6 +132,7 @@ def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) 
                     shutil.copyfile(folder / path, target / path)
                 counts.append(len(Shard(target / shard)))
                 continue
+            # Records that stay are copied as bytes; they are decoded only to read their ids.
             source, writer = Shard(folder / shard), ShardWriter(target / shard)
             for position in range(len(source)):
                 data = source[position]

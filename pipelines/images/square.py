@@ -103,6 +103,7 @@ def squash_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
     picture half a grey level darker.
     """
     side = (spec.image_px, spec.image_px)
+    # Pixels that fit already are not touched, so a stored square stays as it is.
     if image.size == side:
         return image
     if spec.antialias:
@@ -116,6 +117,10 @@ def resize_bilinear(pixels: np.ndarray, side: int) -> np.ndarray:
     Source: TensorFlow `resize_bilinear_op.cc` with half_pixel_centers; the result is truncated to
     uint8 as in big_vision `pp/ops_image.py`.
     """
+    # Each output pixel mixes four neighbours, first along x, then along y:
+    #
+    #     top[x0]    ──x── top[x1]       ─▶ upper ┐
+    #     bottom[x0] ──x── bottom[x1]    ─▶ lower ┴ y ─▶ pixel
     y0, y1, y = _nearest_pixels(pixels.shape[0], side)
     x0, x1, x = _nearest_pixels(pixels.shape[1], side)
     x, y = x[None, :, None], y[:, None, None]

@@ -21,12 +21,14 @@ _LISTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
     options = vars(_parser().parse_args(arguments))
+    # These say what is prepared and where it goes; every other option is a field of the config.
     where = {name: options.pop(name) for name in ("source", "split", "data_root", "out", "path")}
     options["runner_options"] = tuple(f"--{option}" for option in options["runner_options"])
     options["tasks"] = tuple(options["tasks"])
     features = options.pop("features")
     try:
         where["features"] = parse_features(features)
+        # Options that are left out are None, and the config's own defaults hold.
         config = PrepareConfig(**{k: v for k, v in options.items() if v is not None})
         info = prepare_dataset(config, **where, on_progress=_print_progress)
     except (ValueError, FileNotFoundError) as error:
@@ -72,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         if field.name in _LISTS:
             parser.add_argument(option, nargs="*", default=(), help=_LISTS[field.name])
             continue
+        # An optional number (`int | None`) is an option of the number's type.
         kinds = [t for t in typing.get_args(types[field.name]) if t is not type(None)]
         kind = kinds[0] if kinds else types[field.name]
         parser.add_argument(option, type=kind, help=f"default: {field.default}")

@@ -69,6 +69,7 @@ class DeclaredFiles(ArtifactRetrievalService):
 
     def __init__(self, environments: Any) -> None:
         super().__init__(_open_uncompressed)
+        # By their bytes: messages of protobuf cannot be members of a set.
         self._declared = {
             artifact.SerializeToString(deterministic=True)
             for environment in environments
@@ -184,6 +185,7 @@ class ProcessWorker(_AtSocket, _PROCESS_WORKER):
         command = self._worker_command_line.decode()
         with beam.SUBPROCESS_LOCK:
             process = subprocess.Popen(command, shell=True, env=environment)
+        # Whatever happens, no worker outlives its handler.
         try:
             if process.wait():
                 raise RuntimeError(f"a worker process ended with code {process.returncode}")

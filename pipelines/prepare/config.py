@@ -90,6 +90,7 @@ class PrepareConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        # None stands for all inputs, or for the source's own frames; 0 would stand for nothing.
         for name in ("limit", "num_frames", "frame_stride"):
             value = getattr(self, name)
             if value is not None and value < 1:

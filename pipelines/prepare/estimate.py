@@ -172,7 +172,9 @@ class _SampleWriter:
         drawn = self._draw(work_folder, num_pieces, self._count)
         dealt = [drawn[start::_GROUPS] for start in range(_GROUPS)]
         groups = self._write(work_folder, num_pieces, [pictures for pictures in dealt if pictures])
+        # Rows that no item could be made of are inputs as well.
         num_listed = listed.num_items + listed.num_rejects
+        # The part has items and rejects in the same proportion as all that was listed.
         num_in_part = self._taken(num_listed)
         num_items = listed.num_items * num_in_part / num_listed if num_listed else 0.0
         sizes = [group.num_inputs for group in groups]
@@ -182,6 +184,7 @@ class _SampleWriter:
             found = _scale_to_whole(values, sizes, num_items, left=share_left)
             return Interval(found.low + plus, found.high + plus)
 
+        # An estimate may not say more records than there are items.
         records = scaled([group.num_inputs - group.num_rejects for group in groups])
         return DatasetEstimate(
             num_sampled=sum(sizes),
@@ -204,6 +207,7 @@ class _SampleWriter:
         total_size = sum(map(self._size, units))
         nums_listed = [unit.listed.num_items + unit.listed.num_rejects for unit in listed_units]
         inputs = _scale_to_whole(nums_listed, sizes, total_size)
+        # The share of all inputs that the requested part of the split takes; 1 for a whole split.
         share = self._taken(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
 
         def of_units(prepared: Sequence[float], listing: bool = False) -> Interval:

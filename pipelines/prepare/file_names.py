@@ -20,6 +20,8 @@ def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) 
 
     def names() -> Iterator[str]:
         for unit in units:
+            # Archives are known by name. What a list of annotations refers to shows only in its
+            # rows.
             archives = job.spec.files_of_unit(corpus, unit)
             if archives:
                 yield from map(corpus.relative, archives)
@@ -27,6 +29,7 @@ def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) 
             for item in job.spec.read_unit(corpus, job.split, unit):
                 if isinstance(item, Item):
                     yield from (media.path for media in item.media)
+        # Last: the annotation files are those that reading the rows has opened.
         yield from corpus.annotations
 
     # Several items show one file, so the names are sorted and runs of equal lines become one.

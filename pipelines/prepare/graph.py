@@ -235,6 +235,7 @@ def make_pipeline(job: Job) -> beam.Pipeline:
     """
     options, runner = runner_options(job), job.config.runner
     external: Any = ExternalEnvironment  # Beam's decorators hide its type.
+    # Only to see whether it is there: Beam's own error would not say what to install.
     try:
         if runner == _DATAFLOW:
             import google.cloud.dataflow  # pyright: ignore[reportMissingImports] # noqa: F401

@@ -99,6 +99,7 @@ def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTot
             if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
 
+    # Written like any list, so that later steps need not know of the part.
     receipt = _write_list(work_folder, f"{_LISTS}/{name}", chosen())
     work_folder.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
@@ -149,6 +150,8 @@ def _write_list(
         def lines() -> Iterator[str]:
             nonlocal num_items, num_rejects
             for entry, line in entries:
+                # Only where a part of the split is taken: the bounds of the part are two of these
+                # numbers.
                 if ranks is not None:
                     ranks.append(stable_hash(entry.id))
                 if isinstance(entry, Reject):
@@ -157,6 +160,8 @@ def _write_list(
                 else:
                     num_items += 1
                     parts.add(entry.part)
+                    # The shard in front of the line makes one sort do for both, shard and id; it is
+                    # cut off below.
                     yield f"{shard_of(entry.id, num_shards):0{_DIGITS}d}{line}"
 
         # Sorted by shard first, so that a shard's items are one byte range with one checksum.

@@ -70,6 +70,8 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
         work_folder, shard, num_pieces, ids
     ):
         return False
+    # The earlier rejects of this shard include inputs that could not be listed, which are counted
+    # with the lists. Those of its items belong to the piece.
     rejects = [
         line for line in work_folder.lines(f"earlier/{shard:05d}") if _reject_id(line) in ids
     ]
@@ -80,6 +82,8 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
     # In the old dataset a part may be called "caption" that is "caption@1" here, where the names
     # of parts are settled only when all shards are known (see `records.shapes`).
     for dataset_part, part_shard in old_report.parts.items():
+        # A finished shard has a file for every part, empty or not; a piece only for those with
+        # records.
         if not part_shard.num_records:
             continue
         shard_name = work_folder.job.shard_name(dataset_part, shard)
@@ -99,6 +103,7 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
                 return False
     if rejects:
         work_folder.files.put(f"{name}.rejects", "".join(rejects).encode())
+    # Last, as every receipt: the files that it stands for are linked by now.
     report = dataclasses.replace(old_report, parts=parts, is_taken=True)
     work_folder.files.put(f"{name}.json", report.to_json())
     return True

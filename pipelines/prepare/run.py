@@ -150,6 +150,9 @@ def make_dataset(
     Raises:
       ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare_dataset`.
     """
+    # The stages of a run. Each finds out by receipts what an earlier attempt has done already:
+    #
+    #     plan ─▶ units in lists ─▶ Beam, until every shard has its receipt ─▶ balance, description
     job, units = plan_job(
         config,
         source=source,
@@ -161,9 +164,11 @@ def make_dataset(
         earlier=earlier,
     )
     work_folder = WorkFolder(job)
+    # Before any receipt is believed: half a dataset by other code is no half of this one.
     _remove_work_of_other_code(work_folder, code or job.code)
     if earlier and not job.by_archive:
         split_earlier_rejects(work_folder)
+    # By archive nothing is listed: the archives themselves are the work.
     lists = [] if job.by_archive else list(enumerate(group_units(units)))
     _run_until_done(job, work_folder, lists, list(_assign_archives(job, units)), on_progress)
     return _finish_dataset(work_folder, f"{job.spec.name}/{split}", len(lists))
@@ -219,6 +224,7 @@ def _run_until_done(
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
     """Runs the pipeline until every shard is done, and again if workers were lost."""
+    # With all shards finished there is nothing to do, and Beam is not even imported.
     if all(work_folder.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.
@@ -240,6 +246,7 @@ def _run_until_done(
             s for s in range(job.config.num_shards) if not work_folder.receipt(_shard_receipt(s))
         ]
         if not missing:
+            # Once more: the last receipts may have come after the last poll.
             progress.tell()
             return
         if count_receipts(work_folder.files) == before:

@@ -96,11 +96,13 @@ def join_shard(
             )
             for part, dataset_part in part_names(parts).items()
         },
+        # A re-used shard keeps the digest of its inputs, which are the same.
         inputs=reports[0].inputs
         if is_taken
         else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
     )
+    # One file for the rejects of all parts: what part they would have been of is not known.
     if shard_report.num_rejects:
         with _open_text(work_folder.files, f"shards/{shard:05d}.rejects") as out:
             for name, report in zip(pieces, reports, strict=True):
@@ -153,11 +155,14 @@ def _write_records(
                 num_rejects += 1
             else:
                 assert item is not None
+                # How many images a record has shows only now, and decides its part: caption@1,
+                # caption@16.
                 part = shaped(item.part, len(result.window()))
                 if part not in frames:
                     out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
                 frames[part].write(example.encode(result))
+    # All files are closed by now: their sizes and digests are final.
     report = ShardReport(
         num_items=num_items,
         num_rejects=num_rejects,

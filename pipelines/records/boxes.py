@@ -38,5 +38,6 @@ def paint_box(image: Image.Image, box: Box, number: int) -> None:
 
 def paint_mask(image: Image.Image, mask: Image.Image, at: tuple[int, int], number: int) -> None:
     """Paints a half-transparent color on the image inside the mask (mode "L", 255 inside)."""
+    # Below 128 nothing, from 128 on half: what is under the mask stays visible.
     veil = mask.point([0] * 128 + [128] * 128)
     image.paste(Image.new("RGB", mask.size, color_of(number)), at, veil)

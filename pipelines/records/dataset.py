@@ -140,6 +140,7 @@ class Part(Sequence[Record]):
     def _between(self, start: int, stop: int, ahead: int) -> Iterator[Record]:
         """Yields records start..stop-1, with `ahead` blocks fetched while one is read."""
         for position in range(start, stop):
+            # At the first record of each block, the blocks after it are requested.
             if position in (start, self._block_of(position)[0]):
                 for block in range(ahead + 1):
                     self.expect(min(position + block * self._block, stop - 1))

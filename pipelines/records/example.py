@@ -40,8 +40,10 @@ def encode(record: Record) -> bytes:
     feature["prefixes"].bytes_list.value.extend(
         json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
     )
+    # `decode` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
         feature["num_windows"].int64_list.value.append(record.num_windows)
+    # Keys are sorted, so that equal records give equal bytes.
     meta = json.dumps(record.meta, sort_keys=True, ensure_ascii=False)
     feature["meta"].bytes_list.value.append(meta.encode())
     return example.SerializeToString(deterministic=True)
@@ -116,6 +118,7 @@ def _example_class():
     repeated(message("FloatList"), field.TYPE_FLOAT, packed=True)
     repeated(message("Int64List"), field.TYPE_INT64, packed=True)
     feature = message("Feature")
+    # A feature holds one kind of list; the three fields below share this `oneof`.
     feature.oneof_decl.add(name="kind")
     for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
         snake = {"BytesList": "bytes_list", "FloatList": "float_list"}.get(name, "int64_list")
@@ -128,6 +131,7 @@ def _example_class():
             oneof_index=0,
         )
     features = message("Features")
+    # On the wire, a map is a repeated message with a key and a value.
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)

@@ -82,6 +82,7 @@ def export_records(
     for name in sorted(dataset.parts) if part is None else [part]:
         # One iterator for all files of a part: each file takes the next records from it.
         records, counts[name] = iter(dataset.parts[name]), len(dataset.parts[name])
+        # At least one file, so that an empty part is seen as well.
         num_files = max(1, -(-counts[name] // records_per_file))
         for number in range(num_files):
             path = out / f"{name}-{number:05d}-of-{num_files:05d}{ending}"
@@ -109,6 +110,7 @@ def _write_webdataset(path: Path, first: int, records: Iterator[Record]) -> None
     with tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, record in enumerate(records, first):
             for ending, data in _archive_members(record):
+                # A new entry has no times and no owners, so equal records give equal archives.
                 info = tarfile.TarInfo(f"{number:09d}.{ending}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))

@@ -75,6 +75,7 @@ class Holdings:
 
 def count_holdings(dataset: Dataset) -> Holdings:
     """Returns the counts of a prepared dataset's records; every record is read."""
+    # Parts without records are listed as well, with zeros.
     parts = {name: PartHoldings() for name in sorted(dataset.parts)}
     for name, part in dataset.parts.items():
         for record in part:

@@ -56,6 +56,10 @@ def decode_mask(text: str) -> np.ndarray:
 
 
 def _parse_counts(text: str) -> list[int]:
+    # A character minus 48 is six bits: whether more follow, and five of the number. So 50 is "b1":
+    #
+    #     b   98 - 48 = 1 10010   more follow, 18
+    #     1   49 - 48 = 0 00001   the last, 1       18 + 1 * 32 = 50
     counts: list[int] = []
     position = 0
     while position < len(text):
@@ -68,7 +72,11 @@ def _parse_counts(text: str) -> list[int]:
             more = bool(chunk & 0x20)
             position += 1
             shift += 5
+            # The highest of the last five bits is the sign: "O" is 0 11111, which is -1.
             if not more and chunk & 0x10:
                 x |= -1 << shift
+        # From the fourth on, a number is the difference to the count two before, of the same kind
+        # (zeros or ones): neighbouring columns have runs of about one length. 2 3 1 4 3 is written
+        # 2 3 1 1 2.
         counts.append(x + counts[-2] if len(counts) > 2 else x)
     return counts

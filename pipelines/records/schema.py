@@ -64,11 +64,14 @@ class Record:
                 raise ValueError(f"{name} is empty in record {self.id!r}.")
         if not self.images:
             raise ValueError(f"images is empty in record {self.id!r}; a record has at least one.")
+        # Windows have equal numbers of frames: 6 images in 2 windows are a b c | d e f.
         if self.num_windows < 1 or len(self.images) % self.num_windows:
             raise ValueError(
                 f"num_windows must be a positive number that divides the {len(self.images)} images "
                 f"of record {self.id!r}, got {self.num_windows}."
             )
+        # Both times of a frame are stored: the one that was asked for, and that of the frame shown
+        # then.
         if len(self.frame_requested) != len(self.frame_decoded):
             raise ValueError(
                 f"frame_requested has {len(self.frame_requested)} times and frame_decoded "
@@ -84,6 +87,7 @@ class Record:
 
     def window(self, number: int = 0) -> tuple[bytes, ...]:
         """Returns the images of one window; a record without a video has one window."""
+        # Of 6 images in 2 windows, window 1 is images 3 to 5.
         size = len(self.images) // self.num_windows
         return self.images[number * size : (number + 1) * size]
 

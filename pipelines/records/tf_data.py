@@ -33,6 +33,7 @@ def as_tf_dataset(folder: str | Path, part: str | None = None) -> "tf.data.Datas
     try:
         import tensorflow as tf
     except ModuleNotFoundError as error:
+        # A TensorFlow that is there but lacks something else shows its own error.
         if error.name != "tensorflow":
             raise
         raise ModuleNotFoundError(

@@ -86,6 +86,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         f"{info.num_inputs} inputs = {info.num_records} records + {info.num_rejected} rejects · "
         f"{info.image_px} px · {counts}"
     )
+    # Only datasets that were screened for duplicates have this file.
     hygiene_file = folder / HYGIENE
     if hygiene_file.is_file():
         counts_of_hygiene = json.loads(hygiene_file.read_text())
@@ -113,11 +114,14 @@ def spread_evenly(items: Sequence[T], limit: int) -> Iterator[T]:
 def _make_card(part: str, record: Record) -> Card:
     frames = bool(record.frame_requested)
     side = FRAME_PX if frames else STILL_PX
+    # Small copies; the sheet holds no picture at full size.
     pictures = []
     for data in record.images:
         with Image.open(io.BytesIO(data)) as image:
             pictures.append(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
     suffixes = record.suffixes[:_MAX_TEXTS]
+    # Where each suffix has prefixes of its own, they are shown before it; else one prefix before
+    # all.
     prefixes = [" | ".join(match) for match in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
     texts = []
     for prefix, suffix in itertools.zip_longest(prefixes, suffixes):

@@ -47,6 +47,7 @@ def to_html(sheet: Sheet) -> str:
 
 
 def _card_html(card: Card) -> str:
+    # Pictures are inside the page, so it is one file that can be sent.
     figures = "".join(
         f'<figure><img src="{_data_uri(picture)}" width="{picture.width}" '
         f'height="{picture.height}" alt="">'
@@ -55,6 +56,7 @@ def _card_html(card: Card) -> str:
         for picture, caption in zip(card.pictures, card.captions, strict=True)
     )
     lines = "".join(f"<dt>{label}</dt><dd>{_text_html(text)}</dd>" for label, text in card.lines)
+    # Frames have captions (their times), stills have none; a still alone or a pair sets the width.
     kind = ("still" if len(card.pictures) == 1 else "pair") if not card.captions[0] else "frames"
     return (
         f'<div class="card {kind}"><div class="pictures">{figures}</div><dl>{lines}</dl>'

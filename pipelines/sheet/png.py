@@ -34,6 +34,7 @@ def to_png(sheet: Sheet) -> Image.Image:
     if sheet.rejects:
         tail.append((f"Rejects: {len(sheet.rejects)} of {sheet.num_rejects}", 18, _INK))
         tail += [(f"{r.stage}: {r.reason} · {r.id}", _TEXT, _INK) for r in sheet.rejects]
+    # Text blocks are drawn before the page, too: the page is as high as all of them together.
     head_block = _draw_text(head)
     tail_block = _draw_text(tail) if tail else None
     heights = [max((card.height for card in row), default=0) + _GAP for row in rows]
@@ -93,6 +94,7 @@ def _draw_text(
     paper: tuple[int, int, int] = _PAPER,
 ) -> Image.Image:
     """Returns wrapped lines of text, one paragraph each, with the boxes' numbers colored."""
+    # Wrapped first: how many lines there are decides the height of the block.
     lines = [
         (line, size, ink) for text, size, ink in texts for line in _wrap_text(text, size, width)
     ]
@@ -100,6 +102,8 @@ def _draw_text(
     pen, y = ImageDraw.Draw(block), 0
     for line, size, ink in lines:
         x = 0.0
+        # The pattern's group keeps the boxes' numbers as pieces between the others: "see [1] here"
+        # is "see ", "[1]", " here".
         for piece in _OBJECT.split(line):
             number = re.match(r"\[(\d+)", piece) if _OBJECT.fullmatch(piece) else None
             pen.text(

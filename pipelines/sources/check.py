@@ -118,6 +118,8 @@ def check_corpus(
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
     spec, root = get(source), raw_path(data_root)
+    # Nothing is unpacked or stored (`Spool()`): items are listed as in preparation, and their files
+    # looked up.
     read = MediaReader(root)
     parts: dict[str, PartHoldings] = {}
     rejects = []
@@ -126,6 +128,7 @@ def check_corpus(
         if isinstance(item, Reject):
             rejects.append(item)
         elif absent := [m for m in item.media if not read.has(m)]:
+            # As preparing would report it, so that both lists of rejects agree.
             source_file = absent[0].source
             rejects.append(
                 Reject(id=item.id, stage="decode", reason="missing file", source=source_file)
@@ -178,6 +181,7 @@ def _annotation_files(
 def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawFileCheck:
     num = num_rejected = 0
     media = set()
+    # What cannot be read is a finding about this row; the rows after it are checked all the same.
     try:
         corpus = Corpus(root, spec.folder, Spool())
         for item in spec.read_splits(corpus, checked.split):
@@ -185,6 +189,7 @@ def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawF
                 num_rejected += 1
                 continue
             num += 1
+            # By file and member: pictures of an archive or a table share the file.
             media.update((m.path, m.member) for m in item.media)
     except (OSError, ValueError) as error:
         return dataclasses.replace(checked, problem=" ".join(str(error).split()))

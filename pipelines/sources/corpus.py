@@ -51,6 +51,7 @@ class Spool:
         """Stores `data` and returns the `Media` fields that find it again."""
         if self._file is None:
             return {"size": len(data)}
+        # Position, length and checksum are all that a worker on another machine needs to find it.
         offset = self._file.tell()
         self._file.write(data)
         crc = google_crc32c.value(data)

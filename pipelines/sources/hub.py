@@ -70,6 +70,7 @@ class Pictures:
           BadInput: if the cell holds no picture.
         """
         cell, path = row["image"], ""
+        # A picture is bytes, or bytes with the path of the file that they came from.
         if isinstance(cell, Mapping):
             cell, path = cell.get("bytes"), str(cell.get("path") or "")
         if not isinstance(cell, bytes) or not cell:

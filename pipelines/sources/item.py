@@ -118,6 +118,8 @@ class Item:
     def from_json(cls, line: str) -> "Item":
         """Returns the item of a line written by `to_json`."""
         raw = json.loads(line)
+        # JSON has lists where the classes have tuples: items are compared, and media are keys of
+        # dicts.
         raw["media"] = tuple(Media.from_fields(m) for m in raw["media"])
         for name in ("boxes", "prefixes"):
             raw[name] = tuple(tuple(one) for one in raw[name])

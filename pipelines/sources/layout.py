@@ -66,6 +66,9 @@ def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
     """
     if not set(shared) <= set(SHARED):
         raise ValueError(f"shared must be of {', '.join(SHARED)}, got {', '.join(shared)}.")
+    # For "combined" and "rico", in this order; the first that exists counts:
+    #
+    #     screen2words/combined  screen2words/images/combined  rico/combined  rico/images/combined
     homes = [corpus.folder, *(corpus.data_root / one for one in shared)]
     places = [home / sub for home in homes for sub in (name, f"images/{name}")]
     return next((place for place in places if place.is_dir()), corpus.folder / name)
@@ -109,6 +112,7 @@ def question_item(
     """
     media = (media,) if isinstance(media, Media) else media
     image = image or Path(media[0].member or media[0].path).name
+    # A test split publishes no answers. Its records have one empty suffix, as every record has one.
     drawn = answers if targets is None else targets
     return Item(
         id=f"{benchmark.name}/{split}/{image}#{key}",

@@ -125,6 +125,7 @@ class MediaReader:
         Raises:
           BadInput: if it cannot be read.
         """
+        # The copy of a bucket's object lives as long as the caller uses it.
         with contextlib.ExitStack() as stack:
             with self._told(media):
                 path = stack.enter_context(local_copy(self._root / media.path))

@@ -41,6 +41,7 @@ def benchmark_source(
       folder: its default folder below the data root; "" is its name.
       whole: split -> the split that contains it.
     """
+    # Only of videos: a benchmark of images leaves the spec's own defaults.
     frames: dict[str, Any] = {
         "num_frames": benchmark.num_frames,
         "frame_stride": benchmark.frame_stride,
@@ -50,6 +51,7 @@ def benchmark_source(
         folder=folder or benchmark.name,
         splits=splits,
         read=read,
+        # "train" filters training images only; "always" those of evaluation too.
         antialias=benchmark.antialias != "never",
         antialias_eval=benchmark.antialias == "always",
         files=files,
@@ -135,6 +137,7 @@ def with_tables(
         return tuple((*names, *tables.get(split, ())) for names in spec.files(split))
 
     def units(corpus: Corpus, split: str) -> Iterator[str]:
+        # A table is a unit; without tables, the whole split is one.
         numbers = range(len(tables_of(corpus, split)))
         yield from (f"{split} {number}" for number in numbers) if numbers else [""]
 

@@ -64,8 +64,6 @@ def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
       ValueError: if a row lacks `key`, naming the file.
     """
     row_of = {}
-    # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
-    # row gives all of its items or none.
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping) or key not in row:
             raise ValueError(f"{path}: row {number} lacks {key!r}.")
@@ -76,6 +74,7 @@ def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
 def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
     """Groups rows by their value under `key`, in order of appearance; rows without it are alone."""
     groups: dict[object, list[Any]] = {}
+    # A row without the key, or of another kind, is a group of its own: it becomes a reject later.
     for number, row in enumerate(rows):
         shared = row.get(key) if isinstance(row, Mapping) else None
         groups.setdefault(("alone", number) if shared is None else str(shared), []).append(row)
@@ -128,6 +127,7 @@ def read_file(
         row for such a group.
       columns: columns that CSV must have, or that are read of tables; empty reads all.
     """
+    # Each table counts its rows anew, so the table's name goes into the ids of rejects.
     if isinstance(file, list):
         for table in file:
             rows = table_rows(corpus, table, columns)
@@ -169,6 +169,8 @@ def read_rows(
       make: one row -> its items, or None if the row is not an input; it need not catch the errors
         that a malformed row causes.
     """
+    # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
+    # row gives all of its items or none.
     for number, row in enumerate(rows):
         try:
             result = make(row)

@@ -47,6 +47,8 @@ def are_disjoint(part: Slice, other: Slice) -> bool:
 
 def _ends_before(stop: str, start: str) -> bool:
     """Returns whether a part that ends at `stop` is before one that begins at `start`."""
+    # Bounds can be compared if both are percents, or both numbers from the same end: "[:98%]" and
+    # "[98%:]" meet at 98, "[:-100]" ends before "[-50:]" begins.
     if not stop or not start or stop.endswith("%") != start.endswith("%"):
         return False
     last, first = (int(bound.removesuffix("%")) for bound in (stop, start))

@@ -72,6 +72,8 @@ class SourceSpec:
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
         """Returns the units that can be listed separately, in order; "" is the whole split."""
         slices = self._slices(split)
+        # Which records a part has depends on the ids of all, so its units cannot be listed one by
+        # one.
         if self.units is None or any(one.start or one.stop for one in slices):
             return [""]
         units = [unit for one in slices for unit in self.units(corpus, one.split)]
@@ -86,6 +88,7 @@ class SourceSpec:
         """
         slices = self._slices(split)
         is_part = [bool(one.start or one.stop) for one in slices]
+        # A limit is a part as well: "train" with a limit of 100 is "train[:100]".
         if limit and not any(is_part):
             return split, Slice(split, stop=str(limit))
         if not limit and is_part == [True]:
@@ -137,6 +140,8 @@ class SourceSpec:
         Raises:
           ValueError: if this source lacks one of them.
         """
+        # "val[:5%]" and "val[5%:]" are told apart by their bounds, "test" and "test_human" by which
+        # of them contains the other.
         return any(
             not are_disjoint(a, b)
             if a.split == b.split

@@ -17,6 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="example: python -m pipelines.synthetic --out corpus --num-web 200 --seed 7",
     )
     parser.add_argument("--out", required=True, help="an empty or absent folder")
+    # An option per field, so that a new field needs no line here.
     for field in dataclasses.fields(CorpusConfig):
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=int, default=field.default, help="default: %(default)s")

@@ -137,6 +137,8 @@ def _phrase(color: str, shape: str, lang: str) -> str:
         return f"{'an' if color[0] in 'aeiou' else 'a'} {color} {shape}"
     if lang == "zh":
         return f"一个{_ZH_COLORS[color]}的{_ZH_SHAPES[shape]}"
+    # The adjective agrees with the noun, and comes before it in German only: "ein roter Kreis", "un
+    # cercle rouge", "una cruz roja".
     noun, gender = _NOUNS[lang][shape]
     words = [_ADJECTIVES[lang][color][gender], noun]
     if lang in ("fr", "es"):

@@ -79,6 +79,7 @@ def _draw_pie(draw: ImageDraw.ImageDraw, chart: Chart) -> None:
     width, height = chart.size
     radius = min(width, height - 40) // 2 - 8
     x, y = width // 2, 36 + (height - 40) // 2
+    # Clockwise from the top: Pillow counts angles clockwise, from the right.
     angle = -90.0
     for color, share in zip(chart.colors, chart.values, strict=True):
         sweep = 360 * share / 100
@@ -92,4 +93,5 @@ def _draw_pie(draw: ImageDraw.ImageDraw, chart: Chart) -> None:
 
 def _height_of(value: int, frame: tuple[int, int, int, int]) -> int:
     _, top, _, bottom = frame
+    # Pixels count downwards, values upwards; `_AXIS_TOP` is at the top of the frame.
     return round(bottom - (bottom - top) * value / _AXIS_TOP)

@@ -21,6 +21,7 @@ def write_charts(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
     for split, indices in split_items(config.num_charts, SPLITS).items():
         (root / split / "png").mkdir(parents=True)
         rows: dict[str, list[dict[str, str]]] = {"human": [], "augmented": []}
+        # Only training has defects: evaluation splits keep the numbers that are asked for.
         num_defects = config.count_defects(2) if split == "train" else 0
         for index in [*indices, *range(config.num_charts, config.num_charts + num_defects)]:
             rng = rng_for(config.seed, "chart", index)
@@ -32,6 +33,7 @@ def write_charts(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
                 (root / split / "png" / name).write_bytes(png_bytes(draw_chart(chart)))
                 on_item()
             else:
+                # One question, so that each defect is one broken input.
                 questions_of["human"] = questions_of["human"][:1]
             for kind, questions in questions_of.items():
                 rows[kind] += [

@@ -44,6 +44,8 @@ class Chart:
 
 def make_chart(rng: np.random.Generator) -> Chart:
     """Returns a random chart whose largest part is easy to see."""
+    # Values first, since their number is that of the colours. A line's value is its mean, so that
+    # questions on the highest or lowest are asked the same way of every kind.
     kind = KINDS[int(rng.choice(len(KINDS), p=_KIND_ODDS))]
     points: tuple[tuple[int, ...], ...] = ()
     if kind == "bar":
@@ -68,6 +70,8 @@ def make_chart(rng: np.random.Generator) -> Chart:
 def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:
     """Returns two questions on the look of the chart, with their answers."""
     part = _PART[chart.kind]
+    # A single line has nothing to be compared with, so it is asked for its colour and its
+    # direction.
     if len(chart.colors) == 1:
         rising = chart.points[0][-1] > chart.points[0][0]
         trend = (f"Does the {part} rise or fall?", "rise" if rising else "fall")

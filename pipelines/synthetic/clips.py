@@ -90,6 +90,8 @@ def _moving(
     stop = (center[0] * (1 + dx), center[1] * (1 + dy))
     actor = Actor(color=str(colors[0]), shape=str(shapes[0]), size=size, start=start, stop=stop)
     actors = [actor]
+    # A second shape that rests, half of the time: then motion alone tells which one is meant. It is
+    # painted first, so the moving shape passes in front.
     if rng.random() < 0.5:
         small = round(0.24 * min(width, height))
         spot = (

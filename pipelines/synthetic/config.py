@@ -50,6 +50,7 @@ class CorpusConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # None at all, or enough that every split gets one.
         for corpus in CORPORA:
             count = getattr(self, f"num_{corpus}")
             if count != 0 and count < _MIN_ITEMS:
@@ -63,6 +64,8 @@ class CorpusConfig:
             ("video_width", 2),
             ("video_height", 2),
         ):
+            # H.264 stores one colour for each 2 x 2 pixels (4:2:0), so the sides of a clip are
+            # even.
             side = getattr(self, name)
             floor = _MIN_SIDE if multiple == 6 else _MIN_SIDE // 2
             if side < floor or side % multiple:
@@ -79,6 +82,7 @@ class CorpusConfig:
         ):
             if getattr(self, name) < floor:
                 raise ValueError(f"{name} must be at least {floor}, got {getattr(self, name)}.")
+        # A key is five digits of the shard and four of the picture; defects come on top.
         if self.shard_size > _MAX_SHARD:
             raise ValueError(
                 f"shard_size must be at most {_MAX_SHARD}, got {self.shard_size}; "

@@ -48,6 +48,8 @@ def coverage(shape: str, size: int) -> np.ndarray:
     """Returns the share of each pixel that the shape covers, (size, size) in 0..1."""
     if shape not in SHAPES:
         raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {shape!r}.")
+    # Drawn eight times as large and averaged: a pixel at the edge becomes the share that is
+    # covered.
     large = size * _SUPERSAMPLING
     image = Image.new("L", (large, large), 0)
     draw = ImageDraw.Draw(image)
@@ -55,8 +57,11 @@ def coverage(shape: str, size: int) -> np.ndarray:
         draw.ellipse((0, 0, large - 1, large - 1), fill=255)
     else:
         scale = _SUPERSAMPLING
+        # Half a pixel back: Pillow counts from the centres of pixels, the outline from their
+        # corners.
         vertices = [(x * scale - 0.5, y * scale - 0.5) for x, y in outline(shape, size)]
         draw.polygon(vertices, fill=255)
+    # The hole is drawn over the disc; no polygon could have one.
     if shape == "ring":
         margin = large * (1 - _RING_HOLE) / 2
         draw.ellipse((margin, margin, large - 1 - margin, large - 1 - margin), fill=0)

@@ -27,6 +27,7 @@ def write_videos(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
     question_id = 0
     for split, indices in split_items(config.num_videos, SPLITS).items():
         rows = []
+        # Only training has defects: evaluation splits keep the numbers that are asked for.
         empty = config.count_defects(1) if split == "train" else 0
         for index in [*indices, *range(config.num_videos, config.num_videos + empty)]:
             clip = make_clip(config, index, rng_for(config.seed, "video", index))

@@ -31,9 +31,11 @@ def write_scenes(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
             for number, shape in enumerate(SHAPES, start=1)
         ],
     }
+    # Ids of sentences run on over all splits, as do those of images, objects and refs.
     num_sentences = 0
     for split, indices in split_items(config.num_scenes, SPLITS).items():
         for index in indices:
+            # A generator per scene: with more scenes in a corpus, the earlier ones look the same.
             rng = rng_for(config.seed, "scene", index)
             scene = make_scene(rng, height=config.image_height, width=config.image_width)
             image = _image_row(scene, image_id=index + 1)
@@ -79,6 +81,7 @@ def _ref(
     annotation: dict, image: dict, split: str, sentences: list[str], *, ref_id: int, first: int
 ) -> dict:
     """Returns one row; as in the published files, `file_name` is the image's plus the object id."""
+    # Ids of sentences run over the whole file, so the caller says where this row's begin.
     sent_ids = list(range(first, first + len(sentences)))
     stem = image["file_name"].removesuffix(".jpg")
     return {

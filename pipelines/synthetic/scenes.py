@@ -68,6 +68,7 @@ def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
     items = []
     for color, cell in zip(colors, cells, strict=True):
         row, column = divmod(int(cell), GRID)
+        # Four tenths of the shorter side, in a cell of half of it.
         size = min(height, width) // 10 * 4
         items.append(
             Item(

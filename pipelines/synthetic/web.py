@@ -92,6 +92,8 @@ def _members(
 
 
 def _metadata(key: str, pair: Pair, image: bytes) -> dict:
+    # The fields that img2dataset writes, then ours: captions in more languages and annotations. The
+    # digest is that of the whole picture, also for a defect, which is cut off later.
     height, width = pair.image.shape[:2]
     return {
         "key": key,
@@ -145,6 +147,8 @@ def _page_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str,
     image = Image.fromarray(paper(rng, height=height, width=width))
     draw = ImageDraw.Draw(image)
     ocr = []
+    # Words stand below each other in bands of equal height. The box is where the word was really
+    # drawn, which depends on the font.
     for number, word in enumerate(words):
         size = int(min(width, height) * (0.2 if len(word) < 6 else 0.17))
         spot = (width / 2, height * (2 * number + 1) / (2 * count))

@@ -84,6 +84,7 @@ class DrawnAugmentation:
 
     def crop_of(self, size: tuple[int, int]) -> Crop | None:
         """Returns the crop of a picture of this size (width, height); None if nothing is cut."""
+        # 100 x 80, cut (0.2, 0), begin (0.5, 0): 80 x 80 is kept, from (10, 0).
         sides = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
             round((side - keep) * begin)
@@ -104,6 +105,7 @@ def augment_image(
     """
     image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
     size, crop = image.size, change.crop_of(image.size)
+    # In the order of a picture's life: cropped, stored as JPEG at full size, made smaller.
     if crop is not None:
         image = image.crop(crop)
     if change.quality is not None:

@@ -38,6 +38,7 @@ def edit_original(image: Image.Image, edit: Edit) -> Image.Image:
     Labels use Pillow's built-in font (Aileron), not DM Sans as in big_vision: it needs no file and
     is the same everywhere.
     """
+    # Turned first, so that labels are placed on the upright picture.
     if turns := edit.quarter_turns % 4:
         image = image.transpose(_TURNS[turns])
     if edit.labels:

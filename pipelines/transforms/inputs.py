@@ -32,6 +32,7 @@ class InputDigest:
           known: digests of its first media; the other media are read.
         """
         found = [*known, *(self._sha256(media) for media in item.media[len(known) :])]
+        # What is shown, by name and part, not where its bytes lie.
         seen = [(m.source, m.video, m.start, m.end, m.edit) for m in item.media]
         told = {**vars(item), "media": seen, "sha256": found}
         # `json.dumps` escapes invalid Unicode; such an item becomes a reject later.

@@ -22,6 +22,7 @@ def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
     """
     if len(box) != 4 or not all(math.isfinite(v) for v in box):
         raise BadInput(f"box must be 4 numbers, got {list(box)}")
+    # (20, 20, 40, 40) of 80 x 80 is 0.25 to 0.5: <loc0256><loc0256><loc0512><loc0512>.
     x0, x1 = (min(max(v / width, 0.0), 1.0) for v in (box[0], box[2]))
     y0, y1 = (min(max(v / height, 0.0), 1.0) for v in (box[1], box[3]))
     if x1 <= x0 or y1 <= y0:

@@ -29,6 +29,7 @@ class MakeRecords:
         """
         previous = ""
         for item in items:
+            # The digest gets both of two equal ids: a duplicate that goes away changes the shard.
             if item.id == previous:
                 self._note(item, [])
                 yield item, _reject_item(item, "read", "duplicate id", "")

@@ -27,6 +27,8 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
     Raises:
       BadInput: if the mask is malformed, empty, or does not have the size of the image.
     """
+    # `BadInput` is a ValueError: it goes through unchanged, while other errors get "malformed mask"
+    # before them.
     try:
         raw = json.loads(text)
         size = [int(v) for v in raw["size"]]
@@ -72,6 +74,11 @@ def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.
         points = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
         # Going down the columns, each crossing of the outline switches between outside and inside.
         changes = _column_crossings(points, width, height)
+        # One column, from the top. Where the sum is odd, it is inside:
+        #
+        #     toggles   0 1 0 0 1 0
+        #     sum       0 1 1 1 2 2
+        #     inside    . x x x . .
         toggles = np.bincount(changes, minlength=mask.size + 1)[: mask.size]
         mask |= np.cumsum(toggles) % 2 == 1
     return mask.reshape(width, height).T

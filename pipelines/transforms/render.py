@@ -25,11 +25,13 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     boxes = [
         box_tokens(_shift_box(box, x0, y0), width=x1 - x0, height=y1 - y0) for box in item.boxes
     ]
+    # All texts together: boxes are listed in the order of the markers, the prefix's first.
     prefix, *suffixes = _insert_boxes([item.prefix, *item.suffixes], boxes)
     num_masks = sum(suffix.count(MASK_MARKER) for suffix in suffixes)
     if num_masks != len(item.masks):
         raise BadInput(f"text has {num_masks} {MASK_MARKER}, annotation {len(item.masks)} masks")
     meta = dict(item.meta)
+    # A record has one source; a pair notes both.
     if len(pixels) > 1:
         meta["sources"] = [[m.source, p.sha256] for m, p in zip(item.media, pixels, strict=True)]
     return Record(

@@ -79,6 +79,7 @@ def sample_video(
     #   windows [0.0, 0.4], [0.4, 0.8]  ─▶  times 0.0 0.4 0.8  ─▶  order 0 1 1 2
     info = probe_video(path)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
+    # By the declared size, before the first frame takes memory.
     check_size(info.width, info.height, **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
@@ -91,6 +92,7 @@ def sample_video(
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(squash_image(image, spec), spec.encoding))
+    # Back in the order of the windows; a clip that is shorter than a window repeats its frames.
     position = {time: i for i, time in enumerate(times)}
     order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]
     header = {

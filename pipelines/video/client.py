@@ -145,6 +145,7 @@ class VideoChild:
                         f"{failure}. The clip is not to blame; look at the machine's memory and "
                         f"its load, then run this again."
                     ) from failure
+        # An error in the answer is a verdict on the clip; another child would say the same.
         if "error" in header:
             raise BadInput(header["error"])
         return Clip(
@@ -181,6 +182,12 @@ class VideoChild:
           _ClipFailed: if the clip exceeds a limit or crashes the child.
           _ChildLost: if the child ends for another reason, or stalls.
         """
+        # The request is a line; the answer is a line with the sizes of the frames, then their
+        # bytes. Whatever goes wrong is told by how the child ends:
+        #
+        #     ─▶ {"path": …, "sampling": …}
+        #     ◀─ {"size": …, "sizes": [9120, 8954]}
+        #     ◀─ 9120 bytes, 8954 bytes
         process = self._running()
         assert process.stdin is not None
         deadline = time.monotonic() + _WATCHDOG * self._limits.cpu_s
@@ -266,6 +273,7 @@ class VideoChild:
             except EOFError:
                 status = self._process.wait()
                 raise _ChildLoss(f"it did not start (exit status {status})") from None
+        # Counted when it begins: 1 means that this child has decoded nothing else.
         self._clips += 1
         return self._process
 

@@ -64,6 +64,7 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
         with open_video(path) as container:
             stream = video_stream(container)
             stream.codec_context.thread_count = 1
+            # Used for frames without a time of their own.
             rate = float(stream.average_rate or stream.guessed_rate or 25)
             # A frame is shown until the next one begins, so `shown_frame` is yielded for every
             # requested time before the next frame's time.
@@ -87,6 +88,7 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
         raise BadInput("no frame could be decoded")
     if decoded < len(info.times) * (1 - _LOST_TOLERANCE) - _LOST_SLACK:
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
+    # A clip's last frame is shown to its end: it is the answer to all times that are left.
     for _ in range(num_found, len(times)):
         yield shown_frame[0], _upright_pixels(shown_frame[1])
 
@@ -119,8 +121,10 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
         codec.options = {"err_detect": "explode"}
         for i, packet in enumerate(p for p in container.demux(stream) if p.size):
             end = ends.get(i, end)
+            # Between two runs, packets are read and dropped.
             if i > end:
                 continue
+            # A frame that no other refers to is decoded only if it is wanted.
             codec.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
             frames = codec.decode(packet)
             if i == end:  # Drain the frames that the decoder holds back, then start afresh.

@@ -78,6 +78,7 @@ def _prepare_image_file(path: str, spec: ImageSpec) -> bytes:
 def _sample_frames(
     path: str, source: SourceSpec, spec: ImageSpec, frames: int | None, stride: int | None
 ) -> tuple[bytes, ...]:
+    # A child as in preparation, with its limits: the frames are those that a record would have.
     child = VideoChild(VideoLimits())
     try:
         sampling = FrameSampling(

@@ -134,6 +134,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
         ends.append(times[-1] + (packet.duration or 0) * base)
         if length and packet.is_keyframe and _is_idr(bytes(packet), length):
             starts.append(len(stamps))
+        # New headers in the middle of the stream: from here on, starts cannot be told any more.
         if packet.has_sidedata("new_extradata"):
             length = 0
         stamps.append(packet.pts)
@@ -143,9 +144,11 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
     #
     #   decoding order  I0 P3 B1 B2      shown at  0 3 1 2  ─▶  sorted  0 1 2 3
     times.sort()
+    # The last frame is shown for as long as its packet says, and for one interval at least.
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
     codec = stream.codec_context
+    # Where stamps do not tell frames apart, decoding goes through all of them.
     if not length or hidden or not _are_stamps_unique(stamps, starts):
         stamps, starts = [], []
     return Probe(

@@ -41,6 +41,7 @@ class Attention(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Returns the output (B, N, C) of queries (B, N, C) over keys and values (B, S, C)."""
+        # (B, N, C) -> (B, heads, N, C / heads).
         q, k, v = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for layer, x in ((self.q_proj, queries), (self.k_proj, keys), (self.v_proj, values))
@@ -92,6 +93,7 @@ class VisionModel(nn.Module):
         super().__init__()
         width, px = vision["width"], vision["patch_px"]
         patches = (vision["image_px"] // px) ** 2
+        # A convolution whose stride is its kernel cuts the image into patches and projects each.
         self.embeddings = nn.ModuleDict(
             {
                 "patch_embedding": nn.Conv2d(3, width, px, stride=px),
@@ -116,6 +118,13 @@ def pool(features: Tensor, num_tokens: int) -> Tensor:
     patches = features.shape[1]
     if num_tokens == patches:
         return features
+    # (B, side, kernel, side, kernel, C): a cell is kernel x kernel neighbouring patches. A grid of
+    # 4 in 4 tokens is the means of a, b, c and d:
+    #
+    #     a a b b
+    #     a a b b
+    #     c c d d
+    #     c c d d
     grid, side = math.isqrt(patches), math.isqrt(num_tokens)
     kernel = grid // side
     cells = features.unflatten(1, (side, kernel, side, kernel))
@@ -223,6 +232,8 @@ class Mqt(nn.Module):
     def forward(self, features: Tensor, budget: int) -> Tensor:
         """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
         positions = sincos_positions(self.grid, features)
+        # Queries do not attend to each other, so the first `budget` alone give the same outputs as
+        # they give among all.
         bank = (self.queries[:budget] + positions[:budget]).expand(len(features), -1, -1)
         keys = positions.expand_as(features)
         if not self.positional_keys:
@@ -258,6 +269,7 @@ class Parcel(nn.Module):
         self.anchor_counts = config.routing["anchor_counts"]
         self.reads = config.routing["reads"]
         self.key_positions = config.connector["parcel_key_positions"]
+        # As many queries as any budget needs beside its anchors.
         bank = max(budget - self.num_anchors(budget) for budget in config.budgets)
         self.queries = nn.Parameter(torch.zeros(bank, width))
         if self.reads != "nothing":
@@ -275,6 +287,11 @@ class Parcel(nn.Module):
 
     def forward(self, features: Tensor, budget: int) -> Tensor:
         """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        # The numbers of anchors are fixed; queries fill up the budget. With 16 and 64:
+        #
+        #     budget 16   [ 16 anchors ]
+        #     budget 40   [ 16 anchors | 24 queries ]
+        #     budget 64   [ 64 anchors ]
         num_anchors = self.num_anchors(budget)
         anchors = pool(features, num_anchors)
         if budget == num_anchors:
@@ -344,13 +361,16 @@ class TextAttention(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
         """Returns the output (B, L, D) of rows `x` (B, L, D) over the keys in `mask` (B, L, S)."""
+        # (B, L, heads * h) -> (B, heads, L, h).
         q, k, v = (
             layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for layer in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, positions, self.base), rotate(k, positions, self.base)
+        # From here on keys and values are those of all S rows: the cached ones, then these L.
         if past is not None:
             k, v = past.update(k, v, self.number)
+        # A key head serves several query heads in a row, so it is repeated for them.
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         logits = (q * self.head_dim**-0.5).float() @ k.float().transpose(-1, -2)
@@ -454,6 +474,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """
         if budget not in self.config.budgets:
             raise ValueError(f"budget must be one of {self.config.budgets}, got {budget}.")
+        # Tower and connector look at each image alone: (B, I, …) -> (B * I, …), and back at the
+        # end.
         features = self.vision_tower["vision_model"](pixel_values.flatten(0, 1).to(self.dtype))
         tokens = self.multi_modal_projector["linear"](self.connector(features, budget))
         return tokens.unflatten(0, pixel_values.shape[:2]).flatten(1, 2)
@@ -503,10 +525,19 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if token_type_ids is None:
             token_type_ids = torch.full_like(input_ids, past > 0)
         # Each answer token opens a step; a row attends to its own step and those before it.
+        # A prompt p p and an answer a b. Answer tokens that are in the cache count as prompt here:
+        # they are before all new rows, which is all that the mask needs to know.
+        #
+        #     type    0 0 1 1        p sees   1 1 . .
+        #     step    0 0 1 2        a sees   1 1 1 .
+        #                            b sees   1 1 1 1
         steps = F.pad(token_type_ids[:, -length:], (past, 0)).cumsum(1)
         mask = (steps[:, None] <= steps[:, past:, None]) & valid[:, None]
+        # Padding takes no position: valid 0 0 1 1 1 gives -1 -1 0 1 2, and the first two are
+        # masked.
         hidden = text(x, valid.long().cumsum(1) - 1, mask, past_key_values)
         table = text.embed_tokens.weight.float()
+        # `-0` is 0, so 0 means all rows.
         logits = hidden[:, -logits_to_keep:].float() @ table.T
         return CausalLMOutputWithPast(
             logits=softcap(logits, self.config.final_softcap), past_key_values=past_key_values
@@ -530,6 +561,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             raise ValueError(
                 "use_cache must be True: without the cache an answer reads as a prompt."
             )
+        # The first call reads the prompt and its images; each later one reads the one token that is
+        # not in the cache yet.
         past = past_key_values.get_seq_length()
         return {
             "input_ids": input_ids[:, past:],

@@ -63,13 +63,19 @@ class ParcelProcessor(ProcessorMixin):
         budget = max(self.budgets) if budget is None else budget
         if budget not in self.budgets:
             raise ValueError(f"budget must be one of {self.budgets}, got {budget}.")
+        # A single prompt is a batch of one.
         prompts, examples = ([text], [images]) if isinstance(text, str) else (text, images)
+        # A single image is a list of one.
         lists = [[one] if isinstance(one, Image.Image) else list(one) for one in examples]
         if len(lists) != len(prompts) or len({len(one) for one in lists}) > 1:
             raise ValueError(
                 f"images must be as many for each of the {len(prompts)} prompts, got "
                 f"{[len(one) for one in lists]}."
             )
+        # Padded on the left, so that every prompt ends where its answer begins:
+        #
+        #     <image> … <image> BOS p p p p \n
+        #     0 0 <image> … <image> BOS p p \n
         soft = [self.image_token_id] * (budget * len(lists[0]))
         rows = [[*soft, *self._prompt(prompt)] for prompt in prompts]
         longest = max(map(len, rows))

@@ -21,6 +21,8 @@ def anls(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there is no answer.
     """
+    # "parris" for "paris": 1 edit, 6 characters: 1 - 1/6 = 0.83. "Paris" for "Paris, France": 8
+    # edits, 13 characters: 1 - 8/13 = 0.38, below a half, so 0.
     best = 1 - min(_edited_share(prediction, answer) for answer in some_answers(fields))
     return best if best >= _THRESHOLD else 0.0
 
@@ -56,6 +58,8 @@ def edit_distance(left: str, right: str) -> int:
 
 
 def _edited_share(prediction: str, answer: str) -> float:
+    # Case and spaces are put aside for the edits only; `length` is that of the raw texts, because
+    # the official script counts it there.
     predicted, reference = (" ".join(text.lower().split()) for text in (prediction, answer))
     length = max(len(prediction.upper()), len(answer.upper()))
     return edit_distance(predicted, reference) / length if length else 0.0

@@ -30,6 +30,8 @@ def bleu(prediction: str, fields: Fields) -> Item:
     """
     words = tokenize(prediction).split()
     references = [tokenize(reference).split() for reference in some_answers(fields)]
+    # Counts are clipped at the most that one reference has. "the the the" for "the cat": of its
+    # three 1-grams, min(3, 1) = 1 is right.
     most = [Counter() for _ in range(MAX_N)]
     for reference in references:
         for n, counts in enumerate(count_ngrams(reference)):
@@ -56,6 +58,8 @@ def summarize_bleu(sums: Sums) -> dict[str, Part]:
 
 def _scores(counts: Mapping[str, float]) -> list[float]:
     """Returns BLEU-1 to BLEU-4."""
+    # Three words where the reference has six: exp(1 - 6/3) = 0.37 times the precision. Without this
+    # factor, one word that surely occurs would be a perfect caption by BLEU-1.
     length = (counts["words"] + _TINY) / (counts["reference_words"] + _SMALL)
     brevity = math.exp(1 - 1 / length) if length < 1 else 1.0
     product, scores = 1.0, []

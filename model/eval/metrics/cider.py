@@ -46,6 +46,9 @@ class Documents:
 
     def weigh(self, counts: Counts, lang: str) -> Vectors:
         """Returns the weights of a caption's n-grams: their counts times their idf."""
+        # Of 100 images, a word in the references of every one weighs log 100 - log 100 = 0, a word
+        # of one image alone log 100 - log 1 = 4.6. A word in no reference weighs as much as one in
+        # one.
         images, containing = math.log(self.num[lang]), self.containing[lang]
         return tuple(
             {ngram: k * (images - math.log(max(1, containing[ngram]))) for ngram, k in of_n.items()}
@@ -75,6 +78,8 @@ def cider(prediction: str, fields: Fields) -> float:
     documents: Documents = fields["corpus"]
     counts = count_ngrams(tokenize(prediction).split())
     written = documents.weigh(counts, lang)
+    # A caption equal to its only reference, of four words or more: the similarity is 1 for each of
+    # four n, the penalty 1, so 10 * 4 / (4 * 1) = 10. Three bigrams too long: exp(-9/72) = 0.88.
     total = 0.0
     for reference in references:
         reference_ngrams = count_ngrams(tokenize(reference).split())
@@ -90,6 +95,8 @@ def _similarity(written: Vectors, wanted: Vectors) -> float:
     for left, right in zip(written, wanted, strict=True):
         norm = math.hypot(*left.values()) * math.hypot(*right.values())
         if norm:
+            # Clipped: repeating a rare word beyond the reference's count adds nothing above the
+            # line, but makes the caption's own norm below it larger.
             common = (min(w, right[g]) * right[g] for g, w in left.items() if g in right)
             similarity += sum(common) / norm
     return similarity

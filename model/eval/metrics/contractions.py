@@ -17,6 +17,7 @@ _TWO = """
 
 def _without_one(word: str) -> list[str]:
     """Returns the variants of a word that lack one of its apostrophes."""
+    # "couldn't've" gives "couldnt've" and "couldn'tve".
     places = [i for i, character in enumerate(word) if character == "'"]
     return [word[:i] + word[i + 1 :] for i in places]
 

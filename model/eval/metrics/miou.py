@@ -37,6 +37,8 @@ def miou(prediction: str, fields: Fields) -> Item:
         raise ValueError(f"masks must hold one mask, got {len(fields['masks'])}.")
     truth = decode_mask(fields["masks"][0])
     written = parse(prediction)
+    # A text that cannot be drawn is scored, not raised: it counts as a wrong answer. Its box has no
+    # area, so it misses every threshold.
     box, codes = written or ((0.0, 0.0, 0.0, 0.0), [])
     overlap = box_iou(box, fields.get("box") or bounds(truth))
     also = {f"box_accuracy@{t}": float(t <= overlap) for t in _THRESHOLDS}
@@ -64,6 +66,8 @@ def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray,
     y0, x0, y1, x1 = _pixels(box, truth.shape)
     scaled = Image.fromarray(np.asarray(mask)).resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
     drawn = np.asarray(scaled) > 0
+    # Of a true mask of 10 pixels, 6 are drawn and 4 of those are right: 4 / (10 + 6 - 4) = 0.33.
+    # True pixels outside the box cannot be drawn, but count below the line.
     inter = np.logical_and(drawn, truth[y0:y1, x0:x1]).sum()
     union = truth.sum() + drawn.sum() - inter
     return float(inter / union) if union else 0.0
@@ -77,6 +81,8 @@ def has_pixels(box: Box, size: tuple[int, ...]) -> bool:
 
 def box_iou(left: Sequence[float], right: Sequence[float]) -> float:
     """Returns the IoU of two boxes."""
+    # Corners are (ymin, xmin, ymax, xmax): the larger of the minima, the smaller of the maxima. If
+    # the boxes do not meet, that "box" has a negative side, and `_area` is 0.
     common = (*map(max, left[:2], right[:2]), *map(min, left[2:], right[2:]))
     inter = _area(common)
     union = _area(left) + _area(right) - inter

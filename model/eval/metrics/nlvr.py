@@ -24,6 +24,8 @@ def nlvr(prediction: str, fields: Fields) -> Item:
     answer = the_answer(fields)
     if answer not in ("True", "False"):
         raise ValueError(f"answers must hold 'True' or 'False', got {answer!r}.")
+    # "dev-124-0-1" is sentence 1 about pair 0 of set 124. All pairs of one sentence are the unit
+    # "dev-124-1".
     names = str(fields.get("identifier") or fields.get("id", "")).split("-")
     unit = f"{names[0]}-{names[1]}-{names[3]}" if len(names) == 4 else ""
     return Item(score=float(prediction == answer), unit=unit)

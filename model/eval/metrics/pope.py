@@ -18,6 +18,7 @@ def pope(prediction: str, fields: Fields) -> Item:
     Raises:
       ValueError: if it holds anything else.
     """
+    # "Yes" for "yes" is right; "yes, it is" is neither answer, so it is wrong and invalid.
     answer, predicted = the_answer(fields), prediction.lower()
     if answer not in ("yes", "no"):
         raise ValueError(f"answers must hold 'yes' or 'no', got {answer!r}.")

@@ -89,10 +89,13 @@ def tokenize(caption: str) -> str:
     Args:
       caption: one caption; line breaks count as spaces [text].
     """
+    # Line breaks at the end: a rule that looks at what follows its token always finds something.
     text = re.sub("[\r\n\x0b\x0c\x85\u2028\u2029]", " ", caption) + "\n\n"
     tokens: list[str] = []
     position, end = 0, len(text) - 2
     while position < end:
+        # Most of a caption is plain words between spaces, which no rule would change. Only the few
+        # that split ("cannot" is "can not") go the long way.
         if plain := _PLAIN.match(text, position):
             word = plain[1].lower()
             if word not in _SPLIT:
@@ -105,6 +108,7 @@ def tokenize(caption: str) -> str:
         token = _longest(text, position)
         if token:
             tokens.append(_write(token))
+        # What no rule knows is skipped, a character at a time.
         position += len(token) or 1
     return " ".join(token for token in tokens if token not in _DROPPED).rstrip()
 
@@ -112,6 +116,8 @@ def tokenize(caption: str) -> str:
 def _longest(text: str, position: int) -> str:
     """Returns the token that starts at a position; "" if none does."""
     best, token = 0, ""
+    # All rules are tried at this place. `>` and not `>=`: of equally long matches, the first rule's
+    # counts. What follows the token may decide the length, but is not part of the token.
     for rule in rules():
         match = rule.match(text, position)
         if match is not None and match.end() - position > best:

@@ -120,6 +120,7 @@ def _any(words: str) -> str:
     return "(?:" + "|".join(sorted(words.split(), key=len, reverse=True)) + ")"
 
 
+# can|not, 't|was, gon|na: the first half is the token, and the second is matched next.
 _CONTRACTIONS = (
     r"(c\+\+|[cf]\#)",
     r"(can)not|('t)was",
@@ -131,6 +132,7 @@ _CONTRACTIONS = (
 )
 """C++, contractions without an apostrophe between their halves, markup, entities."""
 
+# dog|'s and do|n't: a word before its suffix; words as they are; y'|all.
 _WORDS = (
     rf"({_WORD}){_AUX}",
     rf"((?:[a-z\xad])*(?-i:[A-MO-Za-mo-z])\xad*)n{_APOS_ETC}t",
@@ -143,6 +145,7 @@ _WORDS = (
 )
 """Words, and words before 's, 'll, n't."""
 
+# http://…, www.…, name@host, @name, #tag; then 's and n't by themselves.
 _NET = (
     r'(https?://[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-])',
     rf"({_HOST}{_PATH})",
@@ -155,6 +158,7 @@ _NET = (
 )
 """Addresses and names of the net."""
 
+# 1/2/2004, 1,000.5, 5 1/2, s&p-500, and/or, US$.
 _NUMBERS = (
     r"(\d{1,2}[-/]\d{1,2}[-/]\d{2,4})",
     r"([-+]?(?:\d*(?:[.:,\xad٫٬]\d+)+|\d+))",
@@ -169,6 +173,7 @@ _NUMBERS = (
 )
 """Numbers, fractions, money."""
 
+# "Sen. Smith" and "No. 5" keep the period, "no. he" does not; U.S., '98, photo.jpg.
 _PERIODS = (
     rf"([a-z])\.[{_SPACE}]+{_any(_OPENERS)}[{_SPACE}\n]",
     rf"({_any(_ENDING)}\.)(?s:..)",
@@ -182,6 +187,7 @@ _PERIODS = (
 )
 """Periods that belong to their word."""
 
+# (555) 123-4567, +49 30 1234 5678, 555.123.4567.
 _PHONES = (
     r"(\([0-9]{2,3}\)[ \xa0]?[0-9]{3,4}[- \xa0]?[0-9]{3,5}"
     r"|(?:\+\+?)?(?:[0-9]{2,4}[- \xa0])?[0-9]{2,4}[- \xa0][0-9]{3,4}[- \xa0]?[0-9]{3,5}"

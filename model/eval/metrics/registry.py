@@ -99,6 +99,7 @@ def get_metric(name: str) -> Metric:
 def _own_metric(name: str) -> Metric:
     function = load_reference(name)
     metric = function if isinstance(function, Metric) else Metric(score=function)
+    # Bound as it will be called: a wrong signature shows here, before anything is decoded.
     try:
         inspect.signature(metric.score).bind("prediction", {})
     except (TypeError, ValueError) as error:  # ValueError: a C function may have no signature.
@@ -116,6 +117,8 @@ def _checked(
     Raises:
       ValueError: if the function fails or returns something else; it names the record.
     """
+    # The user's function may raise anything. The error names the record and its fields: most often
+    # one that the function reads is not among them.
     try:
         item = score(prediction, fields)
     except Exception as error:
@@ -124,6 +127,8 @@ def _checked(
             f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {message}; the "
             f"record has {', '.join(sorted(fields))}."
         ) from error
+    # Sums of scores are exact fractions, and neither NaN nor infinity is one: refused at its
+    # record.
     value = item.score if isinstance(item, Item) else item
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(

@@ -22,6 +22,8 @@ def relaxed_accuracy(prediction: str, fields: Fields) -> float:
     """
     predicted, target = prediction.lower(), the_answer(fields).lower()
     number, target_number = _number(predicted), _number(target)
+    # 104 for 100 is right, 106 is wrong; "12%" for "0.12" is right. Five percent of 0 would be
+    # nothing, so an answer of 0 is compared as text.
     if number is not None and target_number:
         return float(abs(number - target_number) / abs(target_number) <= _TOLERANCE)
     return float(predicted == target)

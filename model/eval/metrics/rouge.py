@@ -24,6 +24,7 @@ def rouge_l(prediction: str, fields: Fields) -> float:
     # `split(" ")` as in the official code: an empty caption is one empty word.
     words = tokenize(prediction).split(" ")
     references = [tokenize(reference).split(" ") for reference in some_answers(fields)]
+    # "a red dog" for "a dog": 2 words in common, precision 2/3, recall 2/2.
     common = [longest_common_subsequence(words, reference) for reference in references]
     precision = max(common) / len(words)
     recall = max(c / len(r) for c, r in zip(common, references, strict=True))

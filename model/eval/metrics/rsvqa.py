@@ -18,4 +18,5 @@ def rsvqa(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there is no answer.
     """
+    # "Yes" for "yes" is right. Each type of question then counts alike, however many it has.
     return float(prediction.lower() in [answer.lower() for answer in some_answers(fields)])

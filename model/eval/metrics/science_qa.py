@@ -20,6 +20,7 @@ def science_qa(prediction: str, fields: Fields) -> Item:
       ValueError: if there is not one answer, or it has no letter.
     """
     answer = the_answer(fields)
+    # "The answer is B. Because …" has the letter b; "B" alone has none and is wrong.
     letter, answer_letter = _letter(prediction), _letter(answer)
     if answer_letter is None:
         raise ValueError(f"answers must hold 'The answer is X.' for a letter X, got {answer!r}.")

@@ -41,8 +41,11 @@ class Sums:
     def add(self, item: Item, times: int = 1) -> None:
         """Counts an item `times` times; a negative number takes it back."""
         self.num += times
+        # A float is a fraction with a power of two below, so these sums are exact: 0.1 + 0.2 + 0.3
+        # is the same in every order, and on however many machines the parts were summed.
         for name, value in {"score": item.score, **item.also}.items():
             self._totals[name] = self._totals.get(name, Fraction(0)) + times * Fraction(value)
+        # One wrong question makes its unit inconsistent, whichever came first.
         if item.unit:
             self.units[item.unit] = self.units.get(item.unit, True) and item.score == 1
 

@@ -19,6 +19,7 @@ def tallyqa(prediction: str, fields: Fields) -> Item:
     Raises:
       ValueError: if there is not one answer.
     """
+    # "Two" for "2" is right; "2." or "2 dogs" is not.
     score = float(_digits(prediction) == _digits(the_answer(fields)))
     kind = {1: "simple", 0: "complex"}.get(fields.get("issimple", -1))
     return Item(score=score, groups={"kind": kind} if kind else {})

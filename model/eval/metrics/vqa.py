@@ -19,6 +19,7 @@ def vqa(prediction: str, fields: Fields) -> float:
       ValueError: if there is no answer.
     """
     answers = some_answers(fields)
+    # 2 of 10 annotators say the same: 2/3. 3 or more: 1.
     matches = sum(prediction == answer for answer in answers)
     return float(matches) if len(answers) == 1 else min(1.0, matches / 3)
 

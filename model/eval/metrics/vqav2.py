@@ -40,6 +40,8 @@ def vqav2(prediction: str, fields: Fields) -> float:
     predicted = _strip(prediction)
     if len(set(answers)) > 1:
         predicted, answers = normalize(predicted), [normalize(answer) for answer in answers]
+    # 3 of 10 agree. Leaving out one of these 3, 2 remain: 2/3. Leaving out one of the other 7, all
+    # 3 remain: 1. So (3 * 2/3 + 7 * 1) / 10 = 0.9.
     matches = [answer == predicted for answer in answers]
     agreeing = sum(matches)
     return sum(min(1.0, (agreeing - match) / 3) for match in matches) / len(matches)

@@ -65,6 +65,8 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
 
 
 def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+    # The authors' file has two lists, images and captions, which are joined by the image's id. The
+    # test split has no captions; a table has them in the image's row.
     folder = image_folder(corpus, "Images/" + {"val": "validation"}.get(split, split), "openimages")
     listed = []
     if split == "val" and not isinstance(file, list):
@@ -73,6 +75,7 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     pictures = Pictures(corpus)
 
     def make(row: dict) -> Item:
+        # From here to the item both layouts differ only in the names of their fields.
         if isinstance(row, TableRow):
             captions = texts_under(row, "annotations_captions") if split == "val" else []
             media = pictures.store(row, text_under(row, "image_file_name"))

@@ -58,11 +58,15 @@ _XM3600_LANGUAGES = tuple(sorted((*LANGUAGES, "quz")))
 
 def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Listing:
     """Sorts the lines into a file per language, so that memory holds one language at a time."""
+    # "dev_en" is one language of "dev"; "dev" is all of them.
     part, _, only = split.partition("_")
     wanted = (only,) if only else LANGUAGES
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
     listed = index_rows(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
     images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
+    # Lines of all languages are mixed in the file; captions of an image must come together:
+    #
+    #     lines  1 de, 1 fr, 2 de, 2 fr  ─▶  de: 1 2   fr: 1 2  ─▶  records of de, then of fr
     with TemporaryDirectory() as folder, ExitStack() as files:
         sorted_lines = {
             lang: files.enter_context((Path(folder) / lang).open("w+", encoding="utf-8"))
@@ -72,6 +76,7 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
         def sort_line(row: Mapping) -> None:
             image = int(str(row["image_id"]).partition("_")[0])
             captions = {row["trg_lang"]: text_under(row, "translation_tokenized")}
+            # The English caption is in every row; rows that translate into German are one of each.
             if row["trg_lang"] == "de":
                 captions["en"] = text_under(row, "caption_tokenized")
             for lang, caption in captions.items():
@@ -99,6 +104,7 @@ def _caption_items(
     def make(image: int) -> Item:
         if image not in images:
             raise BadInput(f"image {image} is not in dataset_coco.json")
+        # The language is the key: an image has a record in each, and their ids must differ.
         return question_item(
             COCO35L,
             part,
@@ -115,6 +121,7 @@ def _caption_items(
 
 def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
     def make(row: dict) -> Item | None:
+        # An image without captions in this language is no input, so it is no reject either.
         if split not in row:
             return None
         key = str(row["image/key"])

@@ -39,13 +39,17 @@ _LISTS = "List-of-Files-for-Each-Experiments/First-Sentence/No-Subfig"
 
 
 def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
+    # The list lies four folders below the root, at
+    # …/First-Sentence/No-Subfig/{split}/file_idx.json.
     root = file.parents[4]
     captions = _split_folder(root / "SciCap-Caption-All", split)
     figures = _split_folder(root / "SciCap-No-Subfig-Img", split)
 
     def make(name: str) -> Item:
+        # A name with a folder in it would read any file of the disk.
         if name != Path(name).name:
             raise BadInput(f"a figure must be a name, got {name!r}")
+        # Each figure has a file with its caption, in several stages of cleaning; `CAPTION` is one.
         path = captions / f"{Path(name).stem}.json"
         if not path.is_file():
             raise BadInput(f"{corpus.relative(path)} is missing")

@@ -66,6 +66,7 @@ def _screen_ids(path: Path) -> list[str]:
 
 
 def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
+    # Five summaries of each screen are rows of their own, so they are grouped first.
     rows = group_rows(csv_rows(table, "screenId", "summary"), "screenId")
     summaries = {group[0]["screenId"]: group for group in rows}
     folder = image_folder(corpus, "combined", "rico")
@@ -81,6 +82,7 @@ def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Li
 
 
 def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
+    # One table for all splits; the lists say which screens belong to this one.
     screens = set(_screen_ids(listed))
     folder = image_folder(corpus, "combined", "rico")
     trees: dict[str, object] = {}
@@ -89,12 +91,15 @@ def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> List
         screen, node = text_under(row, "screenId"), text_under(row, "nodeId")
         if screen not in screens:
             return None
+        # A screen's tree of widgets is parsed once, not once for each of its widgets.
         if screen not in trees:
             trees.clear()  # Rows of a screen follow each other.
             trees[screen] = _view_tree(corpus, folder / f"{screen}.json")
         captions = [c.strip() for c in text_under(row, "captions").split("|") if c.strip()]
         if not captions:
             raise BadInput(f"node {node} of screen {screen} has no caption")
+        # Both axes are divided by the height, as `Edit.frame` is in fractions of it: a canvas of
+        # 1440 x 2560 has x up to 0.5625.
         x0, y0, x1, y1 = (v / _CANVAS_HEIGHT for v in _widget_bounds(trees[screen], node))
         media = corpus.media(folder / f"{screen}.jpg", edit=Edit(frame=(x0, y0, x1, y1)))
         return question_item(WIDGETCAP, split, media, node, "", captions, meta={"node": node})

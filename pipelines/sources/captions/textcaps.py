@@ -42,6 +42,8 @@ def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listi
     folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
 
     def make(rows: list[dict] | TableRow) -> Item:
+        # A table has a row per image, the authors' file a row per caption, which come grouped by
+        # image.
         if isinstance(rows, TableRow):
             captions = [] if split == "test" else texts_under(rows, "caption_str")
             image = text_under(rows, "image_id")

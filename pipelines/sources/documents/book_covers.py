@@ -46,6 +46,8 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     pictures = Pictures(corpus)
 
     def make(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
+        # A table holds one split and the picture; the authors' file holds all splits, as numbers,
+        # and the address of the picture, of which only the extension is of use.
         if isinstance(entry, TableRow):
             row, name = entry, _file_name(text_under(entry, "image_id"), entry["image_url"])
         else:
@@ -62,6 +64,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
             media = pictures.store(row, name)
         else:
             media = corpus.media(corpus.folder / "images" / name)
+        # A book is one row, with as many records as questions.
         for number, (text, answer) in enumerate(zip(questions, answers, strict=True)):
             yield question_item(OCRVQA, split, media, number, text, [answer])
 

@@ -76,6 +76,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
       FileNotFoundError: if there are no tables and all kinds are absent.
     """
     part, _, only = split.partition("_")
+    # The archive may be unpacked with or without its outer folder.
     nested = corpus.folder / "ChartQA Dataset"
     folder = (nested if nested.is_dir() else corpus.folder) / part
     pictures, numbers = Pictures(corpus), Counter[str]()
@@ -92,6 +93,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
         if only and kind != only:
             return None
         if isinstance(row, TableRow):
+            # Tables on the Hub differ in the names of their columns.
             label = row["label"][0] if "label" in row else row["answer"]
             media, image = pictures.store(row), ""
             text = text_under(row, "query" if "query" in row else "question")
@@ -110,6 +112,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
     paths = {kind: folder / f"{part}_{kind}.json" for kind in ((only,) if only else KINDS)}
     present = {kind: file for kind, file in paths.items() if file.is_file()}
     if not present:
+        # All kinds are absent: this raises the error that names the first file.
         corpus.annotation(next(iter(paths.values())))
     for kind, file in present.items():
         of_kind = functools.partial(make, kind)

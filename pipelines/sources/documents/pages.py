@@ -100,6 +100,7 @@ _STVQA_VAL, _STVQA_ALL = 2_628, 26_074
 
 
 def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+    # The archives of a split may be unpacked into a folder of its name, or beside each other.
     inner = corpus.folder / split
     folder = inner if inner.is_dir() else corpus.folder
     pictures = Pictures(corpus)
@@ -107,6 +108,8 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     def make(row: dict) -> Item:
         answers = [] if split == "test" else texts_under(row, "answers")
         if isinstance(row, TableRow):
+            # The page's published name is in two columns of the table, so ids are the same in both
+            # layouts.
             page = f"{text_under(row, 'ucsf_document_id')}_{row['ucsf_document_page_no']}.png"
             media, key = pictures.store(row, page), number_under(row, "questionId")
         else:
@@ -129,6 +132,8 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         key, targets = number_under(row, "questionId"), []
         if split != "test":
             targets = texts_under(row, "answers")
+        # Training draws from the published answers; the metric accepts other orders of a list as
+        # well.
         return question_item(
             INFOVQA,
             split,
@@ -160,9 +165,12 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
 
     def make(row: dict) -> Item | None:
         name = text_under(row, "file_path")
+        # One published file, two splits of ours: the hash of the picture's path decides, so
+        # questions about one picture are never in both.
         if not test and in_stvqa_val(name) != (split == "val"):
             return None
         collection, _, base = name.partition("/")
+        # The same picture, larger, where COCO lies beside this folder.
         path = coco / base if collection == "coco-text" and coco.is_dir() else folder / name
         answers = [] if test else texts_under(row, "answers")
         key = row["question_id"]

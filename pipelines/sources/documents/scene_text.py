@@ -44,11 +44,13 @@ SPLITS = ("train", "val", "test")
 
 def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
+    # Pictures that stand upright are not in the dict.
     turns = _read_quarter_turns(corpus, folder / "rotation.csv")
 
     def make(row: dict) -> Item:
         in_table = isinstance(row, TableRow)
         image = text_under(row, "image_id") if in_table else str(row["image_id"])
+        # Without a turn there is no edit: edited pictures get no augmentation.
         edit = Edit(quarter_turns=turns[image]) if turns.get(image) else None
         if in_table:
             media = pictures.store(row, f"{image}.jpg", edit=edit)

@@ -74,6 +74,8 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
 
     def make(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
         if isinstance(entry, TableRow):
+            # A table has no ids, so its rows are numbered as they come, whether or not they are
+            # good.
             key, choices = next(numbers), texts_under(entry, "options")
             correct = choice_under({"answer": int(entry["answer"])}, "answer", choices)
             media, text = pictures.store(entry), text_under(entry, "question")
@@ -84,6 +86,8 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
                 raise BadInput(text)
             choices = texts_under(row, "answerTexts")
             correct = choice_under(row, "correctAnswer", choices)
+            # If the answers are letters, the picture must show these letters: they are written over
+            # the diagram's own labels.
             labels = (
                 _diagram_labels(corpus, root / "annotations" / path.name)
                 if row["abcLabel"]
@@ -151,6 +155,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         choices = texts_under(row, "choices")
         correct = choice_under(row, "answer", choices)
 
+        # The answer is a letter, so it changes with the order of the choices.
         def ordered_item(order: tuple[int, ...]) -> Item:
             options = ", ".join(f"({_choice_letter(n)}) {choices[i]}" for n, i in enumerate(order))
             return question_item(
@@ -166,6 +171,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
                 choices=options,
             )
 
+        # In the published order first: its id is the seed of the other orders.
         item = ordered_item(tuple(range(len(choices))))
         if split == "test":
             return item

@@ -106,11 +106,13 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSourc
         raise BadInput(f"too many pictures: {len(paths)}; a record has one, a pair or a clip")
     if "suffix" not in row and "answers" not in row:
         raise BadInput("answers, or suffix, must be given")
+    # One of both is enough: what may be written is what is accepted, unless the row says otherwise.
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
     task, lang = checked_task(str(row.get("task") or own.name)), str(row.get("lang") or "en")
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
+    # A record stores meta as JSON, so what JSON cannot hold is refused here.
     try:
         json.dumps(dict(meta))
     except TypeError as error:
@@ -174,6 +176,10 @@ def _table_rows(path: Path) -> Numbered:
 def _parse_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
     if None in row:
         raise BadInput(f"more cells than columns: {row[None]!r:.60}")
+    # A row with the columns question, answers and meta.kind:
+    #
+    #     how many?,"[""2"", ""two""]",human
+    #     {"question": "how many?", "answers": ["2", "two"], "meta": {"kind": "human"}}
     there = {name: cell for name, cell in row.items() if cell}
     found: dict[str, Any] = {k: v for k, v in there.items() if not k.startswith(_META)}
     for name in _JSON & found.keys():

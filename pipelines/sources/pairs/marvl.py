@@ -41,11 +41,13 @@ def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
     folder = corpus.folder / "marvl-images" / split / "images"
 
     def make(row: dict) -> Item:
+        # "TRUE" and "true" are the same label; anything else is a reject.
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
             raise BadInput(f"label must be true or false, got {row['label']!r}")
         concept = folder / text_under(row, "concept")
         names = text_under(row, "left_img"), text_under(row, "right_img")
+        # Pictures lie in a folder per concept, or all in one.
         place = concept if concept.is_dir() else folder
         pair = tuple(corpus.media(place / name) for name in names)
         return question_item(

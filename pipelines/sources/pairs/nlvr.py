@@ -43,6 +43,7 @@ LABELS = {"true": "True", "false": "False"}
 
 def read_nlvr(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per image pair of every row."""
+    # NLVR's rows name three pairs each, NLVR2's one; the layout knows where they lie.
     file, layout = _find_nlvr(corpus, split)
 
     def make(row: Mapping) -> Iterator[Item]:

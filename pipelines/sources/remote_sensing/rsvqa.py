@@ -65,6 +65,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
     name = benchmark.name
 
     def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
+        # Answers are a file of their own, looked up by id.
         answers_by_id = index_rows(answers, load_list(corpus, answers, "answers"), "id")
 
         def make(row: dict) -> Item | None:

@@ -142,6 +142,7 @@ def read_refcoco(corpus: Corpus, split: str) -> Listing:
     # them and yielded at the end, since several sets annotate the same images.
     paths = _ref_files(corpus, _SETS[only] if only else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
+    # An image on which one set evaluates is left out of every set's training.
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
     find = _image_finder(corpus)
     pictures: dict[object, list[_ReferredObject]] = {}
@@ -169,6 +170,7 @@ def read_refcoco(corpus: Corpus, split: str) -> Listing:
             if split != "train":
                 yield from _items_per_sentence(referred)
             elif referred.sentences:
+                # An object without a sentence cannot be asked for.
                 pictures.setdefault(ref["image_id"], []).append(referred)
     yield from map(_item_per_image, pictures.values())
 
@@ -228,8 +230,11 @@ def _referred_object(
     annotation: Mapping,
     find: Callable[[str], Path],
 ) -> _ReferredObject:
+    # COCO's box is x, y, width, height in pixels. The item's is x0, y0, x1, y1 in pixels, for the
+    # tokens; the metric's is ymin, xmin, ymax, xmax in fractions, as predictions are.
     width, height = int(image["width"]), int(image["height"])
     x, y, w, h = map(float, annotation["bbox"])
+    # Polygons are a list; run lengths are an object that states its own size.
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
     prefix = REFCOCO.prefix

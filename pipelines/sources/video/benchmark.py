@@ -22,12 +22,15 @@ def video_benchmark(
     suite: str = "main",
 ) -> Benchmark:
     """Returns a benchmark with a single row; it is of captions if its name ends in "_cap"."""
+    # Captions and questions differ in prompt, metric and in how training draws a target; all else
+    # is the same for every benchmark of clips.
     caption = name.endswith("_cap")
     row = Row(
         titles=(title,),
         split=split,
         suite=suite,  # type: ignore[arg-type]
         size=size,
+        # The paper's main suite has clips at 224 px only.
         resolutions=(224,) if suite == "main" else (),
     )
     return Benchmark(

@@ -79,6 +79,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
 
     def make(row: tuple[str, Mapping, int]) -> Item:
         video, segments, number = row
+        # One row per segment of a video: its number finds sentence and times in the video's lists.
         sentences, spans = texts_under(segments, "sentences"), segments["timestamps"]
         if len(sentences) != len(spans):
             raise BadInput(f"{video} has {len(sentences)} sentences, {len(spans)} timestamps")
@@ -90,10 +91,12 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
         return question_item(
             ACTIVITYNET_CAP,
             split,
+            # Frames come from this part of the file only.
             corpus.media(find(video, video.removeprefix("v_")), video=True, start=start, end=end),
             number,
             "",
             [sentence],
+            # The times are part of the id: a video has several segments.
             image=f"{video}[{start}-{end}]",
             meta={"video_id": video, "start": start, "end": end},
         )

@@ -61,12 +61,14 @@ _BOTH_QA = "github.com/xudejing/video-question-answering"
 
 def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
+    # Questions and answers are two files, joined by the question's id.
     answered = index_rows(answers, load_list(corpus, answers), "question_id")
 
     def make(row: dict) -> Item:
         key = row["question_id"]
         if key not in answered:
             raise BadInput(f"question {key} has no answer")
+        # The name in both forms: ids always have the "v_", files may lack it.
         name = text_under(row, "video_name").removeprefix("v_")
         return question_item(
             ACTIVITYNET_QA,
@@ -94,6 +96,7 @@ def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
 
 def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Listing:
     find = video_finder(corpus.folder / "YouTubeClips", ".avi")
+    # A line is "<youtube>_<start>_<end> vid12": everything before the last space names the file.
     lines = mapping.read_text(encoding="utf-8").splitlines()
     clips = {video: clip for clip, _, video in (line.strip().rpartition(" ") for line in lines)}
 

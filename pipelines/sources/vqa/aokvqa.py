@@ -69,6 +69,7 @@ def _read_aokvqa(benchmark: Benchmark):
 
         def make(row: dict) -> Item:
             if isinstance(row, TableRow):
+                # A table holds the list as the text of a Python literal.
                 if isinstance(text := row.get("direct_answers"), str):
                     row["direct_answers"] = _parse_answers(text)
                 media = pictures.store(row)

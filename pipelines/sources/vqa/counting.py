@@ -82,11 +82,14 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
 
     def make(row: dict) -> Item | None:
         simple = row.get("issimple")
+        # Test rows must say whether they are simple, as both halves are scored apart; training rows
+        # need not.
         if part == "test" and simple is None:
             raise KeyError("issimple")
         if split in _SIMPLE and bool(simple) != _SIMPLE[split]:
             return None
         top, _, name = text_under(row, "image").partition("/")
+        # "VG_100K/1.jpg": each first folder is looked up once.
         if top not in folders:
             folders[top] = image_folder(corpus, top, "visual_genome", "coco")
         answer = str(int(row["answer"]))
@@ -119,6 +122,7 @@ def _read_countbench(
     pictures, numbers = Pictures(corpus), itertools.count()
 
     def make(row: TableRow) -> Item | None:
+        # Every row is numbered, also those left out: the second file has a question for each.
         number = next(numbers)
         data = (row["image"] or {}).get("bytes")
         if not data or not _has_colour(data):
@@ -145,6 +149,7 @@ def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
 
     def make(row: dict) -> Item | None:
         if isinstance(row, TableRow):
+            # A table has all three kinds of question; the authors have a file for each.
             if row["category"] != split:
                 return None
             media = pictures.store(row, f"{text_under(row, 'image_source')}.jpg")

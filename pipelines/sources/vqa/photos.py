@@ -100,6 +100,7 @@ def _read_coco(benchmark: Benchmark):
         questions: Path | list[Path],
         annotations: Path | None = None,
     ) -> Listing:
+        # Questions of "test-dev" are about pictures of "test".
         images = _COCO_SPLITS[split].replace("-dev", "")
         folder, pictures = image_folder(corpus, images, "coco"), Pictures(corpus)
         annotated: dict[Any, Any] = {}
@@ -116,6 +117,8 @@ def _read_coco(benchmark: Benchmark):
                     answers = texts_under({"answers": answer_texts(row["answers"])}, "answers")
                 media = pictures.store(row, _coco_file(images, number))
             else:
+                # A question of "train" or "val" must be annotated; those of test splits are not
+                # published.
                 if annotations and key not in annotated:
                     raise BadInput(f"question {key} has no annotation")
                 kinds = annotated.get(key, {})
@@ -156,9 +159,11 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
             media, answer_type = corpus.media(folder / row["image"]), row.get("answer_type", "")
         answers = []
         if split != "test":
+            # Of ten people, some gave no answer; those who did are enough.
             answers = [str(answer) for answer in answer_texts(row["answers"]) if answer]
             if not answers:
                 raise BadInput("every answer is empty")
+        # "VizWiz_val_00000042.jpg" is question 42: there is one question per picture.
         key = int(re.findall(r"\d+", Path(media.member or media.path).name)[-1])
         meta = {"question_id": key, "answer_type": answer_type}
         text = text_under(row, "question")

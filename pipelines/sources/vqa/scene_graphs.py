@@ -65,8 +65,11 @@ _SPLITS = ("train_balanced", "val_balanced", "testdev_balanced")
 
 def _read_gqa(benchmark: Benchmark):
     def read(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
+        # xGQA has questions only: its pictures are GQA's.
         folder = image_folder(corpus, "images", "gqa")
         lang = split.rpartition("_")[2] if benchmark is XGQA else "en"
+        # The Hub has pictures in tables of their own: all are stored before the first question is
+        # read.
         stored = _store_pictures(corpus, split) if isinstance(file, list) else {}
 
         def make(entry: tuple[str, dict] | TableRow) -> Item:
@@ -78,6 +81,7 @@ def _read_gqa(benchmark: Benchmark):
             else:
                 key, row = entry
                 image = text_under(row, "imageId")
+                # A name with a folder in it would read any file of the disk.
                 if image != Path(image).name:
                     raise BadInput(f"imageId must be a name, got {image!r}")
                 media = corpus.media(folder / f"{image}.jpg")

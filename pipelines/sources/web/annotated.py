@@ -37,6 +37,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
     labels = {annotation["id"]: annotation["name"] for annotation in raw["categories"]}
+    # Annotations are in any order, so they are sorted by image first; crowds are left out.
     objects: dict[int, list[dict]] = defaultdict(list)
     for annotation in raw["annotations"]:
         if not annotation.get("iscrowd"):
@@ -46,11 +47,13 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
     def make(row: dict) -> Iterator[Item | Reject]:
         size = [int(row["height"]), int(row["width"])]
         annotated = []
+        # `pop`, so that memory shrinks as images are listed.
         for annotation in objects.pop(row["id"], ()):
             x, y, w, h = map(float, annotation["bbox"])
             mask = {"size": size, "polygons": annotation["segmentation"]}
             label = labels[annotation["category_id"]]
             annotated.append({"label": label, "box": [x, y, x + w, y + h], "mask": mask})
+        # An image without annotations is no input, so it is no reject either.
         if not annotated:
             return iter(())
         metadata = {"width": size[1], "height": size[0], "objects": annotated}
@@ -67,6 +70,7 @@ def _textocr_names(split: str) -> tuple[str, ...]:
 def _read_textocr(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_textocr_names(split))
     raw: Any = load_dict(corpus, file)
+    # As for COCO: words by image first, without the illegible ones.
     words: dict[str, list[dict]] = defaultdict(list)
     for annotation in raw["anns"].values():
         if annotation["utf8_string"] != _ILLEGIBLE:
@@ -91,6 +95,7 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
     questions, descriptions = (find_annotation(corpus, name) for name in _GENOME)
     regions = {row["id"]: row["regions"] for row in load_list(corpus, descriptions)}
     folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]
+    # Pictures lie in two folders; one listing of the first tells which.
     first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
 
     def make(row: dict) -> Iterator[Item | Reject]:

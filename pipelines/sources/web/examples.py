@@ -140,6 +140,7 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
             if is_of_machine(error):
                 raise
             damage = f", then damage: {error}"
+    # Damage, or another number of records than announced, is one reject for the whole file.
     if count != int(length) or damage:
         reason = f"{count} records, dataset_info.json says {length}{damage}"
         yield _reject_example(corpus, path, "tfds", reason)
@@ -197,8 +198,10 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
     names_of: dict[str, list[str]] = {}
 
     def text(name: str, value: object) -> str:
+        # A class is stored as its number; texts and other numbers are taken as they are.
         if not isinstance(value, int):
             return _plain_text(name, value)
+        # Names are read when a feature of that name first comes, and kept.
         if name not in names_of:
             path = _class_names_file(folder, name)
             has_names = path.is_file()
@@ -262,11 +265,13 @@ def _example_items(
     def one(field: str, default: str = "") -> str:
         return next(iter(values(field)), default)
 
+    # The corpus's own id, or else file and number: both stay the same when files are added.
     key = one("id") or f"{path.relative_to(corpus.folder).as_posix()}/{number:09d}"
     images = [v for v in features.get(corpus.features["image"], ()) if isinstance(v, bytes) and v]
     if not 1 <= len(images) <= _MAX_IMAGES:
         raise BadInput(f"{corpus.features['image']} holds {len(images)} pictures, 1 or 2 are read")
     source = corpus.relative(path)
+    # A record with two pictures has members 000000012.0 and 000000012.1, one picture is 000000012.
     media = tuple(
         Media(path=source, member=f"{number:09d}" + f".{i}" * (len(images) > 1), **place(image))
         for i, image in enumerate(images)
@@ -303,6 +308,8 @@ def _as_web_image(
     metadata: dict[str, Any] = {"LANGUAGE": lang}
     metadata |= {field: json.loads(text) for field in _JSON for text in values(field)[:1]}
     questions, answers = values("question"), values("answer")
+    # As many answers as questions are pairs. Otherwise it is one question that several people have
+    # answered: the item is made of the first answer, and gets all of them below.
     if len(questions) == len(answers):
         question_answers = zip(questions, answers, strict=True)
         pairs = [{"question": q, "answer": a, "lang": lang} for q, a in question_answers]
@@ -315,6 +322,7 @@ def _as_web_image(
         id=identity, media=media, text=captions[0] if captions else "", metadata=metadata
     )
     for item in web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
+        # Items are made of one caption and one answer; here they get the others as further targets.
         if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
             item = dataclasses.replace(item, suffixes=tuple(captions))
         if isinstance(item, Item) and item.task == "vqa" and len(questions) == 1 and answers:

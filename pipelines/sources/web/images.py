@@ -180,6 +180,8 @@ def _read_member(
     """Returns an image's reference, a text's content, or an error that starts with U+0000."""
     extension = member.name.rpartition(".")[2].lower()
     if extension in IMAGE_SUFFIXES:
+        # An image is not read: in a plain archive its offset finds it again. A compressed one has
+        # no such offsets, so there it is unpacked.
         place: dict = {"offset": member.offset_data, "size": member.size}
         if member.size > MAX_ENCODED:
             return f"\0{member.name} has {member.size} bytes"
@@ -190,6 +192,7 @@ def _read_member(
             with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())
         return Media(path=source, member=member.name, **place)
+    # Members of any other kind are passed over: they are no part of the sample.
     if extension not in ("txt", "json", "caption"):
         return ""
     if member.size > _MAX_TEXT:

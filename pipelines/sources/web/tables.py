@@ -68,6 +68,8 @@ def _number_lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
             tail = line
+            # The rest of a line that is too long is skipped, or it would be taken for the next
+            # line.
             while len(tail) > _MAX_LINE and not tail.endswith(b"\n"):
                 tail = file.readline(_MAX_LINE + 1)
             if line.strip():
@@ -106,6 +108,8 @@ def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
 
 
 def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> WebImage:
+    # The first field that holds pixels or names them; `used` is its name, so that it is not taken
+    # for metadata, too.
     media, used = _media_of_row(corpus, path, number, row)
     text = next((row[k] for k in _TEXTS if isinstance(row.get(k), str)), "")
     metadata = {k: v for k, v in row.items() if k not in (*_TEXTS, used)}

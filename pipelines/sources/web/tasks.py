@@ -53,6 +53,7 @@ def web_image_items(
     annotation is a reject.
     """
     any_found = False
+    # Task by task: a malformed box costs the detection, not the caption.
     for task, make in TASKS.items():
         if tasks and task not in tasks:
             continue
@@ -61,6 +62,7 @@ def web_image_items(
         except _MALFORMED as error:
             reason = f"malformed annotation: {type(error).__name__}: {error}"
             items = [_reject_task(sample, task, reason)]
+        # Rejects count as found: such a sample has annotations, if bad ones.
         any_found |= bool(items)
         yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
     if not any_found:
@@ -92,6 +94,7 @@ def _task_item(sample: WebImage, task: str, name: str, prefix: str, suffix: str,
 def _caption_items(sample: WebImage) -> Iterator[Item]:
     captions = dict(sample.metadata.get("captions") or {})
     language = sample.metadata.get("LANGUAGE") or "en"
+    # The sample's own text is one more language, unless `captions` has that language already.
     captions.setdefault(language, sample.text)
     for lang, caption in sorted(captions.items()):
         if text := _one_line(caption):
@@ -149,6 +152,7 @@ def _segment_items(sample: WebImage) -> Iterator[Item]:
     for label in sorted({annotated.label for annotated in objects}):
         same = [annotated for annotated in objects if annotated.label == label]
         masks = tuple(annotated.mask for annotated in same if annotated.mask)
+        # All or none: a target that names two circles must have two masks.
         if len(masks) == len(same):
             suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(same))
             boxes = tuple(annotated.box for annotated in same)
@@ -188,6 +192,8 @@ def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
     lines: list[list[tuple[float, str]]] = []
     middle = float("-inf")
     for text, (x0, y0, _, y1) in sorted(words, key=lambda w: (w[1][1], w[1][0])):
+        # Three words with tops 10, 14 and 40, each 20 high: the first line's middle is 20, so 10
+        # and 14 are one line, from left to right, and 40 begins the next.
         if y0 >= middle:
             lines.append([])
             middle = (y0 + y1) / 2
