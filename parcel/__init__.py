@@ -79,7 +79,7 @@ def run(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.start import start_study
+    from flows.study.start import keep_server, start_study
     from infra.errors import ConfigError
 
     # Overrides are part of loading a study: one that is loaded is checked already.
@@ -91,6 +91,7 @@ def run(
             f"loaded."
         )
     opened = open_store(_uri(store))
+    keep_server(opened)
     if start_study(config, opened, until, rebuild, approve=approve, failed=failed):
         raise RuntimeError(f"the run of {config.name} failed; its last lines say which steps.")
     return results(config.name, store=store) if until == "report" else None
@@ -129,7 +130,7 @@ def sweep(
     """
     from flows.lineage.open_store import open_store
     from flows.study.form_values import checked, sweep_of_form
-    from flows.study.start import start_sweep
+    from flows.study.start import keep_server, start_sweep
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
 
@@ -137,6 +138,7 @@ def sweep(
     asked = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
     opened, words = open_store(_uri(store)), _words(overrides or {})
     firing = sweep_of_form(study, opened, words, asked[0])  # Refuses before anything has started.
+    keep_server(opened)
     if start_sweep(study, opened, words, *asked, approve=approve):
         raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")
     return results(firing.config.name, store=store)

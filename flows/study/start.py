@@ -3,6 +3,8 @@
 Prefect reads its settings when it is imported, so nothing here imports it before they are set.
 """
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,24 @@ if TYPE_CHECKING:
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
     from infra.prefect.server import UI
+
+
+_servers = contextlib.ExitStack()
+"""Servers that this process keeps running; they end with it."""
+
+
+def keep_server(store: Store) -> None:
+    """Has the store's server run until this process ends, unless there is one to report to.
+
+    For notebooks: the pages stay between two runs. And Prefect's client learns the address of its
+    server once in a process, so that a second run would not find a server of its own.
+    """
+    apply(store.state)
+    from flows.pages.app import beside
+    from infra.prefect.server import server_of
+
+    if not os.environ.get("PREFECT_API_URL"):
+        _servers.enter_context(server_of(store.state, beside=beside(store)))
 
 
 def start_study(

@@ -22,6 +22,7 @@ import flows
 import infra
 import model
 import pipelines
+from pipelines.prepare import job
 from pipelines.prepare.run import PrepareConfig, make_dataset, prepare_dataset
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
@@ -293,9 +294,9 @@ def test_only_an_edit_of_code_that_prepares_the_source_throws_its_work_away(corp
         shutil.copytree(package.__path__[0], sources / package.__name__)
     script = f"""
 import dataclasses
-from pipelines.prepare.run import PrepareConfig, make
+from pipelines.prepare.run import PrepareConfig, make_dataset
 config = PrepareConfig(image_px=16, num_shards=1, num_workers=1, max_reject_rate=0.5)
-make(config, source="web", split="train", data_root={str(corpus)!r}, work={str(work)!r})
+make_dataset(config, source="web", split="train", data_root={str(corpus)!r}, work={str(work)!r})
 """
 
     def is_kept(path: str, line: str) -> bool:
