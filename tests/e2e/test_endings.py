@@ -264,6 +264,7 @@ def test_every_node_of_a_reused_study_has_its_row(copied: Path):
     assert any("reused: " in line and "score" in line for line in told)
 
 
+@pytest.mark.deep
 def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(copied: Path):
     """Records with masks need the codec that this study does not have: Stage 1 fails."""
     done = parcel(copied, "train", CONFIG, "name=broken", "mask_codec=null")
@@ -338,6 +339,7 @@ def check_serve(store: Path, log: Path, phase: str, end: str) -> None:
         assert not serve.left_after(10)
 
 
+@pytest.mark.deep
 def test_serve_is_the_one_server_and_ends_whole(store: Path, tmp_path: Path):
     check_serve(store, tmp_path / "log", "training", "INT")
 

@@ -14,14 +14,14 @@ from tests.e2e.conftest import PARCEL, environment
 from tests.e2e.faults import BUCKET, SMALLEST, URI, artifacts_of, files_of
 from tests.gcs.server import GCS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
 RETRIES = "compute.retries=8"
 """Each starts Ray, which gives itself 30 s: of many on a small machine, some need another try."""
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.night)])
+@pytest.mark.parametrize("number", [2, 4])
 def test_runs_at_once_make_every_step_once(
     shared_server: dict[str, str], tmp_path: Path, number: int
 ):

@@ -12,7 +12,7 @@ from PIL import Image
 from infra.store.store import Store
 from tests.e2e.conftest import parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 CONFIG = """
 base: {tiny}
@@ -156,7 +156,6 @@ def test_an_edited_metric_is_scored_anew_and_nothing_else(folder: Path, store: S
     assert "is not stale" in done.stderr
 
 
-@pytest.mark.deep
 def test_a_metric_that_changed_to_no_effect_is_kept_by_replay(folder: Path, store: Store):
     run(folder)
     text = (folder / "my_scores.py").read_text()

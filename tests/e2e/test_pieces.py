@@ -8,7 +8,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import CONFIG, Finished, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 
 def test_predictions_made_in_pieces_are_those_that_were_made_whole(

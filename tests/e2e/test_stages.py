@@ -14,7 +14,7 @@ from model.checkpoint.folder import load_config, load_params
 from model.files import WATCH
 from tests.e2e.conftest import Finished, finish, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 CONFIG = str(Path(__file__).with_name("stages.yaml"))
 LAB = str(Path(__file__).with_name("lab.yaml"))
@@ -96,7 +96,6 @@ def test_without_stage_2_everything_below_it_is_the_same_and_reused(staged: Fini
     assert {row["resolution"] for row in table(staged.store, "lower")} == {""}
 
 
-@pytest.mark.deep
 def test_a_study_begins_from_checkpoints_with_connectors(staged: Finished):
     starts = {
         method: str(checkpoint(staged, f"intermediary {method}").path)
@@ -120,7 +119,6 @@ def test_a_study_begins_from_checkpoints_with_connectors(staged: Finished):
     assert {"start vanilla", "start parcel"} <= made
 
 
-@pytest.mark.deep
 def test_published_weights_are_converted_and_begin_at_the_intermediary(
     staged: Finished, tmp_path: Path
 ):

@@ -192,6 +192,7 @@ def test_wrong_requests_get_one_line_and_exit_code_2(finished: Finished, tmp_pat
         assert ended.stderr.count("\n") == 1, ended
 
 
+@pytest.mark.deep
 def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path):
     store = Store(shutil.copytree(finished.store, tmp_path / "store"))
     first = next(a for a in store.artifacts() if a.manifest.name == "stage1 vanilla")

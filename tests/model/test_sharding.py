@@ -143,7 +143,7 @@ for cfg, settings, replicas in [(scanned, {}, 2), (model, frozen, 1)]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_four_devices_equal_one_and_weights_lie_in_parts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(
         "XLA_FLAGS",

@@ -15,7 +15,7 @@ from tests.nodes.machines import CHECKOUT, Machine, Machines, skip_without_names
 from tests.nodes.test_nodes import PARCEL, Stored, wait_for
 from tests.processes import command_line
 
-pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
 CONFIG = str(CHECKOUT / "tests/e2e/smallest.yaml")
 STUDY = ("intermediary=null", "hygiene=null", "stage1.total_steps=60", "stage1.save_steps=5")

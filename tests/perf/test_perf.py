@@ -21,7 +21,7 @@ def test_tables_are_aligned():
     assert table(["a", "bb"], [["ccc", 1]]) == "a    bb\nccc   1"
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_accelerator(capsys: pytest.CaptureFixture[str]):
     words = "--size tiny --batch-size 1 --text-len 8 --rounds 1 --tokens 2 --budgets 16"
     accelerator.main(words.split())

@@ -111,7 +111,7 @@ def options_of(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_prefect_knows_its_commands_and_options():
     told: dict[tuple[str, ...], str] = {}
     for words in commands("prefect"):
@@ -171,7 +171,7 @@ def test_overrides_of_the_page_make_a_study():
         load(overrides=[override])
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_server_as_it_is_started_wants_a_password_and_takes_the_pool(tmp_path: Path):
     (container,) = pods()["prefect-server"]["spec"]["containers"]
     with socket.socket() as probe:

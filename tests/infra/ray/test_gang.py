@@ -80,6 +80,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.deep
 def test_members_learn_their_ranks_and_begin_again_together(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -111,6 +112,7 @@ def test_members_learn_their_ranks_and_begin_again_together(
     assert not words[0].startswith("127.0.0.1:")
 
 
+@pytest.mark.deep
 def test_members_end_with_their_launcher(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

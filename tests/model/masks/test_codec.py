@@ -85,7 +85,7 @@ np.save(out + "/codes.npy", MaskCodec.load(out + "/mask_codec.npz").encode_crops
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_codec_has_the_same_codes_with_every_instruction_set(tmp_path):
     codes = []
     for isa in ("AVX2", "SSE4_2"):  # With and without fused multiply-add.

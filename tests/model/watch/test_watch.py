@@ -151,7 +151,7 @@ def told(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (root / "out" / WATCH).read_text().splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_watching_changes_no_parameter_and_a_killed_stage_tells_the_same(
     tmp_path: Path, given: dict[str, Any]
 ):

@@ -149,8 +149,8 @@ def test_rates_have_exact_intervals():
     assert rate(0, 0) == "-"
 
 
+@pytest.mark.deep
 @pytest.mark.parity
-@pytest.mark.slow
 @pytest.mark.skipif(not CHARTS.is_dir(), reason="needs ../shared/data, published charts")
 def test_real_charts_are_found_and_told_apart():
     pictures = read_folder(CHARTS, limit=30)
