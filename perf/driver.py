@@ -197,6 +197,8 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
     server = running(store.state)
     assert server is not None
 
+    # The flow of `parcel run` with one part exchanged: cells are not computed, but what their
+    # processes would say arrives, so what is left is the cost of driving them.
     @flow(name="study", persist_result=False)
     def study() -> Any:
         context = FlowRunContext.get()
@@ -210,6 +212,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
             journal.close("failed" if result.failed else "completed", result.why)
             return result
 
+    # The server is a process of its own, measured apart: on a real cluster it is elsewhere.
     began, others, own = time.monotonic(), _processor_time(server.process.pid), os.times()
     with (store.state / "driver.log").open("w") as log, contextlib.redirect_stdout(log):
         result = study()

@@ -250,6 +250,7 @@ def main(words: Sequence[str] | None = None) -> None:
     pictures = [picture for kind in kinds.values() for picture in kind]
     read = (time.process_time() - started) / max(1, len(pictures))
     index = index_of(pictures)
+    # How many changed copies are found again, of the first pictures of each folder.
     hits, first = {}, 0
     for folder, kind in kinds.items():
         planted = range(first, first + min(options.planted, len(kind)))
@@ -258,6 +259,8 @@ def main(words: Sequence[str] | None = None) -> None:
     names = [folder.name for folder in kinds]
     rows = [[name, *(rate(found[name], n) for found, n in hits.values())] for name in CHANGES]
     print(table([f"recall at {MIN_LIKENESS}", *names], rows), end="\n\n")
+    # How many pictures are taken for another: for one of the same set, then with half the sources
+    # searched for in the other half, since pictures of one source may truly be alike.
     rows, started = [], time.process_time()
     for name, alarms in {
         "itself": with_itself(pictures, index),

@@ -68,11 +68,13 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     train = TrainConfig(batch_size=args.batch, text_len=args.text_len, num_replicas=args.replicas)
+    # The compiler needs the topology, not the chips; the step is only estimated from what it reads.
     started = time.monotonic()
     ahead = lower_ahead(model, train, topology, args.budget).compile()
     took = time.monotonic() - started
     computes = ahead.cost.compute_s(topology)
     interconnect = ahead.cost.interconnect_s(topology)
+    # Added, as if a chip never sent while it computes.
     step = computes + interconnect
     prompt = Modality(name="image", num_images=1, text_tokens=args.text_len)
     flops = update_flops(model, args.budget, prompt, args.batch)

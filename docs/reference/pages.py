@@ -266,6 +266,7 @@ def metrics_page() -> str:
 
 def readers_page() -> str:
     """Returns every reader and every benchmark."""
+    # Both tables come from the registries, so a new reader is documented when it is registered.
     readers = [
         (
             f"`{name}`", f"`{spec.folder}/`" if spec.folder else "", _some(spec.splits),

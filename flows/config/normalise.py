@@ -274,7 +274,7 @@ def _merged(base: Any, changes: Any) -> Any:
 
 
 def _sized(owner: _Owner, px: int) -> _Owner:
-    """Returns what may have a `prepare` with the size of its images there [pixels]."""
+    """Returns a source, transfer or Stage 2 with the image size in a `prepare` it states."""
     if (prepare := owner.get("prepare")) is None:
         return owner  # It takes the study's.
     owner = owner.copy()

@@ -73,7 +73,7 @@ def report_blocks(report: Report) -> list[Block]:
 
 
 def report_notes(report: Report) -> list[str]:
-    """Returns what explains the tables, then the report's own notes, a paragraph each."""
+    """Returns the paragraphs below the tables: how to read them, then the report's own notes."""
     sections = report.sections
     full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in sections))
     condition = _interval_condition(report)
