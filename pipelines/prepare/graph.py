@@ -30,6 +30,7 @@ with imports_without("pandas", "pymongo"):
     from apache_beam.pvalue import AsSingleton
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+    from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
     from apache_beam.transforms.environments import ExternalEnvironment
 
     from pipelines.prepare import beam_sockets
@@ -37,6 +38,10 @@ with imports_without("pandas", "pymongo"):
 # FnApiRunner's threads lose buffered elements without an error, because a timer flushes the buffer
 # while it is written to. With the timer off, no element was lost.
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
+
+# Workers are asked for one after another at the address of their pools. A service behind that address
+# shares out connections, so each request needs one of its own, and gRPC would use one for several.
+GRPCChannelFactory.DEFAULT_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
 
 # Beam's own servers listen on every network interface.
 beam_sockets.use_private_sockets()
