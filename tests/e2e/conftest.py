@@ -262,9 +262,7 @@ def browse(url: str, profile: Path, *, screenshot: Path | None = None) -> str:
         f"--user-data-dir={profile}", "--window-size=1500,1300", "--virtual-time-budget=25000",
     ]  # fmt: skip
     if screenshot:
-        picture = [browser(), *options, f"--screenshot={screenshot}", url]
-        subprocess.run(picture, check=True, capture_output=True, timeout=180)
-        assert screenshot.read_bytes().startswith(b"\x89PNG")
+        options.append(f"--screenshot={screenshot}")
     page = subprocess.run(
         [browser(), *options, "--dump-dom", url],
         check=True,
@@ -272,6 +270,8 @@ def browse(url: str, profile: Path, *, screenshot: Path | None = None) -> str:
         text=True,
         timeout=180,
     )
+    if screenshot:
+        assert screenshot.read_bytes().startswith(b"\x89PNG")
     return page.stdout
 
 

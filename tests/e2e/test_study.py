@@ -21,14 +21,42 @@ ROWS = ("chartqa:test_human", "chartqa:test_augmented")
 """One benchmark is fine-tuned on, and scored on each of its rows."""
 
 
+READ = {
+    "table": ["results", "tiny", "--format", "csv"],
+    "json": ["results", "tiny", "--format", "json"],
+    "scores": ["results", "tiny", "--format", "cells"],
+    "comparisons": ["results", "tiny", "--format", "comparisons"],
+    "trace": ["lineage", "trace", "tiny", "--cell", f"{ROWS[0]}/parcel/16"],
+    "diff": ["lineage", "diff", f"tiny/{ROWS[0]}/parcel/16", f"tiny/{ROWS[0]}/mqt/16"],
+    "same": ["lineage", "diff", f"tiny/{ROWS[0]}/parcel/16", f"tiny/{ROWS[0]}/parcel/16"],
+}
+"""Commands that only read the finished study."""
+
+
+@pytest.fixture(scope="module")
+def outputs(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each command of READ prints, and as "sample" the trace of a record of the web's."""
+    words = {**READ, "sample": ["lineage", "trace", "tiny", "--sample", web_sample(finished)]}
+    done = run_all([*words.values()], finished.store, tmp_path_factory.mktemp("read"))
+    for each in done:
+        assert each.returncode == 0, each
+    return {name: each.stdout for name, each in zip(words, done, strict=True)}
+
+
+def web_sample(finished: Finished) -> str:
+    """Returns the id of the first record of the mixture's web part."""
+    datasets = Store(finished.store).artifacts("dataset")
+    (web,) = [each for each in datasets if each.manifest.name == "prepare mixture/web"]
+    return next(Dataset(web.uri).records()).id
+
+
 def cells(text: str) -> dict[tuple[str, str, int], dict[str, str]]:
     rows = csv.DictReader(io.StringIO(text))
     return {(r["benchmark"], r["method"], int(r["budget"])): r for r in rows}
 
 
-def test_every_planned_cell_has_all_its_seeds(finished: Finished):
-    done = parcel(finished.store, "results", "tiny", "--format", "csv")
-    table = cells(done.stdout)
+def test_every_planned_cell_has_all_its_seeds(outputs: dict[str, str]):
+    table = cells(outputs["table"])
     elastic = {(row, m, b) for row in ROWS for m in METHODS[1:] for b in (16, 256)}
     assert set(table) == elastic | {(row, "vanilla", 256) for row in ROWS}
     for row in table.values():
@@ -37,8 +65,8 @@ def test_every_planned_cell_has_all_its_seeds(finished: Finished):
     assert float(table[ROWS[0], "vanilla", 256]["chance"]) > 0
 
 
-def test_markdown_json_and_plot_tell_the_same_study(finished: Finished):
-    results = json.loads(parcel(finished.store, "results", "tiny", "--format", "json").stdout)
+def test_markdown_json_and_plot_tell_the_same_study(finished: Finished, outputs: dict[str, str]):
+    results = json.loads(outputs["json"])
     store = Store(finished.store)
     keys = {k for s in json.dumps(results).split('"') for k in [s] if k.startswith("predictions-")}
     assert len(keys) == len(ROWS) * 2 * (1 + 3 * 2)
@@ -62,12 +90,11 @@ def test_predictions_are_the_score_and_name_their_pixels(finished: Finished):
         assert all(len(row["source_sha256"]) == 64 and row["source"] for row in rows)
 
 
-def test_second_run_reuses_everything_and_says_so(finished: Finished):
-    before = parcel(finished.store, "results", "tiny", "--format", "json").stdout
+def test_second_run_reuses_everything_and_says_so(finished: Finished, outputs: dict[str, str]):
     again = parcel(finished.store, "run", CONFIG)
     assert again.returncode == 0, again.stderr
     assert "0 made, everything re-used" in again.stdout
-    assert parcel(finished.store, "results", "tiny", "--format", "json").stdout == before
+    assert parcel(finished.store, "results", "tiny", "--format", "json").stdout == outputs["json"]
 
 
 def test_the_runs_log_reads_as_a_story(finished: Finished):
@@ -86,43 +113,37 @@ def test_the_runs_log_reads_as_a_story(finished: Finished):
     assert len(set(first)) == len(first)  # Nothing is told twice.
 
 
-def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished):
-    done = parcel(finished.store, "lineage", "trace", "tiny", "--cell", f"{ROWS[0]}/parcel/16")
-    assert done.returncode == 0, done.stderr
+def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished, outputs: dict[str, str]):
+    trace = outputs["trace"]
     for seed in json.loads(next((finished.store / "runs").glob("*.json")).read_text())["config"][
         "transfers"
     ]:
-        assert seed in done.stdout
+        assert seed in trace
     for step in ("evaluate parcel chartqa:test_human seed=", "transfer parcel chartqa seed=",
                  "intermediary parcel", "stage1 vanilla", "prepare mixture/web",
                  "prepare chartqa/train", "tokenizer", "corpus"):  # fmt: skip
-        assert step in done.stdout, step
-    assert "← chartqa/ChartQA Dataset/test/png/" in done.stdout
-    assert "sha256:" in done.stdout
-    assert done.stdout.count("evaluate parcel chartqa:test_human") == 2
+        assert step in trace, step
+    assert "← chartqa/ChartQA Dataset/test/png/" in trace
+    assert "sha256:" in trace
+    assert trace.count("evaluate parcel chartqa:test_human") == 2
 
 
-def test_a_sample_leads_up_to_the_steps_that_saw_it_and_to_the_cells(finished: Finished):
-    store = Store(finished.store)
-    (web,) = [a for a in store.artifacts("dataset") if a.manifest.name == "prepare mixture/web"]
-    sample = next(Dataset(web.uri).records()).id
-    done = parcel(finished.store, "lineage", "trace", "tiny", "--sample", sample)
-    assert done.returncode == 0, done.stderr
-    assert f"{sample} is record 0 of " in done.stdout
+def test_a_sample_leads_up_to_the_steps_that_saw_it_and_to_the_cells(
+    finished: Finished, outputs: dict[str, str]
+):
+    trace = outputs["sample"]
+    assert f"{web_sample(finished)} is record 0 of " in trace
     cells = len(ROWS) * 2 * (1 + 3 * 2)
-    assert f"{cells} of {cells} cells are with its words in the tokenizer" in done.stdout
-    seen = "seen by stage1 vanilla" in done.stdout
-    assert seen == (f"{cells} of {cells} cells are trained on it" in done.stdout)
+    assert f"{cells} of {cells} cells are with its words in the tokenizer" in trace
+    seen = "seen by stage1 vanilla" in trace
+    assert seen == (f"{cells} of {cells} cells are trained on it" in trace)
 
 
-def test_cells_of_two_methods_differ_in_what_made_them(finished: Finished):
-    cells = [f"tiny/{ROWS[0]}/{method}/16" for method in ("parcel", "mqt")]
-    done = parcel(finished.store, "lineage", "diff", *cells)
-    assert done.returncode == 0, done.stderr
-    assert "config    model.connector.kind parcel → mqt" in done.stdout
-    assert "stage1" not in done.stdout
-    same = parcel(finished.store, "lineage", "diff", cells[0], cells[0])
-    assert same.stdout.endswith("the same contents\nnothing differs in how they were made\n")
+def test_cells_of_two_methods_differ_in_what_made_them(outputs: dict[str, str]):
+    assert "config    model.connector.kind parcel → mqt" in outputs["diff"]
+    assert "stage1" not in outputs["diff"]
+    end = "the same contents\nnothing differs in how they were made\n"
+    assert outputs["same"].endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +234,8 @@ def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path)
     assert "params.json" in (store.get(given.key).path / "files.txt").read_text()
 
 
-def test_every_score_is_told_with_its_artifacts_and_its_machine(finished: Finished):
-    done = parcel(finished.store, "results", "tiny", "--format", "cells")
-    rows = [*csv.DictReader(io.StringIO(done.stdout))]
+def test_every_score_has_its_artifacts_and_its_machine(finished: Finished, outputs: dict[str, str]):
+    rows = [*csv.DictReader(io.StringIO(outputs["scores"]))]
     assert len(rows) == len(ROWS) * 2 * (1 + 3 * 2)
     store = Store(finished.store)
     for row in rows:
@@ -229,6 +249,5 @@ def test_every_score_is_told_with_its_artifacts_and_its_machine(finished: Finish
         assert checkpoint.name.endswith(f" seed={row['seed']}")
         assert row["connector"] == row["method"]
         assert row["accelerator"] == "cpu"
-    compared = parcel(finished.store, "results", "tiny", "--format", "comparisons").stdout
     results = next(a for a in store.artifacts() if a.manifest.kind == "results")
-    assert compared == (results.path / "comparisons.csv").read_text()
+    assert outputs["comparisons"] == (results.path / "comparisons.csv").read_text()

@@ -1,11 +1,8 @@
 import dataclasses
 import hashlib
-import subprocess
-import sys
 
 import pytest
 
-from pipelines.synthetic.__main__ import main
 from pipelines.synthetic.config import CorpusConfig, split_items
 from pipelines.synthetic.render import render_corpus
 
@@ -69,20 +66,3 @@ def test_splits_are_disjoint_complete_and_never_empty():
         ranges = split_items(count, {"train": 0.7, "val": 0.1, "test": 0.2})
         assert all(ranges.values())
         assert sorted(i for r in ranges.values() for i in r) == list(range(count))
-
-
-def test_command_line_renders_and_refuses(tmp_path, capsys):
-    few = ["--num-charts", "10", "--num-web", "0", "--num-scenes", "0", "--num-videos", "0"]
-    out = ["--out", str(tmp_path / "corpus")]
-    assert main(out + few) == 0
-    assert main(out + few) == 2
-    assert "empty or absent" in capsys.readouterr().err
-    assert len(list((tmp_path / "corpus").rglob("*.png"))) == 10
-
-
-def test_help_has_an_example():
-    shown = subprocess.run(
-        [sys.executable, "-m", "pipelines.synthetic", "--help"], capture_output=True, text=True
-    )
-    assert shown.returncode == 0
-    assert "example: python -m pipelines.synthetic --out" in shown.stdout
