@@ -107,7 +107,7 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
     #     text/embedding                  (257152, 2304)     P("fsdp", None)        32144 rows each
     #     text/blocks/gate                (26, 2304, 9216)   P(None, "fsdp", None)  288 rows each
     #     vision/blocks/attn_norm/scale   (27, 1152)         P()                    a copy each
-    rule = next(how for pattern, how in RULES if re.match(pattern, path))
+    rule = next(spec for pattern, spec in RULES if re.match(pattern, path))
     if rule == "replicate" or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
     within = (FSDP,) if num_slices(mesh) > 1 else AXES

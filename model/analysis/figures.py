@@ -52,8 +52,8 @@ def draw_concentration(checkpoints: Sequence[Measured], num_images: int, path: P
       path: path of the PNG.
     """
     with _figure(path) as axes:
-        for entry, curve, look in _lines(checkpoints, (FEATURES, POOLED)):
-            axes.plot(curve.radii, curve.cumulative, label=_name(entry, curve), **look)
+        for entry, curve, style in _lines(checkpoints, (FEATURES, POOLED)):
+            axes.plot(curve.radii, curve.cumulative, label=_name(entry, curve), **style)
         axes.set_title(f"Cumulative spectral concentration, {_count(num_images)}")
         axes.set_ylabel("cumulative power up to r [fraction]")
         axes.set_ylim(0, 1.03)
@@ -68,8 +68,8 @@ def draw_profiles(checkpoints: Sequence[Measured], num_images: int, path: Path) 
       path: path of the PNG.
     """
     with _figure(path) as axes:
-        for entry, curve, look in _lines(checkpoints, (FEATURES, POOLED, QUERIES)):
-            axes.plot(curve.radii, curve.shares, label=_name(entry, curve), **look)
+        for entry, curve, style in _lines(checkpoints, (FEATURES, POOLED, QUERIES)):
+            axes.plot(curve.radii, curve.shares, label=_name(entry, curve), **style)
         axes.set_title(f"Normalized radial mean power, {_count(num_images)}")
         axes.set_ylabel("normalized mean power at r [fraction]")
         axes.set_yscale("log")

@@ -192,22 +192,22 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
 def with_connectors(
     cfg: ModelConfig,
     settings: Mapping[typing.Any, ConnectorConfig] | None = None,
-    own: Iterable[str] = (),
+    extra_kinds: Iterable[str] = (),
 ) -> Iterator[ModelConfig]:
     """Yields the model with each connector that its sizes allow, vanilla first.
 
     Args:
       cfg: the model.
       settings: connector settings by kind, where they differ from the model's.
-      own: the user's own kinds of connectors, which come last.
+      extra_kinds: the user's own kinds of connectors, which come last.
     """
-    for kind in (*KINDS, *own):
+    for kind in (*KINDS, *extra_kinds):
         shared = dataclasses.replace(cfg.connector, buckets=())
         connector = dataclasses.replace((settings or {}).get(kind, shared), kind=kind)
         try:
             yield dataclasses.replace(cfg, connector=connector)
         except ValueError:
-            if kind in own:
+            if kind in extra_kinds:
                 raise
             continue  # Its grid or width does not divide as this connector needs.
 

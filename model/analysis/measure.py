@@ -83,9 +83,9 @@ def measure(
     # Features are in memory a batch at a time. Of each image, only its radial profile is kept: as
     # many numbers as there are rings.
     for features in _features(cfg, params, images):
-        for what, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
-            profiles.setdefault((what, budget), []).append(spectral.radial_mean_power(spectra))
-            grids[what, budget] = grid
+        for kind, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
+            profiles.setdefault((kind, budget), []).append(spectral.radial_mean_power(spectra))
+            grids[kind, budget] = grid
     # Averaged over images last, so that batches of different sizes do not matter.
     return [
         Curve(*key, grids[key], tuple(np.concatenate(profile).mean(axis=0).tolist()))
@@ -101,10 +101,10 @@ def _features(
     for start in range(0, len(images), size):
         # The last batch is filled up by repeating an image, so that the tower is compiled once. How
         # many are real goes along, and the copies never reach a spectrum.
-        chosen = list(images[start : start + size])
-        filled = np.stack(chosen + [chosen[-1]] * (size - len(chosen)))
+        batch = list(images[start : start + size])
+        filled = np.stack(batch + [batch[-1]] * (size - len(batch)))
         features = _tower(vlm.structure(cfg), params, filled[:, None])[:, 0]
-        yield features, len(chosen)
+        yield features, len(batch)
 
 
 _tower = functools.partial(jax.jit, static_argnums=0)(vlm.image_features)

@@ -47,31 +47,31 @@ def open_checkpoint(folder: Path, budget: int | None) -> Checkpoint:
       ConfigError: if it does not serve the budget.
     """
     model = load_config(folder)
-    served = budgets.supported_budgets(model)
+    supported = budgets.supported_budgets(model)
     if budget is not None:
         try:
             budgets.check_budget(model, budget)
         except ValueError as error:
             raise ConfigError(f"--{error}") from None
         return Checkpoint(folder, model, budget, budget)
-    pooled = min(served, key=lambda b: abs(b - PAPER_POOLED_BUDGET))
-    return Checkpoint(folder, model, pooled, served[-1])
+    pooled = min(supported, key=lambda b: abs(b - PAPER_POOLED_BUDGET))
+    return Checkpoint(folder, model, pooled, supported[-1])
 
 
 def write_spectra(
-    chosen: Sequence[Checkpoint], images: Mapping[int, Sequence[np.ndarray]], out: Path
+    checkpoints: Sequence[Checkpoint], images: Mapping[int, Sequence[np.ndarray]], out: Path
 ) -> list[Path]:
     """Writes both figures, the numbers as JSON and as CSV, and returns the four files.
 
     Args:
-      chosen: the checkpoints.
+      checkpoints: the checkpoints.
       images: side of a checkpoint's images -> the images at this size; the same at all sizes.
       out: folder of the results; made if absent.
     """
-    labels = _labels(chosen)
+    labels = _labels(checkpoints)
     measured, entries = [], []
     # Each checkpoint is measured once, at both budgets; the figures then choose among its curves.
-    for label, checkpoint in zip(labels, chosen, strict=True):
+    for label, checkpoint in zip(labels, checkpoints, strict=True):
         at = checkpoint.pooled_budget, checkpoint.query_budget
         params = load_params(checkpoint.folder)
         curves = measure(checkpoint.model, params, images[checkpoint.model.vision.image_px], at)

@@ -219,11 +219,11 @@ class ParamsReader:
         (array,) = self.read_all({path: index}).values()
         return array
 
-    def read_all(self, wanted: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
+    def read_all(self, slices: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
         """Returns several arrays, or parts of them, read in parallel; see `read`."""
         # First an empty array for each, then all ranges together: a thread fills its part of one.
         arrays, ranges = {}, []
-        for path, index in wanted.items():
+        for path, index in slices.items():
             arrays[path] = self._prepare(path, index, ranges)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(self._fill, ranges))
@@ -264,13 +264,13 @@ class ParamsReader:
             yield _Range(file, start, out[:length])
             start, out = start + length, out[length:]
 
-    def _fill(self, wanted: _Range) -> None:
+    def _fill(self, target: _Range) -> None:
         # Checksums are of whole pieces, so the range is widened to piece boundaries.
-        first = wanted.start // self._piece
-        stop = -(-(wanted.start + len(wanted.out)) // self._piece)
-        skipped = wanted.start - first * self._piece
-        pieces = self._checked(wanted.file, first, stop)
-        wanted.out[:] = memoryview(pieces)[skipped : skipped + len(wanted.out)]
+        first = target.start // self._piece
+        stop = -(-(target.start + len(target.out)) // self._piece)
+        skipped = target.start - first * self._piece
+        pieces = self._checked(target.file, first, stop)
+        target.out[:] = memoryview(pieces)[skipped : skipped + len(target.out)]
 
     def _checked(self, file: str, first: int, stop: int) -> bytes:
         """Returns pieces `first` to `stop` of a file, after comparing their checksums."""

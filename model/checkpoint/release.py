@@ -70,7 +70,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
     params = params_of(checkpoint).arrays
     tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}
-    served = budgets.supported_budgets(cfg)
+    supported = budgets.supported_budgets(cfg)
     texts = {
         **tokenizer.files,
         "config.json": _json(
@@ -88,7 +88,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                 # All sizes, under our names; `ParcelConfig` repeats those that transformers looks
                 # for.
                 **_settings(cfg),
-                "budgets": served,
+                "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 **tokens,
                 "torch_dtype": dtype.name,
@@ -103,7 +103,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                 "processor_class": "ParcelProcessor",
                 "auto_map": {"AutoProcessor": "processing_parcel.ParcelProcessor"},
                 "image_px": cfg.vision.image_px,
-                "budgets": served,
+                "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 "separator_id": tokenizer.separator_id,
             }

@@ -30,15 +30,15 @@ from infra.store.backend import ByteSource, StoreBackend
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.checkpoint.params_files import ParamsReader, write_arrays
 
-_KEPT = 2
+_MAX_POINTS = 2
 """Number of complete points that are kept."""
 _OFFERED = 8
 """Largest number of points that a restore tries, the newest first."""
 _AT_ONCE = 8
 """Number of arrays that are read at the same time."""
-_MOST_SAID = 512
+_MAX_MESSAGE = 512
 """Longest message between processes; the rest is cut off [bytes]."""
-_LOOK_EVERY = 0.5
+_POLL_SECONDS = 0.5
 """Time between two checks of what the other processes have written [s]."""
 
 Region = tuple[tuple[int, int], ...]
@@ -111,10 +111,12 @@ class ResumePoints:
         self._news = threading.Event()
         # The first process chooses <start> and the points to try, so that all of them agree.
         offer = (
-            " ".join([uuid.uuid4().hex[:8], *self._found()[:_OFFERED]]) if not self._rank else ""
+            " ".join([uuid.uuid4().hex[:8], *self._point_names()[:_OFFERED]])
+            if not self._rank
+            else ""
         )
-        self._start, *self._offered = _of_all(offer)[0].split()
-        self._kept: list[str] = []
+        self._start, *self._offered = _gather_messages(offer)[0].split()
+        self._complete_points: list[str] = []
         self.damaged: tuple[str, ...] = ()
 
     def restore(self, template: Any) -> tuple[int, Any, Mapping[str, str]] | None:
@@ -143,9 +145,11 @@ class ResumePoints:
             except FileNotFoundError as error:
                 reason = f"{error} is not there any more"
             # Each process reads its own parts only; if one finds damage, all skip the point.
-            reason = next(filter(None, _of_all(reason)), "")
+            reason = next(filter(None, _gather_messages(reason)), "")
             if not reason:
-                self._kept = self._offered[::-1]  # Oldest first: `_write` deletes from the front.
+                self._complete_points = self._offered[
+                    ::-1
+                ]  # Oldest first: `_write` deletes from the front.
                 return restored
             warning = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
             self.damaged = (*self.damaged, warning)
@@ -202,7 +206,7 @@ class ResumePoints:
         self._writer.shutdown()
 
     def _write(self, name: str, parts: Sequence[Part], notes: Mapping[str, str]) -> None:
-        named = {f"{part.path} {list(part.start)}": part for part in parts}
+        part_of_key = {f"{part.path} {list(part.start)}": part for part in parts}
         sizes = {}
 
         def put(file: str, data: ByteSource) -> None:
@@ -210,23 +214,23 @@ class ResumePoints:
             sizes[file] = self._files.upload_bytes(f"{name}/{self._rank}-{file}", data).file.size
 
         # Arrays first, index last: where an index lies, the parts that it names are complete.
-        index = write_arrays({key: part.data for key, part in named.items()}, put)
+        index = write_arrays({key: part.data for key, part in part_of_key.items()}, put)
         index["of"], index["notes"], index["sizes"] = self._size, notes, sizes
-        index["parts"] = {key: (part.path, part.start) for key, part in named.items()}
+        index["parts"] = {key: (part.path, part.start) for key, part in part_of_key.items()}
         self._check_held()
         self._files.put(f"{name}/{self._rank}.json", json.dumps(index).encode())
         if self._rank:
             return
         # The first process alone finds out when a point is complete, and deletes older ones.
         while len(_ranks(self._files.listing(name))) < self._size:
-            if self._leaving.wait(_LOOK_EVERY):
+            if self._leaving.wait(_POLL_SECONDS):
                 return
-        self._kept.append(name)
+        self._complete_points.append(name)
         self._news.set()
-        while len(self._kept) > _KEPT:
+        while len(self._complete_points) > _MAX_POINTS:
             with contextlib.suppress(OSError):  # A point that stays does no harm.
-                self._files.remove(self._kept[0])
-            del self._kept[0]
+                self._files.remove(self._complete_points[0])
+            del self._complete_points[0]
 
     def _check_held(self) -> None:
         """Raises an error if the folder is gone: another process has taken over the stage."""
@@ -235,7 +239,7 @@ class ResumePoints:
                 f"{self._place} is gone: another process has taken over this stage."
             )
 
-    def _found(self) -> list[str]:
+    def _point_names(self) -> list[str]:
         """Returns the names of folders that may be points, the newest first."""
         names = self._files.folders("")
         return sorted((n for n in names if n.partition("-")[0].isdigit()), key=_step, reverse=True)
@@ -306,8 +310,8 @@ class _Point:
             }
         )
 
-        def read(one: tuple[str, Region]) -> np.ndarray:
-            path, region = one
+        def read(key: tuple[str, Region]) -> np.ndarray:
+            path, region = key
             return self._read(path, region, leaves[path].dtype)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -366,9 +370,9 @@ def _step(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _ranks(there: Iterable[str]) -> list[int]:
+def _ranks(file_names: Iterable[str]) -> list[int]:
     """Returns the ranks that have written all their parts, according to a point's files."""
-    return sorted(int(file.removesuffix(".json")) for file in there if file.endswith(".json"))
+    return sorted(int(file.removesuffix(".json")) for file in file_names if file.endswith(".json"))
 
 
 def _leaves(state: Any) -> Iterator[tuple[str, Any]]:
@@ -387,13 +391,13 @@ def _slices(region: Iterable[tuple[int, int]], start: Iterable[int]) -> tuple[sl
     return tuple(slice(a - at, b - at) for (a, b), at in zip(region, start, strict=True))
 
 
-def _of_all(word: str) -> list[str]:
+def _gather_messages(message: str) -> list[str]:
     """Returns the messages of all processes, by rank; all of them must call this together."""
     if jax.process_count() == 1:
-        return [word]
+        return [message]
     # Only arrays of one shape can be gathered, so a message travels as bytes of fixed length.
-    buffer = np.zeros(_MOST_SAID, np.uint8)
-    encoded = word.encode()[:_MOST_SAID]
+    buffer = np.zeros(_MAX_MESSAGE, np.uint8)
+    encoded = message.encode()[:_MAX_MESSAGE]
     buffer[: len(encoded)] = list(encoded)
     return [
         bytes(row).rstrip(b"\0").decode(errors="replace")

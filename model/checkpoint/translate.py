@@ -99,10 +99,10 @@ def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     """Returns the shape of every array in a model's big_vision checkpoint, without any data."""
     # Pieces of one array are stacked after the layers: (layers, 2, …).
     return {
-        f"params/{key}": (one[0].shape[0], len(one), *one[0].shape[1:])
-        if len(one) > 1
-        else one[0].shape
-        for key, one in _big_vision_pieces(_no_memory(cfg), cfg)
+        f"params/{key}": (pieces[0].shape[0], len(pieces), *pieces[0].shape[1:])
+        if len(pieces) > 1
+        else pieces[0].shape
+        for key, pieces in _big_vision_pieces(_no_memory(cfg), cfg)
     }
 
 
@@ -138,37 +138,39 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     return our
 
 
-def check_big_vision(found: Collection[str]) -> None:
+def check_big_vision(names: Collection[str]) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names({name.big_vision for name in TABLE}, found, "big_vision")
+    _check_names({name.big_vision for name in TABLE}, names, "big_vision")
 
 
-def check_hugging_face(found: Collection[str]) -> None:
+def check_hugging_face(names: Collection[str]) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names(_all_layers(found), set(found) - {LM_HEAD}, "Hugging Face")
+    _check_names(_all_layers(names), set(names) - {LM_HEAD}, "Hugging Face")
 
 
-def _check_names(expected: Collection[str], found: Collection[str], origin: str) -> None:
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+def _check_names(expected: Collection[str], names: Collection[str], origin: str) -> None:
+    missing, extra = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
     if missing or extra:
         raise NamesError(
-            f"a {origin} checkpoint must hold each parameter once, got missing {_some(missing)} "
-            f"and unknown {_some(extra)}."
+            f"a {origin} checkpoint must hold each parameter once, got missing "
+            f"{_format_names(missing)} and unknown {_format_names(extra)}."
         )
 
 
-def check_shapes(expected: Mapping[str, Shape], found: Mapping[str, Shape], origin: str) -> None:
+def check_shapes(expected: Mapping[str, Shape], shapes: Mapping[str, Shape], origin: str) -> None:
     """Raises an error if arrays' shapes do not fit the rest of the file, naming them."""
     wrong = [
-        f"{key}: {found[key]} for {expected[key]}"
+        f"{key}: {shapes[key]} for {expected[key]}"
         for key in expected
-        if key in found and tuple(found[key]) != tuple(expected[key])
+        if key in shapes and tuple(shapes[key]) != tuple(expected[key])
     ]
     if wrong:
-        raise NamesError(f"a {origin} checkpoint has arrays of another shape: {_some(wrong)}.")
+        raise NamesError(
+            f"a {origin} checkpoint has arrays of another shape: {_format_names(wrong)}."
+        )
 
 
-def _some(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"{names[:_LISTED]}{more}"
 
@@ -198,20 +200,20 @@ def _layer(name: Name, index: int) -> str:
     return name.hugging_face.replace("{i}", str(index))
 
 
-def _depth(name: Name, found: Iterable[str]) -> int | None:
+def _depth(name: Name, keys: Iterable[str]) -> int | None:
     """Returns how many layers a file has in a parameter's tower; None if it belongs to no layer."""
-    before, _, after = name.hugging_face.partition("{i}")
-    if not after:
+    tower_prefix, _, layer_suffix = name.hugging_face.partition("{i}")
+    if not layer_suffix:
         return None
     # Any parameter of the tower counts, so that a layer that lacks only this one is found missing.
-    tower = re.compile(re.escape(before) + r"(\d+)\.")
-    return 1 + max((int(m[1]) for m in map(tower.match, found) if m), default=0)
+    tower = re.compile(re.escape(tower_prefix) + r"(\d+)\.")
+    return 1 + max((int(m[1]) for m in map(tower.match, keys) if m), default=0)
 
 
-def _all_layers(found: Collection[str]) -> set[str]:
+def _all_layers(keys: Collection[str]) -> set[str]:
     """Returns every key that a file must have, given the number of layers that it shows."""
     expected = set()
     for name in TABLE:
-        count = _depth(name, found)
+        count = _depth(name, keys)
         expected |= {_layer(name, i) for i in range(1 if count is None else count)}
     return expected

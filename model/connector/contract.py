@@ -75,19 +75,19 @@ def check(cfg: ConnectedConfig) -> Iterator[Finding]:
     """
     trial = _Tried(cfg)
     first, *remaining = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
-    finding = _keeps(trial, first)
+    finding = _check_promise(trial, first)
     yield finding
     for name in remaining:
         # All other checks start by tracing its programs.
         yield (
-            _keeps(trial, name)
+            _check_promise(trial, name)
             if finding.kept
             else Finding(name=name, kept=False, told=f"not tried, because {first} failed")
         )
 
 
-def _keeps(tried: "_Tried", name: str) -> Finding:
-    promise: Callable[[], str] = getattr(tried, name)
+def _check_promise(trial: "_Tried", name: str) -> Finding:
+    promise: Callable[[], str] = getattr(trial, name)
     try:
         return Finding(name=name, kept=True, told=promise())
     except Exception as error:  # A user's connector may raise anything.
@@ -105,7 +105,7 @@ def check_shapes(cfg: ConnectedConfig) -> None:
     """
     trial = _Tried(cfg)
     for name in ("programs", "dtypes"):
-        if not (finding := _keeps(trial, name)).kept:
+        if not (finding := _check_promise(trial, name)).kept:
             raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {finding.told}")
 
 
@@ -130,7 +130,7 @@ class _Tried:
 
     def __init__(self, cfg: ConnectedConfig) -> None:
         self.cfg = cfg
-        self.served = budgets.supported_budgets(cfg)
+        self.supported = budgets.supported_budgets(cfg)
         self.shapes = budgets.buckets(cfg)
         shape = (_BATCH, cfg.vision.num_patches, cfg.vision.width)
         draw = np.random.default_rng(0)
@@ -140,23 +140,25 @@ class _Tried:
     def programs(self) -> str:
         """Traces every shape; code that reads the budget's value fails, as a trace has none."""
         for shape in self.shapes:
-            self._traced(shape.size, np.float32)
-        return f"{len(self.shapes)} for {len(self.served)} budgets"
+            self._trace(shape.size, np.float32)
+        return f"{len(self.shapes)} for {len(self.supported)} budgets"
 
     def budgets(self) -> str:
-        checked = sorted({*self.served[:: -(-len(self.served) // _BUDGETS)], self.served[-1]})
+        checked = sorted(
+            {*self.supported[:: -(-len(self.supported) // _BUDGETS)], self.supported[-1]}
+        )
         for budget in checked:
-            self._traced(budget, np.float32)
-        if checked == list(self.served):
+            self._trace(budget, np.float32)
+        if checked == list(self.supported):
             return ", ".join(map(str, checked))
-        return f"{len(checked)} of {len(self.served)} from {checked[0]} to {checked[-1]}"
+        return f"{len(checked)} of {len(self.supported)} from {checked[0]} to {checked[-1]}"
 
     def dtypes(self) -> str:
         for path, leaf in _leaves(self._abstract[1]):
             if leaf.dtype != np.float32:
                 raise _BrokenError(f"parameter {path} must be float32, got {leaf.dtype}")
         for dtype in (np.float32, jnp.bfloat16):
-            tokens = self._traced(self.shapes[-1].size, dtype)
+            tokens = self._trace(self.shapes[-1].size, dtype)
             if tokens.dtype != dtype:
                 raise _BrokenError(
                     f"features of {jnp.dtype(dtype).name} must give tokens of it, got "
@@ -181,7 +183,7 @@ class _Tried:
         #
         #     40 slots, budget 20   [ t0 … t19 | anything ]
         #     20 slots, budget 20   [ t0 … t19 ]              the same tokens
-        if not (pairs := self._masked()):
+        if not (pairs := self._masked_pairs()):
             return "no slot is ever masked"
         # Shapes and budgets are those where most slots are masked: there, a leak shows best.
         for shape, budget in pairs:
@@ -196,12 +198,12 @@ class _Tried:
     def gradients(self) -> str:
         # At the largest budget every gradient must be finite; in each masked shape, it must be that
         # of the exact shape; and over all budgets together, each parameter must have one.
-        largest = self._run(self.served[-1], self.served[-1])
+        largest = self._run(self.supported[-1], self.supported[-1])
         names = [*(path for path, _ in _leaves(self._abstract[1])), "the features"]
         for name, gradient in zip(names, [*largest.by_params, largest.by_features], strict=True):
             if not np.all(np.isfinite(gradient)):
-                raise _BrokenError(f"of {name}, budget {self.served[-1]}: not finite")
-        for shape, budget in self._masked():
+                raise _BrokenError(f"of {name}, budget {self.supported[-1]}: not finite")
+        for shape, budget in self._masked_pairs():
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
             reference = [*exact.by_params, exact.by_features]
             total_norm = np.sqrt(sum(float(np.sum(np.square(a))) for a in reference))
@@ -220,13 +222,13 @@ class _Tried:
         # A parameter may rest at some budgets, but not at all of them.
         for i, (path, _) in enumerate(_leaves(self._abstract[1])):
             cached_gradients = (run.by_params[i] for run in self._results.values())
-            more = (self._run(budget, budget).by_params[i] for budget in self._unlike())
+            more = (self._run(budget, budget).by_params[i] for budget in self._distinct_budgets())
             if not any(np.any(gradient) for gradient in itertools.chain(cached_gradients, more)):
                 raise _BrokenError(f"of {path}: zero at every budget tried; nothing trains it")
-        return "those of truncation, finite" if self._masked() else "finite"
+        return "those of truncation, finite" if self._masked_pairs() else "finite"
 
     def nesting(self) -> str:
-        detail, budget_pairs = "", self._nested()
+        detail, budget_pairs = "", self._nested_pairs()
         # What a budget trains shows in its gradients: an entry that is exactly 0 is not trained.
         #
         #     budget 20 of `parcel`   q0 q1 q2 q3              16 anchors, 4 queries
@@ -238,9 +240,10 @@ class _Tried:
                 _leaves(self._abstract[1]), small.by_params, large.by_params, strict=True
             ):
                 trained = np.abs(a) > _FAINT * most
-                if lost := int(np.sum(trained & (b == 0.0))):
+                if num_untrained := int(np.sum(trained & (b == 0.0))):
                     raise _BrokenError(
-                        f"budget {less} trains {lost} numbers of {path} that budget {more} does not"
+                        f"budget {less} trains {num_untrained} numbers of {path} that budget "
+                        f"{more} does not"
                     )
             # Reported, not required: where queries attend to each other, more of them change the
             # rest.
@@ -264,11 +267,11 @@ class _Tried:
         # Parameters that start at zero (biases, a gate) would hide what depends on them.
         draw = np.random.default_rng(1)
 
-        def drawn(x: typing.Any) -> typing.Any:
+        def with_noise(x: typing.Any) -> typing.Any:
             noise = 0.1 * draw.normal(size=x.shape).astype(np.float32)
             return x * (1 + noise) if np.any(x) else noise
 
-        return jax.tree.map(drawn, nnx.to_pure_dict(state))
+        return jax.tree.map(with_noise, nnx.to_pure_dict(state))
 
     def _tokens(
         self, params: typing.Any, features: typing.Any, bucket: int, budget: Int32[Array, ""]
@@ -276,7 +279,7 @@ class _Tried:
         connector = nnx.merge(self._abstract[0], params)
         return connector(features, bucket=bucket, budget=budget)
 
-    def _traced(self, bucket: int, dtype: typing.Any) -> typing.Any:
+    def _trace(self, bucket: int, dtype: typing.Any) -> typing.Any:
         features = jax.ShapeDtypeStruct(self.features.shape, dtype)
         budget = jax.ShapeDtypeStruct((), np.int32)
         run = functools.partial(self._tokens, bucket=bucket)
@@ -320,40 +323,42 @@ class _Tried:
             self._results[bucket, budget] = result
         return result
 
-    def _masked(self) -> list[tuple[Bucket, int]]:
+    def _masked_pairs(self) -> list[tuple[Bucket, int]]:
         """Returns (shape, budget) pairs: for some shapes, the budget that masks most slots."""
         pairs = []
         for shape in self.shapes:
-            bucket_budgets = [b for b in self.served if budgets.bucket_of(self.cfg, b) == shape]
+            bucket_budgets = [b for b in self.supported if budgets.bucket_of(self.cfg, b) == shape]
             if bucket_budgets and bucket_budgets[0] < shape.size:
                 pairs.append((shape, bucket_budgets[0]))
-        return _some(pairs)
+        return _first_middle_last(pairs)
 
-    def _unlike(self) -> list[int]:
+    def _distinct_budgets(self) -> list[int]:
         """Returns budgets that may train different parameters.
 
         For a pooling these are all budgets; otherwise, one for each number of anchors.
         """
         if self.cfg.connector.routing.reads is None:
-            return list(self.served)
-        return [*{budgets.num_anchors(self.cfg, budget): budget for budget in self.served}.values()]
+            return list(self.supported)
+        return [
+            *{budgets.num_anchors(self.cfg, budget): budget for budget in self.supported}.values()
+        ]
 
-    def _nested(self) -> list[tuple[int, int]]:
+    def _nested_pairs(self) -> list[tuple[int, int]]:
         """Returns pairs of budgets with the same anchors, the smaller one first."""
         groups: dict[int, list[int]] = {}
-        for budget in self.served:
+        for budget in self.supported:
             groups.setdefault(budgets.num_anchors(self.cfg, budget), []).append(budget)
         pairs: list[tuple[int, int]] = []
-        for group in _some([*groups.values()]):
-            chosen = {group[len(group) // 4], group[len(group) // 2], group[-1]}
-            pairs += itertools.pairwise(sorted(chosen))
+        for group in _first_middle_last([*groups.values()]):
+            sample = {group[len(group) // 4], group[len(group) // 2], group[-1]}
+            pairs += itertools.pairwise(sorted(sample))
         return pairs
 
 
 _T = typing.TypeVar("_T")
 
 
-def _some(values: list[_T]) -> list[_T]:
+def _first_middle_last(values: list[_T]) -> list[_T]:
     """Returns the first, a middle and the last one."""
     if len(values) <= _SHAPES:
         return values

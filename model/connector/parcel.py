@@ -46,9 +46,9 @@ class Parcel(nnx.Module):
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width, heads = cfg.vision.width, cfg.connector.num_heads
         self.model = cfg
-        served = budgets.supported_budgets(cfg)
+        supported = budgets.supported_budgets(cfg)
         # As many queries as any budget needs beside its anchors; at 224 px, 256 - 64 = 192.
-        bank = max(b - budgets.num_anchors(cfg, b) for b in served)
+        bank = max(b - budgets.num_anchors(cfg, b) for b in supported)
         init = nnx.initializers.truncated_normal(cfg.connector.query_std)
         self.queries = nnx.Param(init(rngs.params(), (bank, width)))
         self.reads = cfg.connector.routing.reads

@@ -99,7 +99,7 @@ class Examples:
         self._shapes = Mixture({n: sum(of.values(), Fraction()) for n, of in by_shape.items()})
         self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
         self.num_images = tuple(sorted(by_shape))
-        self._drawn = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
+        self._cached_draw = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
 
     def __len__(self) -> int:
         """Returns the number of records that are drawn from."""
@@ -111,7 +111,7 @@ class Examples:
 
     def draws(self, step: int, rows: slice = slice(None)) -> tuple[Draw, ...]:
         """Returns the examples of one batch, or of some rows; a lane's examples are consecutive."""
-        return self._drawn(step, rows.indices(self._config.batch_size)[:2])
+        return self._cached_draw(step, rows.indices(self._config.batch_size)[:2])
 
     def _draw(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
         size = self._config.batch_size
@@ -200,8 +200,8 @@ def samples_of_step(
     samples = []
     for draw in examples.draws(step):
         record = examples.record(draw)
-        prefix, chosen = examples.texts(draw, record)
-        samples.append((record.id, prefix, record.suffixes[chosen]))
+        prefix, suffix_number = examples.texts(draw, record)
+        samples.append((record.id, prefix, record.suffixes[suffix_number]))
     return samples
 
 
@@ -297,8 +297,8 @@ class Loader:
         self._pool.shutdown(cancel_futures=True)
 
     def _row(self, draw: Draw, record: Record) -> TextRow:
-        prefix, chosen = self.examples.texts(draw, record)
-        suffix = self._masks.fill(record, chosen)
+        prefix, suffix_number = self.examples.texts(draw, record)
+        suffix = self._masks.fill(record, suffix_number)
         if record.task == "ocr":
             rng = words_generator(self._seed, draw.number)
             suffix = fit_words(self._tokenizer, prefix, suffix, self._text_len, rng)

@@ -47,8 +47,8 @@ class Joined(Sequence[Record]):
         return itertools.chain.from_iterable(part.shards() for part in self._parts)
 
     def _find(self, position: int) -> tuple[Part, int]:
-        chosen = bisect.bisect_right(self._starts, position) - 1
-        return self._parts[chosen], position - self._starts[chosen]
+        number = bisect.bisect_right(self._starts, position) - 1
+        return self._parts[number], position - self._starts[number]
 
 
 def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
@@ -114,5 +114,5 @@ def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
         }
         for dataset in datasets
     ]
-    called = part_names({shape for of in shapes for shape in of.values()})
-    return [{name: called[shape] for name, shape in of.items()} for of in shapes]
+    name_of_shape = part_names({shape for of in shapes for shape in of.values()})
+    return [{name: name_of_shape[shape] for name, shape in of.items()} for of in shapes]

@@ -32,12 +32,12 @@ def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -
     # copied, not decoded a second time.
     first: dict[int, int] = {}
     for slot in range(num_slots):
-        chosen = slot * count // num_slots if count > num_slots else slot % count
-        if chosen in first:
-            pixels[slot] = pixels[first[chosen]]
+        index = slot * count // num_slots if count > num_slots else slot % count
+        if index in first:
+            pixels[slot] = pixels[first[index]]
         else:
-            first[chosen] = slot
-            pixels[slot] = _pixels(images[chosen], pixels.shape[1])
+            first[index] = slot
+            pixels[slot] = _pixels(images[index], pixels.shape[1])
 
 
 def _pixels(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:

@@ -50,14 +50,16 @@ def fit_words(
     words = suffix.split(" ")
     order = rng.permutation(len(words))
 
-    def kept(num_dropped: int) -> str:
+    def text_without(num_dropped: int) -> str:
         return " ".join(words[i] for i in sorted(order[num_dropped:]))
 
     # Fewer words are fewer tokens, so the fewest drops that fit can be found by bisection.
     fewest = bisect.bisect_left(
-        range(len(words)), True, key=lambda dropped: len(tokenizer.encode(kept(dropped))) <= room
+        range(len(words)),
+        True,
+        key=lambda dropped: len(tokenizer.encode(text_without(dropped))) <= room,
     )
-    return kept(fewest)
+    return text_without(fewest)
 
 
 def eval_row(

@@ -144,9 +144,9 @@ def grow(
     steps, tokens = jax.lax.top_k(logs, num_beams + 1)
     sums = hypotheses.scores[:, :, None] + steps
     sums = jnp.where(tokens != stop, sums, jnp.finfo(sums.dtype).min)
-    scores, chosen = jax.lax.top_k(sums.reshape(batch, -1), num_beams)
-    parents = chosen // (num_beams + 1)
-    token = jnp.take_along_axis(tokens.reshape(batch, -1), chosen, axis=1)
+    scores, indices = jax.lax.top_k(sums.reshape(batch, -1), num_beams)
+    parents = indices // (num_beams + 1)
+    token = jnp.take_along_axis(tokens.reshape(batch, -1), indices, axis=1)
     prefixes = jnp.take_along_axis(hypotheses.tokens, parents[:, :, None], axis=1)
     longer = Hypotheses(
         step=hypotheses.step + 1,

@@ -99,8 +99,8 @@ def _best_mask(masks: Iterable[str]) -> Bool[np.ndarray, "64 64"]:
 def _iou(guess: Bool[np.ndarray, "64 64"], mask: Bool[np.ndarray, "H W"]) -> float:
     height, width = mask.shape
     full = Image.fromarray(guess.astype(np.uint8) * 255).resize((width, height))
-    drawn = np.asarray(full) > 127
-    return float((drawn & mask).sum() / max(1, (drawn | mask).sum()))
+    predicted = np.asarray(full) > 127
+    return float((predicted & mask).sum() / max(1, (predicted | mask).sum()))
 
 
 def _small(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:

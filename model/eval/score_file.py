@@ -37,42 +37,42 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     for number, text in enumerate(_read(path).split("\n"), start=1):
         if not text.strip():
             continue
-        where = f"{path} line {number}"
-        fields = _parse(text, where, masks=get_metric(metric).reads_masks)
+        location = f"{path} line {number}"
+        fields = _parse(text, location, masks=get_metric(metric).reads_masks)
         # The line on which this id came first; this line, if it is new.
         first = line_of_id.setdefault(fields["id"], number)
         if first != number:
             clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
-            raise ConfigError(f"{where}: id must be unique, got {clash}.")
+            raise ConfigError(f"{location}: id must be unique, got {clash}.")
         # Scored line by line, so that an error names its line. A metric that reads the whole corpus
         # (CIDEr) takes the fields here and computes scores in `finish`.
         try:
             scorer.add(fields["prediction"], {**fields, **codec})
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError(f"{location}: {error}") from None
     if not scorer.num:
         raise ConfigError(f"{path} must have at least one line, got none; one line per prediction.")
     return ScoredFile(metric, tuple(line_of_id), scorer.finish())
 
 
-def as_text(done: ScoredFile) -> str:
+def as_text(scored_file: ScoredFile) -> str:
     """Returns a line per item, then the score and its parts."""
-    result = done.scored.result
-    items = zip(done.ids, done.scored.items, strict=True)
+    result = scored_file.scored.result
+    items = zip(scored_file.ids, scored_file.scored.items, strict=True)
     lines = [f"{name}\t{item.score:.6g}" for name, item in items]
     total = result.total
-    lines.append(f"{done.metric}\t{total.score:.4f}\tnum {total.num}")
+    lines.append(f"{scored_file.metric}\t{total.score:.4f}\tnum {total.num}")
     lines += [f"  {name}\t{p.score:.4f}\tnum {p.num}" for name, p in result.parts.items()]
     return "\n".join(lines) + "\n"
 
 
-def as_json(done: ScoredFile) -> str:
+def as_json(scored_file: ScoredFile) -> str:
     """Returns the object of `score.json`, with the items: id, score and other measures."""
     items = [
         {"id": name, "score": item.score, **({"also": dict(item.also)} if item.also else {})}
-        for name, item in zip(done.ids, done.scored.items, strict=True)
+        for name, item in zip(scored_file.ids, scored_file.scored.items, strict=True)
     ]
-    result = done.scored.result.as_json(done.metric)
+    result = scored_file.scored.result.as_json(scored_file.metric)
     return json.dumps({**result, "items": items}, ensure_ascii=False) + "\n"
 
 
@@ -86,49 +86,49 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
+def _parse(text: str, location: str, *, masks: bool) -> dict[str, Any]:
     """Returns the fields of a line, its id and masks as text."""
     try:
         row = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        raise ConfigError(f"{where}: must be one JSON object, got {_short(text)}.") from None
+        raise ConfigError(f"{location}: must be one JSON object, got {_short(text)}.") from None
     if not isinstance(row, dict):
-        raise ConfigError(f'{where}: must be an object {{"id": ...}}, got {_short(row)}.')
+        raise ConfigError(f'{location}: must be an object {{"id": ...}}, got {_short(row)}.')
     # Python counts `true` as an integer, so booleans are refused explicitly.
     name, prediction = row.get("id"), row.get("prediction")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise ConfigError(f"{where}: id must be a text or a whole number, got {_short(name)}.")
+        raise ConfigError(f"{location}: id must be a text or a whole number, got {_short(name)}.")
     if not isinstance(prediction, str):
         accepted = 'a text, "" where there is none'
-        raise ConfigError(f"{where}: prediction must be {accepted}, got {_short(prediction)}.")
+        raise ConfigError(f"{location}: prediction must be {accepted}, got {_short(prediction)}.")
     fields = {**row, "id": str(name)}
     # A mask metric compares with pixels: it reads no answers.
     if masks:
-        return {**fields, "masks": _masks(row, where), "box": _box(row, where)}
+        return {**fields, "masks": _masks(row, location), "box": _box(row, location)}
     answers = row.get("answers")
     if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
         accepted = "a list of at least one text"
-        raise ConfigError(f"{where}: answers must be {accepted}, got {_short(answers)}.")
+        raise ConfigError(f"{location}: answers must be {accepted}, got {_short(answers)}.")
     return fields
 
 
-def _masks(row: dict[str, Any], where: str) -> list[str]:
+def _masks(row: dict[str, Any], location: str) -> list[str]:
     masks = row.get("masks")
     if not isinstance(masks, list) or not all(
         isinstance(m, dict) and {"size", "counts"} <= set(m) for m in masks
     ):
         accepted = 'a list of one COCO mask {"size": [height, width], "counts": ...}'
-        raise ConfigError(f"{where}: masks must be {accepted}, got {_short(masks)}.")
+        raise ConfigError(f"{location}: masks must be {accepted}, got {_short(masks)}.")
     return [json.dumps(mask) for mask in masks]
 
 
-def _box(row: dict[str, Any], where: str) -> list[float] | None:
+def _box(row: dict[str, Any], location: str) -> list[float] | None:
     box = row.get("box")
     if box is None:
         return None
     if not isinstance(box, list) or [isinstance(x, int | float) for x in box] != [True] * 4:
         accepted = "[ymin, xmin, ymax, xmax] as fractions"
-        raise ConfigError(f"{where}: box must be {accepted}, got {_short(box)}.")
+        raise ConfigError(f"{location}: box must be {accepted}, got {_short(box)}.")
     return box
 
 

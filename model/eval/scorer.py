@@ -98,13 +98,15 @@ class Scorer:
         Raises:
           ValueError: if there are none.
         """
-        late = [self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting]
+        corpus_items = [
+            self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting
+        ]
         # Into new totals, so that `finish` can be called again after more predictions.
         totals = Totals()
         totals.merge(self._totals)
-        for item in late:
+        for item in corpus_items:
             totals.add(item)
-        items = (*self._items, *late)
+        items = (*self._items, *corpus_items)
         return Scored(
             items=items,
             result=totals.result(self._metric),
@@ -112,28 +114,28 @@ class Scorer:
         )
 
     def _item(self, prediction: str, fields: Fields) -> Item:
-        scored_item = self._metric.score(prediction, fields)
-        item = scored_item if isinstance(scored_item, Item) else Item(score=scored_item)
-        named = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
-        return dataclasses.replace(item, groups={**named, **item.groups}) if named else item
+        score = self._metric.score(prediction, fields)
+        item = score if isinstance(score, Item) else Item(score=score)
+        groups = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
+        return dataclasses.replace(item, groups={**groups, **item.groups}) if groups else item
 
 
 class Totals:
     """Sums of the whole, and of each of its parts."""
 
     def __init__(self) -> None:
-        self._whole = Sums()
+        self._overall = Sums()
         self._parts: dict[str, dict[str, Sums]] = {}
 
     def add(self, item: Item) -> None:
         """Counts an item, for the whole and for the parts it belongs to."""
-        self._whole.add(item)
+        self._overall.add(item)
         for field, value in item.groups.items():
             self._parts.setdefault(field, {}).setdefault(value, Sums()).add(item)
 
     def merge(self, other: Self) -> None:
         """Counts the items of another part of the data."""
-        self._whole.merge(other._whole)
+        self._overall.merge(other._overall)
         for field, values in other._parts.items():
             for value, sums in values.items():
                 self._parts.setdefault(field, {}).setdefault(value, Sums()).merge(sums)
@@ -144,9 +146,9 @@ class Totals:
         Raises:
           ValueError: if nothing was counted.
         """
-        if not self._whole.num:
+        if not self._overall.num:
             raise ValueError("there must be at least one prediction, got none.")
-        results = metric.summarize(self._whole)
+        results = metric.summarize(self._overall)
         overall = results.pop("score")
         for field, values in self._parts.items():
             if len(values) == 1:
@@ -179,7 +181,7 @@ class Totals:
         if is_whole := len(parts) <= 1:
             if metric.summarize is summarize:
                 return None
-            parts = {"": self._whole}
+            parts = {"": self._overall}
         # The parts that count: without English, where there are other languages.
         counted = averaged(parts)
         copies = {name: parts[name].copies(_COPIES) for name in counted}

@@ -221,15 +221,15 @@ def _spread(
     where there are fewer different features than codes, the other codes lie beside these features.
     """
     scale = float(features.std())
-    chosen = [int(rng.integers(len(features)))]
+    indices = [int(rng.integers(len(features)))]
     nearest = np.full(len(features), np.inf)
-    while len(chosen) < NUM_SEG:
-        nearest = np.minimum(nearest, ((features - features[chosen[-1]]) ** 2).mean(axis=1))
+    while len(indices) < NUM_SEG:
+        nearest = np.minimum(nearest, ((features - features[indices[-1]]) ** 2).mean(axis=1))
         if nearest.max() < (_ALIKE * scale) ** 2:
             break
-        chosen.append(int(nearest.argmax()))
-    centers = features[chosen]
-    beside = centers[np.arange(NUM_SEG - len(chosen)) % len(chosen)]
+        indices.append(int(nearest.argmax()))
+    centers = features[indices]
+    beside = centers[np.arange(NUM_SEG - len(indices)) % len(indices)]
     return np.concatenate([centers, beside + rng.normal(0, _BESIDE * scale, beside.shape)])
 
 

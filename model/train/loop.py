@@ -129,17 +129,17 @@ def fit(
         start, state, notes = points.restore(state) or (0, state, {})
         losses = Losses(loader.examples)
         log = Lines(Path(paths.scratch) / METRICS, start, notes.get(METRICS, ""))
-        looks = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
-        noted = {lines.path.name: lines.path for lines in (log, looks)}
+        watch_log = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
+        log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
         for damage in points.damaged:
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
         clock, factors = Clock(log, began), schedules(train)
         speed = Speed(model, train, programs.mesh.devices.ravel().tolist())
         remaining = range(start, train.total_steps)
-        drawn = draws_of(model, train, seeds, loader.examples, remaining)
+        draws = draws_of(model, train, seeds, loader.examples, remaining)
         clock.lost["start"] += time.monotonic() - began
         with clock.losing("compile"):
-            programs.compile_ahead(state, drawn.values())
+            programs.compile_ahead(state, draws.values())
         row: dict[str, Any] = {}
         read = math.nan
         batches = clock.waiting(loader.batches(start, train.total_steps))
@@ -151,35 +151,35 @@ def fit(
             if step + 1 == profile[0] and jax.process_index() == 0:
                 traced.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
             rates = rates_of(train, factors[:, step], seeds, step)
-            budget, _ = drawn[step]
-            state, told = programs(state, batch, budget, rates)
-            speed.add(*drawn[step])
-            losses.add(step, told.loss)
+            budget, _ = draws[step]
+            state, metrics = programs(state, batch, budget, rates)
+            speed.add(*draws[step])
+            losses.add(step, metrics.loss)
             num_done = step + 1
             leaves = must_leave(num_done) and num_done < train.total_steps
             # The device computes while the host prepares the next batch. Reading the loss waits for
             # the device, so it is read at some steps only.
-            is_told = (
+            is_logged = (
                 num_done % train.log_steps == 0 or num_done == train.total_steps or step == start
             )
             is_saved = (num_done % train.save_steps == 0 and num_done < train.total_steps) or leaves
-            is_watched = watch and (num_done % watch.every == 0 or num_done == train.total_steps)
-            waits = is_told or is_saved or is_watched or num_done == profile[1]
+            is_observed = watch and (num_done % watch.every == 0 or num_done == train.total_steps)
+            waits = is_logged or is_saved or is_observed or num_done == profile[1]
             read = losses.read() if waits else read
             if num_done == profile[1]:
                 traced.close()
-            if is_told:
+            if is_logged:
                 rate = train.peak_lr * float(factors[-1, step])
-                row = row_of(num_done, told, rate, budget, clock, speed)
+                row = row_of(num_done, metrics, rate, budget, clock, speed)
                 log.add(row)
-            if watch and is_watched:
+            if watch and is_observed:
                 # Before the state is saved: findings that a kill cuts off are made again.
                 with clock.losing("watch"):
-                    for watch_row in watch.look({**state.trained, **state.frozen}):
-                        looks.add({"step": num_done, **watch_row})
+                    for observation in watch.look({**state.trained, **state.frozen}):
+                        watch_log.add({"step": num_done, **observation})
             if is_saved:
                 with clock.losing("save"):
-                    _save(points, num_done, state, losses, noted)
+                    _save(points, num_done, state, losses, log_paths)
             if leaves:
                 points.wait()
                 # Only the first process's `wait` covers all processes, and one that exits early
@@ -191,7 +191,7 @@ def fit(
                 )
             # A point is completed in the background: news of it comes at some later step.
             is_new = points.news()
-            if is_told or is_new:
+            if is_logged or is_new:
                 yield Progress(
                     done=num_done,
                     total=train.total_steps,
@@ -201,7 +201,7 @@ def fit(
                 )
         shards = (shard for leaf in state.trained.values() for shard in leaf.addressable_shards)
         losses.check(train.total_steps - 1, (np.asarray(shard.data) for shard in shards))
-        _finish(state, model, paths, (log, looks) if watch else (log,))
+        _finish(state, model, paths, (log, watch_log) if watch else (log,))
 
 
 def _save(

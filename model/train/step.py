@@ -212,8 +212,8 @@ def abstract_inputs(
 
 def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
     """Returns the sizes of the buckets that a stage may compile [tokens per image]."""
-    drawn = budgets.training_budgets(model, train.budgets)
-    return tuple(sorted({budgets.bucket_of(model, budget).size for budget in drawn}))
+    trained_budgets = budgets.training_budgets(model, train.budgets)
+    return tuple(sorted({budgets.bucket_of(model, budget).size for budget in trained_budgets}))
 
 
 def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:

@@ -68,10 +68,12 @@ class Siglip(nnx.Module):
         self.patches = Patches(vision, rngs=rngs)
         std = vision.width**-0.5
         shape = (vision.num_patches, vision.width)
-        drawn = std * jax.random.normal(rngs.params(), shape)
+        random_positions = std * jax.random.normal(rngs.params(), shape)
         # The normal draw is made in either case, so that later parameters get the same keys.
         fixed = cfg.position_init == "sincos"
-        self.positions = nnx.Param(sincos_positions(vision.grid, vision.width) if fixed else drawn)
+        self.positions = nnx.Param(
+            sincos_positions(vision.grid, vision.width) if fixed else random_positions
+        )
         self.blocks = stacked(rngs.split(vision.depth))
         self.norm = LayerNorm(vision.width)
         self.remat, self.unroll = cfg.remat, vision.depth if not cfg.scan_layers else 1

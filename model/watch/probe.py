@@ -37,7 +37,7 @@ class Probe:
 
     Args:
       config: settings of the probe.
-      served: budgets at which the result is scored.
+      evaluated_budgets: budgets at which the result is scored.
       data: prepared training records, as in `StagePaths`.
       held_out: prepared records to score on.
       tokenizer: tokenizer of the texts.
@@ -47,14 +47,15 @@ class Probe:
     def __init__(
         self,
         config: ProbeConfig,
-        served: Sequence[int],
+        evaluated_budgets: Sequence[int],
         *,
         data: str,
         held_out: str,
         tokenizer: Tokenizer,
         mask_codec: MaskCodec | None,
     ) -> None:
-        self._config, self._served, self._data, self._held_out = config, served, data, held_out
+        self._config, self._budgets = config, evaluated_budgets
+        self._data, self._held_out = data, held_out
         self._tokenizer, self._mask_codec = tokenizer, mask_codec
 
     def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
@@ -66,7 +67,7 @@ class Probe:
             return
         loaded = Loaded(config.model, tuned, self._tokenizer, self._mask_codec)
         with tempfile.TemporaryDirectory() as folder:
-            out = {budget: Path(folder) / str(budget) for budget in self._served}
+            out = {budget: Path(folder) / str(budget) for budget in self._budgets}
             for predictions_folder in out.values():
                 predictions_folder.mkdir()
             places = {budget: str(predictions_folder) for budget, predictions_folder in out.items()}
@@ -107,11 +108,11 @@ class Probe:
             )
             state = make_state(unflatten(copy(params)), train, programs.mesh)
             factors = schedules(train)
-            drawn = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
-            programs.compile_ahead(state, drawn.values())
+            draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
+            programs.compile_ahead(state, draws.values())
             for step, batch in enumerate(loader.batches(0, train.total_steps)):
                 rates = rates_of(train, factors[:, step], _SEEDS, step)
-                state, _ = programs(state, batch, drawn[step][0], rates)
+                state, _ = programs(state, batch, draws[step][0], rates)
         is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
         for path, leaf in {**state.trained, **state.frozen}.items():
             # Gathered one at a time, to save memory; all processes must call `on_host` together.

@@ -89,10 +89,10 @@ def cider(prediction: str, fields: Fields) -> float:
     return _SCALE * total / (MAX_N * len(references))
 
 
-def _similarity(written: Vectors, wanted: Vectors) -> float:
+def _similarity(candidate: Vectors, reference: Vectors) -> float:
     """Returns the sum over n of the clipped cosine similarity."""
     similarity = 0.0
-    for left, right in zip(written, wanted, strict=True):
+    for left, right in zip(candidate, reference, strict=True):
         norm = math.hypot(*left.values()) * math.hypot(*right.values())
         if norm:
             # Clipped: repeating a rare word beyond the reference's count adds nothing above the

@@ -65,11 +65,11 @@ def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray,
     """Returns the IoU of a mask (positive inside), scaled into its box, with the true mask."""
     y0, x0, y1, x1 = _pixels(box, truth.shape)
     scaled = Image.fromarray(np.asarray(mask)).resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
-    drawn = np.asarray(scaled) > 0
+    predicted = np.asarray(scaled) > 0
     # Of a true mask of 10 pixels, 6 are drawn and 4 of those are right: 4 / (10 + 6 - 4) = 0.33.
     # True pixels outside the box cannot be drawn, but count below the line.
-    inter = np.logical_and(drawn, truth[y0:y1, x0:x1]).sum()
-    union = truth.sum() + drawn.sum() - inter
+    inter = np.logical_and(predicted, truth[y0:y1, x0:x1]).sum()
+    union = truth.sum() + predicted.sum() - inter
     return float(inter / union) if union else 0.0
 
 

@@ -58,10 +58,10 @@ def normalize(text: str) -> str:
     digit follows. Articles are removed; number words up to ten become digits; "dont" becomes
     "don't".
     """
-    joined = _DIGITS_WITH_COMMA.search(text) is not None
+    has_digit_comma = _DIGITS_WITH_COMMA.search(text) is not None
     normalized = text
     for mark in _PUNCTUATION:
-        alone = joined or f"{mark} " in text or f" {mark}" in text
+        alone = has_digit_comma or f"{mark} " in text or f" {mark}" in text
         normalized = normalized.replace(mark, "" if alone else " ")
     words = _PERIOD.sub("", normalized).lower().split()
     return " ".join(_write(word) for word in words if word not in _ARTICLES)

@@ -129,7 +129,7 @@ def test_a_formula_of_its_own_counts():
     assert flops.connector_flops(own("Stated"), 14) == 7 * 14 * 12
     kinds = [
         cfg.connector.kind
-        for cfg in flops.with_connectors(tiny_config("m3"), own=[f"{OWN}:Prefix"])
+        for cfg in flops.with_connectors(tiny_config("m3"), extra_kinds=[f"{OWN}:Prefix"])
     ]
     assert kinds == [*KINDS, f"{OWN}:Prefix"]
 

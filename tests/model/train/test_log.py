@@ -24,15 +24,15 @@ def rows(path: Path) -> list[dict]:
 def test_lines_after_the_checkpoint_and_half_ones_are_written_again(tmp_path: Path, half: str):
     path = tmp_path / "deep" / "log.jsonl"
     lines = Lines(path, 0)
-    assert (lines.kept, lines.cut) == (None, None)
+    assert (lines.saved_row, lines.undone_row) == (None, None)
     for step in (2, 4, 6):
         lines.add({"step": step})
     path.write_text(path.read_text() + half)
     again = Lines(path, 4, '{"step": 2}\n{"step": 4}\n')
-    assert (again.kept, again.cut) == ({"step": 4}, {"step": 6})
+    assert (again.saved_row, again.undone_row) == ({"step": 4}, {"step": 6})
     assert rows(path) == [{"step": 2}, {"step": 4}]
     elsewhere = Lines(tmp_path / "other" / "log.jsonl", 4, path.read_text())
-    assert (elsewhere.kept, elsewhere.cut) == ({"step": 4}, None)
+    assert (elsewhere.saved_row, elsewhere.undone_row) == ({"step": 4}, None)
     assert rows(elsewhere.path) == rows(path)
 
 
@@ -88,6 +88,6 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     assert 0 < row["mfu"] < 1
     assert note_of(row).endswith(" MFU")
     unknown = Speed(model, TRAIN, [SimpleNamespace(device_kind="cpu")])
-    unknown.told()
+    unknown.since_last_call()
     time.sleep(0.001)
-    assert set(unknown.told()) == {"tokens_per_second"}
+    assert set(unknown.since_last_call()) == {"tokens_per_second"}
