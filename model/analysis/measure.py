@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 
 from model import vlm
 from model.analysis import spectral
-from model.analysis.attention import watch
+from model.analysis.attention import record_attention
 from model.config import ModelConfig
 from model.connector import budgets
 
@@ -123,7 +123,7 @@ def _spectra(
     source = _grid(features[:count], grid)
     yield FEATURES, None, grid, spectral.power_spectrum(source)
     for budget in at:
-        tokens, weights = watch(cfg, params.get("connector", {}), features, budget)
+        tokens, weights = record_attention(cfg, params.get("connector", {}), features, budget)
         routing = cfg.connector.routing
         # A pooling method's tokens are all cells of a grid; of PARCEL's, the anchors are.
         pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)

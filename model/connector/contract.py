@@ -73,7 +73,7 @@ def check(cfg: ConnectedConfig) -> Iterator[Finding]:
     Args:
       cfg: config of the model that it is part of.
     """
-    trial = _Tried(cfg)
+    trial = _ConnectorTrial(cfg)
     first, *remaining = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
     finding = _check_promise(trial, first)
     yield finding
@@ -86,7 +86,7 @@ def check(cfg: ConnectedConfig) -> Iterator[Finding]:
         )
 
 
-def _check_promise(trial: "_Tried", name: str) -> Finding:
+def _check_promise(trial: "_ConnectorTrial", name: str) -> Finding:
     promise: Callable[[], str] = getattr(trial, name)
     try:
         return Finding(name=name, kept=True, told=promise())
@@ -103,7 +103,7 @@ def check_shapes(cfg: ConnectedConfig) -> None:
     Raises:
       ValueError: naming the promise that is broken, in one line.
     """
-    trial = _Tried(cfg)
+    trial = _ConnectorTrial(cfg)
     for name in ("programs", "dtypes"):
         if not (finding := _check_promise(trial, name)).kept:
             raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {finding.told}")
@@ -125,7 +125,7 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {message:.300}"
 
 
-class _Tried:
+class _ConnectorTrial:
     """A connector run on random features; its results are cached."""
 
     def __init__(self, cfg: ConnectedConfig) -> None:

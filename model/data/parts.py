@@ -10,7 +10,7 @@ from pipelines.records.schema import Record
 from pipelines.records.shapes import part_names, plain, shaped
 
 
-class Joined(Sequence[Record]):
+class JoinedParts(Sequence[Record]):
     """The records of all parts of one name, one part after the other.
 
     Attributes:
@@ -51,7 +51,7 @@ class Joined(Sequence[Record]):
         return self._parts[number], position - self._starts[number]
 
 
-def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
+def records_by_id(parts: Mapping[str, JoinedParts]) -> Iterator[Record]:
     """Yields the records of all parts in order of id; few are in memory, as shards are sorted.
 
     Raises:
@@ -69,7 +69,7 @@ def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
         yield record
 
 
-def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
+def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, JoinedParts]:
     """Returns the non-empty parts of datasets; those of the same name and shape are joined.
 
     Args:
@@ -98,7 +98,7 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
     # Of two parts with 5 and 7 records, starts are 0 5 12: record 6 is record 1 of the second.
     if not parts_of_names:
         raise ValueError(f"data holds no records: {', '.join(data)}.")
-    return {name: Joined(parts) for name, parts in sorted(parts_of_names.items())}
+    return {name: JoinedParts(parts) for name, parts in sorted(parts_of_names.items())}
 
 
 def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from model import vlm
-from model.decode.generate import PAD, Prefilled, prefill, unreal
+from model.decode.generate import PAD, PromptState, prefill, unreal
 from model.text.gemma import Cached, Rows
 
 
@@ -159,7 +159,7 @@ def grow(
 
 
 def _read(
-    model: vlm.Vlm, start: Prefilled, hypotheses: Hypotheses, cache: _Cache
+    model: vlm.Vlm, start: PromptState, hypotheses: Hypotheses, cache: _Cache
 ) -> tuple[Float[Array, "B n V"], _Cache]:
     """Reads the last token of every live hypothesis; returns the next logits and the cache.
 

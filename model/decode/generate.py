@@ -22,7 +22,7 @@ PAD, EOS = 0, 1
 GREEDY = SamplingParams()
 
 
-class Prefilled(typing.NamedTuple):
+class PromptState(typing.NamedTuple):
     """The start of decoding: the prompt has been read.
 
     Attributes:
@@ -120,7 +120,7 @@ def generate(
 
 def prefill(
     model: vlm.Vlm, prompt: vlm.Prompt, slots: vlm.Slots, *, causal: bool = False
-) -> Prefilled:
+) -> PromptState:
     """Runs images and prompts through the model once, and keeps every layer's keys and values."""
     rows, valid = vlm.embed_sequence(model, prompt, slots, causal=causal)
     hidden, keys_values = model.text.run(rows, num_rows=prompt.text.shape[1])
@@ -130,7 +130,7 @@ def prefill(
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
     past = Cached(keys_values[0], keys_values[1], valid[:, None, :], rows.positions)
     lengths = jnp.sum(valid.astype(jnp.int32), axis=1)
-    return Prefilled(model.text.logits(final)[:, 0], past, lengths)
+    return PromptState(model.text.logits(final)[:, 0], past, lengths)
 
 
 def unreal(prompt: vlm.Prompt) -> Bool[Array, " B"]:
@@ -161,7 +161,7 @@ def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
     return jnp.take_along_axis(in_nucleus, jnp.argsort(order, axis=-1), axis=-1)
 
 
-def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array, " B"]) -> _State:
+def _extend(model: vlm.Vlm, start: PromptState, state: _State, token: Int32[Array, " B"]) -> _State:
     """Reads the token of `state.step`; returns the state with its cache row and the next logits."""
     # What the token of step 2 sees; M is 5, and the prompt has two padded places:
     #

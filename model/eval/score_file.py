@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.errors import ConfigError
 from model.eval.metrics.registry import get_metric
-from model.eval.scorer import Scored, Scorer
+from model.eval.scorer import PredictionScores, Scorer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ScoredFile:
 
     metric: str
     ids: tuple[str, ...]
-    scored: Scored
+    scores: PredictionScores
 
 
 def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
@@ -57,8 +57,8 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
 
 def as_text(scored_file: ScoredFile) -> str:
     """Returns a line per item, then the score and its parts."""
-    result = scored_file.scored.result
-    items = zip(scored_file.ids, scored_file.scored.items, strict=True)
+    result = scored_file.scores.result
+    items = zip(scored_file.ids, scored_file.scores.items, strict=True)
     lines = [f"{name}\t{item.score:.6g}" for name, item in items]
     total = result.total
     lines.append(f"{scored_file.metric}\t{total.score:.4f}\tnum {total.num}")
@@ -70,9 +70,9 @@ def as_json(scored_file: ScoredFile) -> str:
     """Returns the object of `score.json`, with the items: id, score and other measures."""
     items = [
         {"id": name, "score": item.score, **({"also": dict(item.also)} if item.also else {})}
-        for name, item in zip(scored_file.ids, scored_file.scored.items, strict=True)
+        for name, item in zip(scored_file.ids, scored_file.scores.items, strict=True)
     ]
-    result = scored_file.scored.result.as_json(scored_file.metric)
+    result = scored_file.scores.result.as_json(scored_file.metric)
     return json.dumps({**result, "items": items}, ensure_ascii=False) + "\n"
 
 

@@ -23,7 +23,7 @@ item's weight only a little."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Scored:
+class PredictionScores:
     """The scores of some predictions.
 
     Attributes:
@@ -92,7 +92,7 @@ class Scorer:
         self._items += other._items
         self._totals.merge(other._totals)
 
-    def finish(self) -> Scored:
+    def finish(self) -> PredictionScores:
         """Returns the scores of all predictions added so far.
 
         Raises:
@@ -107,7 +107,7 @@ class Scorer:
         for item in corpus_items:
             totals.add(item)
         items = (*self._items, *corpus_items)
-        return Scored(
+        return PredictionScores(
             items=items,
             result=totals.result(self._metric),
             pseudo_values=totals.pseudo_values(self._metric, items),

@@ -17,7 +17,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
 from model.train.config import TrainConfig
-from model.train.step import Told
+from model.train.step import StepMetrics
 
 LOSSES_OF_TIME = ("start", "compile", "input", "save", "watch", "again")
 """Names of the ways in which a stage spends time outside its steps: opening its data and
@@ -163,13 +163,13 @@ class Speed:
 
 
 def row_of(
-    step: int, metrics: Told, learning_rate: float, budget: int, clock: Clock, speed: Speed
+    step: int, metrics: StepMetrics, learning_rate: float, budget: int, clock: Clock, speed: Speed
 ) -> dict[str, Any]:
     """Returns the log's line for a step.
 
     Args:
       step: number of updates done.
-      told: measurements of the last update.
+      metrics: measurements of the last update.
       learning_rate: learning rate of the last update.
       budget: budget of the last update [tokens].
       clock: clock of the stage.

@@ -66,7 +66,7 @@ class Preempted(RuntimeError):
     """The machine is about to be taken away; the state is saved, so training can resume."""
 
 
-class Watch(Protocol):
+class ParamsObserver(Protocol):
     """An observer that looks at a stage's parameters at intervals; see `model.watch`."""
 
     @property
@@ -74,7 +74,7 @@ class Watch(Protocol):
         """Interval between looks; there is one after the last step as well [steps]."""
         ...
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields findings on the parameters, given by path and on their devices.
 
         It does not change them and is a pure function of them: a resumed stage finds the same.
@@ -87,7 +87,7 @@ def fit(
     train: TrainConfig,
     paths: StagePaths,
     seeds: Seeds,
-    watch: Watch | None = None,
+    observer: ParamsObserver | None = None,
     profile: tuple[int, int] = (0, 0),
     must_leave: Callable[[int], bool] = lambda num_done: False,
 ) -> Iterator[Progress]:
@@ -105,7 +105,7 @@ def fit(
       train: the training recipe.
       paths: files to read and folders to write to.
       seeds: seeds of initial parameters, order and texts of the examples, budgets and dropout.
-      watch: observer of the parameters; None for no observer. It does not change the result.
+      observer: observer of the parameters; None for no observer. It does not change the result.
       profile: first and last step, counted from 1, that JAX's profiler traces into `paths.out`.
       must_leave: called after each update with the number of updates done. If it returns True, the
         state is saved and the stage ends, to be resumed elsewhere. All processes get the same
@@ -163,7 +163,9 @@ def fit(
                 num_done % train.log_steps == 0 or num_done == train.total_steps or step == start
             )
             is_saved = (num_done % train.save_steps == 0 and num_done < train.total_steps) or leaves
-            is_observed = watch and (num_done % watch.every == 0 or num_done == train.total_steps)
+            is_observed = observer and (
+                num_done % observer.every == 0 or num_done == train.total_steps
+            )
             waits = is_logged or is_saved or is_observed or num_done == profile[1]
             read = losses.read() if waits else read
             if num_done == profile[1]:
@@ -172,11 +174,11 @@ def fit(
                 rate = train.peak_lr * float(factors[-1, step])
                 row = row_of(num_done, metrics, rate, budget, clock, speed)
                 log.add(row)
-            if watch and is_observed:
+            if observer and is_observed:
                 # Before the state is saved: findings that a kill cuts off are made again.
                 with clock.losing("watch"):
-                    for observation in watch.look({**state.trained, **state.frozen}):
-                        watch_log.add({"step": num_done, **observation})
+                    for observed_row in observer.observe({**state.trained, **state.frozen}):
+                        watch_log.add({"step": num_done, **observed_row})
             if is_saved:
                 with clock.losing("save"):
                     _save(points, num_done, state, losses, log_paths)
@@ -201,7 +203,7 @@ def fit(
                 )
         shards = (shard for leaf in state.trained.values() for shard in leaf.addressable_shards)
         losses.check(train.total_steps - 1, (np.asarray(shard.data) for shard in shards))
-        _finish(state, model, paths, (log, watch_log) if watch else (log,))
+        _finish(state, model, paths, (log, watch_log) if observer else (log,))
 
 
 def _save(

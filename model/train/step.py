@@ -44,7 +44,7 @@ class State(NamedTuple):
     optimizer: optax.OptState
 
 
-class Told(NamedTuple):
+class StepMetrics(NamedTuple):
     """Measurements of one update, still on the devices.
 
     Attributes:
@@ -118,7 +118,7 @@ class StepPrograms:
 
     def __call__(
         self, state: State, batch: Batch, budget: int, rates: Rates
-    ) -> tuple[State, "Told"]:
+    ) -> tuple[State, StepMetrics]:
         """Returns the state after one update, and the update's measurements; `state` is consumed.
 
         Raises:
@@ -272,7 +272,7 @@ def _step(
     model: ModelConfig,
     train: TrainConfig,
     mesh: Mesh,
-) -> tuple[State, Told]:
+) -> tuple[State, StepMetrics]:
     backward = functools.partial(_backward, model=model, train=train)
     # In: weights in the parts that `specs` names, rows of the batch, and the same budget and key
     # everywhere. Out: the loss of all rows, and gradients in the parts in which weights are kept.
@@ -287,7 +287,7 @@ def _step(
     loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
     chain = optimizer(train, rates.learning, rates.decay)
     trained, opt_state = update_params(chain, gradients, state.optimizer, state.trained)
-    return State(trained, state.frozen, opt_state), Told(loss, norms_of(gradients))
+    return State(trained, state.frozen, opt_state), StepMetrics(loss, norms_of(gradients))
 
 
 def norms_of(gradients: Flat) -> dict[str, jax.Array]:

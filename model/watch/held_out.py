@@ -80,8 +80,8 @@ class HeldOut:
         }
         self._program = jax.jit(functools.partial(_loss, model=model, mesh=mesh))
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields the mean loss of each task at each budget; see `train.loop.Watch`."""
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+        """Yields the mean loss of each task at each budget; see `train.loop.ParamsObserver`."""
         for task, loader in self._loaders.items():
             # Whole batches; no record comes twice if there are enough for one batch.
             num = max(1, min(self._config.examples, len(loader.examples)) // self._size)

@@ -58,8 +58,8 @@ class Probe:
         self._data, self._held_out = data, held_out
         self._tokenizer, self._mask_codec = tokenizer, mask_codec
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields the score at each budget, in the first process; see `train.loop.Watch`."""
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+        """Yields the score at each budget, in the first process; as a `ParamsObserver`."""
         config = self._config
         # All processes train; those but the first get None here, as scoring is one process's work.
         tuned = self._tuned(params)

@@ -103,7 +103,7 @@ def test_ends_once_every_real_row_has_stopped(monkeypatch: pytest.MonkeyPatch):
     steps: list[int] = []
     inner = module._extend
 
-    def counted(model: vlm.Vlm, start: module.Prefilled, state: module._State, token: jax.Array):
+    def counted(model: vlm.Vlm, start: module.PromptState, state: module._State, token: jax.Array):
         jax.debug.callback(lambda step: steps.append(int(step)), state.step)
         return inner(model, start, state, token)
 

@@ -10,7 +10,7 @@ import pytest
 
 from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
-from model.train.step import Told
+from model.train.step import StepMetrics
 from tests.model.tiny_model import tiny_model
 
 TRAIN = TrainConfig(batch_size=6, text_len=16)
@@ -72,7 +72,7 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     clock = Clock(Lines(tmp_path / "log.jsonl", 0), time.monotonic() - 10.0)
     clock.lost["compile"] = 4.0
     speed = Speed(model, TRAIN, [SimpleNamespace(device_kind="TPU v4")] * 2)
-    told = Told(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
+    told = StepMetrics(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
     first = row_of(1, told, 1e-3, 30, clock, speed)
     assert "mfu" not in first
     assert note_of(first) == "loss 1.250"

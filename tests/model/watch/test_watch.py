@@ -106,7 +106,7 @@ def losses_written_out(given: dict[str, Any], params: vlm.Params) -> dict[tuple[
 def test_pictures_and_clips_of_one_task_are_looked_at_together(given: dict[str, Any]):
     looked, mesh = held_out(given, data="mixed")
     with contextlib.closing(looked):
-        rows = list(looked.look(shard_tree(dict(flatten(vlm.init_params(MODEL, 3))), mesh)))
+        rows = list(looked.observe(shard_tree(dict(flatten(vlm.init_params(MODEL, 3))), mesh)))
     assert [(row["task"], row["budget"]) for row in rows] == [("color", b) for b in LOOK.budgets]
 
 
@@ -117,8 +117,8 @@ def test_the_loss_of_each_task_and_budget_is_the_stages_own(given: dict[str, Any
     looked, mesh = held_out(given, devices)
     with contextlib.closing(looked):
         flat = shard_tree(dict(flatten(params)), mesh)
-        rows = list(looked.look(flat))
-        again = list(looked.look(flat))
+        rows = list(looked.observe(flat))
+        again = list(looked.observe(flat))
     assert rows == again
     expected = losses_written_out(given, params)
     assert {(r["task"], r["budget"]) for r in rows} == set(expected)
@@ -198,7 +198,7 @@ def test_a_probe_learns_and_leaves_the_stage_its_parameters(tmp_path: Path, give
     with contextlib.closing(
         Watcher(watch, model, many, paths, probe=(given["data"], given["data"]))
     ) as watcher:
-        (row,) = watcher.look(flat)
+        (row,) = watcher.observe(flat)
     assert row == {
         "task": "probe",
         "budget": 64,
