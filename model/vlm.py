@@ -37,7 +37,7 @@ AnyArray = Array | np.ndarray
 Images = Float[AnyArray, "B I H W 3"] | UInt8[AnyArray, "B I H W 3"]
 
 
-class Seen(typing.NamedTuple):
+class EncodedImages(typing.NamedTuple):
     """Images already encoded by the vision tower, which need not run again for another budget.
 
     Attributes:
@@ -91,7 +91,7 @@ class Prompt(typing.NamedTuple):
     """The input of a batch: images, then text.
 
     Attributes:
-      images: frames or image pairs along I, in [-1, 1] or bytes, or already encoded as `Seen`;
+      images: frames or image pairs along I, in [-1, 1] or bytes, or `EncodedImages`;
         each gets the same budget.
       text: token ids, prefix first, padded on the right; lengths may differ.
       mask_input: 1 on real tokens, 0 on padding; None means that all are real, as in training.
@@ -100,7 +100,7 @@ class Prompt(typing.NamedTuple):
       real: False on rows that only fill up the batch; None means that all are real.
     """
 
-    images: Images | Seen
+    images: Images | EncodedImages
     text: Int32[AnyArray, "B T"]
     mask_input: Int32[AnyArray, "B T"] | Bool[AnyArray, "B T"] | None = None
     mask_ar: Int32[AnyArray, "B T"] | None = None
@@ -159,9 +159,9 @@ def image_features(structure: Structure, params: Params, images: Images) -> Floa
 
 
 @functools.partial(jax.jit, static_argnames="structure")
-def see(structure: Structure, params: Params, images: Images) -> Seen:
+def encode_images(structure: Structure, params: Params, images: Images) -> EncodedImages:
     """Returns images encoded by the vision tower, for prompts at several budgets."""
-    return Seen(image_features(structure, params, images))
+    return EncodedImages(image_features(structure, params, images))
 
 
 def soft_tokens(
@@ -278,9 +278,9 @@ def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:
 
 
 def _soft_tokens(
-    model: Vlm, images: Images | Seen, slots: Slots
+    model: Vlm, images: Images | EncodedImages, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
-    features = images.features if isinstance(images, Seen) else _features(model, images)
+    features = images.features if isinstance(images, EncodedImages) else _features(model, images)
     # The connector treats each image alone, so images of all examples are one long batch for it.
     batch, count, patches, width = features.shape
     features = features.reshape(batch * count, patches, width)

@@ -17,7 +17,7 @@ from model.decode.config import Decoding
 from model.decode.decoding import program
 from model.text.tokenizer import Tokenizer
 
-Images = UInt8[np.ndarray, "I H W 3"] | vlm.Seen
+Images = UInt8[np.ndarray, "I H W 3"] | vlm.EncodedImages
 _PROMPT_STEP = 16
 """Prompts are padded to a multiple of this, so that those of about one length share a program."""
 
@@ -74,9 +74,9 @@ class Predictor:
         """Number of programs compiled so far."""
         return len(self._programs)
 
-    def see(self, images: UInt8[np.ndarray, "I H W 3"]) -> vlm.Seen:
+    def encode_images(self, images: UInt8[np.ndarray, "I H W 3"]) -> vlm.EncodedImages:
         """Runs the vision tower alone, for images that are asked about more than once."""
-        return vlm.see(vlm.structure(self.model), self._params, images[None])
+        return vlm.encode_images(vlm.structure(self.model), self._params, images[None])
 
     def answer(
         self,
@@ -143,5 +143,5 @@ class Predictor:
         )
 
 
-def _batch(images: Images) -> vlm.Seen | UInt8[np.ndarray, "1 I H W 3"]:
-    return images if isinstance(images, vlm.Seen) else images[None]
+def _batch(images: Images) -> vlm.EncodedImages | UInt8[np.ndarray, "1 I H W 3"]:
+    return images if isinstance(images, vlm.EncodedImages) else images[None]

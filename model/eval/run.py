@@ -242,7 +242,7 @@ def _answers(
             began = time.perf_counter()
             # Images go to the device once for all budgets, one batch at a time.
             batch["image"] = jax.block_until_ready(
-                vlm.see(structure, loaded.params, batch["image"])
+                vlm.encode_images(structure, loaded.params, batch["image"])
             )
             saw = time.perf_counter() - began
             for budget in served:

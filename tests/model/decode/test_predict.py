@@ -57,7 +57,7 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
 def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     predictor, how = Predictor(checkpoint), {"budget": 16, "max_tokens": 5}
     looked = predictor.answer(IMAGES, PROMPT, **how)
-    seen = predictor.see(IMAGES)
+    seen = predictor.encode_images(IMAGES)
     monkeypatch.delattr(vlm, "_features")  # The vision tower's only way into a program.
     assert predictor.answer(seen, PROMPT, **how).tokens == looked.tokens
 
