@@ -45,18 +45,18 @@ _FAST = {"xla_backend_optimization_level": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class PromiseCheck:
     """One promise, and whether it is kept.
 
     Attributes:
       name: name of the promise.
-      kept: whether it is kept.
-      told: how it is kept, or where it is broken; one line.
+      holds: whether it holds.
+      detail: how it is kept, or where it is broken; one line.
     """
 
     name: str
-    kept: bool
-    told: str
+    holds: bool
+    detail: str
 
 
 class _Result(typing.NamedTuple):
@@ -67,7 +67,7 @@ class _Result(typing.NamedTuple):
     by_features: Float[np.ndarray, "B P C"]
 
 
-def check(cfg: ConnectedConfig) -> Iterator[Finding]:
+def check_promises(cfg: ConnectedConfig) -> Iterator[PromiseCheck]:
     """Yields for each promise whether a connector keeps it; an exception breaks the promise.
 
     Args:
@@ -75,23 +75,23 @@ def check(cfg: ConnectedConfig) -> Iterator[Finding]:
     """
     trial = _ConnectorTrial(cfg)
     first, *remaining = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
-    finding = _check_promise(trial, first)
-    yield finding
+    promise = _check_promise(trial, first)
+    yield promise
     for name in remaining:
         # All other checks start by tracing its programs.
         yield (
             _check_promise(trial, name)
-            if finding.kept
-            else Finding(name=name, kept=False, told=f"not tried, because {first} failed")
+            if promise.holds
+            else PromiseCheck(name=name, holds=False, detail=f"not tried, because {first} failed")
         )
 
 
-def _check_promise(trial: "_ConnectorTrial", name: str) -> Finding:
+def _check_promise(trial: "_ConnectorTrial", name: str) -> PromiseCheck:
     promise: Callable[[], str] = getattr(trial, name)
     try:
-        return Finding(name=name, kept=True, told=promise())
+        return PromiseCheck(name=name, holds=True, detail=promise())
     except Exception as error:  # A user's connector may raise anything.
-        return Finding(name=name, kept=False, told=_in_a_line(error))
+        return PromiseCheck(name=name, holds=False, detail=_in_a_line(error))
 
 
 def check_shapes(cfg: ConnectedConfig) -> None:
@@ -105,8 +105,8 @@ def check_shapes(cfg: ConnectedConfig) -> None:
     """
     trial = _ConnectorTrial(cfg)
     for name in ("programs", "dtypes"):
-        if not (finding := _check_promise(trial, name)).kept:
-            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {finding.told}")
+        if not (promise := _check_promise(trial, name)).holds:
+            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {promise.detail}")
 
 
 class _BrokenError(Exception):
