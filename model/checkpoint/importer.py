@@ -25,7 +25,7 @@ from model.checkpoint.names import (
     hugging_face_keys,
 )
 from model.checkpoint.sizes import big_vision_facts, model_config
-from model.checkpoint.target import RequestError, whole
+from model.checkpoint.target import RequestError, atomic_output
 from model.config import ModelConfig
 from model.files import CONFIG, TOKENIZER
 
@@ -153,7 +153,7 @@ def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
     # Transposed views are copied here, one by one: the writer would copy all of them at once, and
     # keep the originals.
     params = unflatten({path: np.ascontiguousarray(x) for path, x in source.parameters()})
-    with whole(out) as folder:
+    with atomic_output(out) as folder:
         folder.mkdir()
         if source.config is not None:
             _keep_origin(source, folder)
