@@ -90,7 +90,7 @@ class Job:
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
     code: str = ""
-    earlier: "Earlier | None" = None
+    earlier: "EarlierDataset | None" = None
 
     def __post_init__(self) -> None:
         if not self.code:
@@ -117,7 +117,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Earlier:
+class EarlierDataset:
     """A dataset that the same code and config made from an earlier state of the raw files.
 
     Attributes:
@@ -179,7 +179,7 @@ def plan_job(
     work: str,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
-    earlier: Earlier | None = None,
+    earlier: EarlierDataset | None = None,
 ) -> tuple[Job, list[str]]:
     """Returns the job of a run and the units that can be listed separately; "" is the whole split.
 

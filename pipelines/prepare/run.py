@@ -15,7 +15,7 @@ from infra.store.manifest import File
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import (
-    Earlier,
+    EarlierDataset,
     Job,
     ShardReport,
     WorkFolder,
@@ -129,7 +129,7 @@ def make_dataset(
     path: str | None = None,
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    earlier: Earlier | None = None,
+    earlier: EarlierDataset | None = None,
     code: str = "",
 ) -> PreparedDataset:
     """Makes a dataset in a work folder, or continues one; its files stay there.
