@@ -9,7 +9,7 @@ from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from model.eval.scorer import Scorer
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import BENCHMARKS, get
@@ -55,7 +55,7 @@ def _readable(
     """Returns the usable items among the first rows of a split, once enough of them are usable."""
     spec, root = get(source_of(name, transfer)), raw_path(data_root)
     try:
-        corpus = Corpus(root, transfer.path or spec.folder, Spool())
+        corpus = Corpus(root, transfer.path or spec.folder, UnpackedMedia())
         rows = list(islice(spec.read_splits(corpus, split), _ROWS))
     except FileNotFoundError as error:
         raise ConfigError(f"{field}: {error}") from None

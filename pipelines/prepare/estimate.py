@@ -36,7 +36,7 @@ from pipelines.prepare.listing import (
 )
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.slicing import slice_bounds
 from pipelines.video.client import VideoChild
@@ -314,7 +314,7 @@ class _SampleWriter:
     @functools.cached_property
     def _corpus(self) -> Corpus:
         """The source's folder, kept because it remembers the names in a bucket."""
-        return WorkFolder(self._job).corpus(Spool())
+        return WorkFolder(self._job).corpus(UnpackedMedia())
 
 
 def _first_id(lines: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ from infra.store.raw_path import raw_path
 from infra.store.store import canonical_uri
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get, reader_module
 from pipelines.sources.slicing import Slice
@@ -218,7 +218,7 @@ def plan_job(
     # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
         return job, [""]
-    units = spec.units_of(WorkFolder(job).corpus(Spool()), listed_split)
+    units = spec.units_of(WorkFolder(job).corpus(UnpackedMedia()), listed_split)
     if units == [""]:
         return job, units
     if part is not None:
@@ -254,13 +254,13 @@ class WorkFolder:
         """The raw data, over a connection that only this worker uses."""
         return raw_path(self.job.data_root)
 
-    def corpus(self, spool: Spool) -> Corpus:
+    def corpus(self, unpacked: UnpackedMedia) -> Corpus:
         """Returns the source's folder."""
         config = self.job.config
         return Corpus(
             self.data_root,
             self.job.path,
-            spool,
+            unpacked,
             per_task=config.examples_per_task,
             tasks=config.tasks,
             features=self.job.features,

@@ -12,7 +12,7 @@ from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
 from pipelines.prepare.job import Job, WorkFolder, group_units, parse_receipt, resolve_folder
-from pipelines.sources.corpus import Spool
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
@@ -79,7 +79,7 @@ def list_raw_files(
         work=work,
     )
     work_folder = WorkFolder(job)
-    corpus = work_folder.corpus(Spool())
+    corpus = work_folder.corpus(UnpackedMedia())
     # Workers note names in sorted files; merging these and reading digests a thousand names at a
     # time keeps memory flat however many files there are.
     units = list(enumerate(group_units(spec.units_of(corpus, split))))

@@ -17,7 +17,7 @@ from pipelines.records import example
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, shaped
 from pipelines.records.tfrecord import Frames, index_path
-from pipelines.sources.corpus import Spool
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.decode import DecodeMedia
@@ -55,7 +55,7 @@ def write_archives(
     ):
         read = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
         make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video))
-        items = items_of_units(work_folder, units, Spool(unpacked, "unpacked"))
+        items = items_of_units(work_folder, units, UnpackedMedia(unpacked, "unpacked"))
         return _write_records(
             work_folder, name, _make_records(make, (line_of_item(entry)[0] for entry in items))
         )

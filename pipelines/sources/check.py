@@ -9,7 +9,7 @@ from infra.store.raw_path import raw_path
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.holdings import Holdings, PartHoldings, group_rejects
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.layout import find_file
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
@@ -118,12 +118,12 @@ def check_corpus(
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
     spec, root = get(source), raw_path(data_root)
-    # Nothing is unpacked or stored (`Spool()`): items are listed as in preparation, and their files
+    # Nothing is unpacked (`UnpackedMedia()`): items are listed as in preparation, and their files
     # looked up.
     read = MediaReader(root)
     parts: dict[str, PartHoldings] = {}
     rejects = []
-    corpus = Corpus(root, path or spec.folder, Spool(), features=features)
+    corpus = Corpus(root, path or spec.folder, UnpackedMedia(), features=features)
     for item in spec.read_splits(corpus, split):
         if isinstance(item, Reject):
             rejects.append(item)
@@ -183,7 +183,7 @@ def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawF
     media = set()
     # What cannot be read is a finding about this row; the rows after it are checked all the same.
     try:
-        corpus = Corpus(root, spec.folder, Spool())
+        corpus = Corpus(root, spec.folder, UnpackedMedia())
         for item in spec.read_splits(corpus, checked.split):
             if isinstance(item, Reject):
                 num_rejected += 1

@@ -35,7 +35,7 @@ FEATURES = (
 """Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`."""
 
 
-class Spool:
+class UnpackedMedia:
     """Stores bytes that cannot be found again by offset (compressed archives, parquet cells)."""
 
     def __init__(self, file: BinaryIO | None = None, name: str = "") -> None:
@@ -65,7 +65,7 @@ class Corpus:
         self,
         data_root: str | os.PathLike[str],
         path: str,
-        spool: Spool,
+        unpacked: UnpackedMedia,
         *,
         per_task: int = 1,
         tasks: Collection[str] = (),
@@ -76,7 +76,7 @@ class Corpus:
         Args:
           data_root: folder of all sources [path or URI].
           path: the source's folder below it.
-          spool: store for unpacked bytes.
+          unpacked: store for unpacked bytes.
           per_task: most records of one task kind per web image.
           tasks: kinds of records made from web images; empty makes all kinds.
           features: one of `FEATURES` -> feature of an Example that holds it.
@@ -92,7 +92,7 @@ class Corpus:
             Path, data_root if isinstance(data_root, PurePath) else raw_path(data_root)
         )
         self.folder = self.data_root / path
-        self.spool = spool
+        self.unpacked = unpacked
         self.annotations: set[str] = set()
         if not self.folder.is_dir():
             raise FileNotFoundError(f"{self.folder} is not a folder; check data_root and path.")

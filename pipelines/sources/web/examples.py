@@ -229,7 +229,7 @@ def _read_file(
 
             def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
                 if packed:
-                    return corpus.spool.put(value)
+                    return corpus.unpacked.put(value)
                 found: dict[str, Any] = {"offset": offset + data.find(value), "size": len(value)}
                 return found if corpus.is_local else found | {"crc32c": crc32c(value)}
 

@@ -187,7 +187,7 @@ def _read_member(
             return f"\0{member.name} has {member.size} bytes"
         file = archive.extractfile(member)
         if unpack:
-            place = corpus.spool.put(file.read() if file else b"")
+            place = corpus.unpacked.put(file.read() if file else b"")
         elif file and not corpus.is_local:
             with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())

@@ -129,7 +129,7 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tupl
         if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
             value = value.get("bytes")
         if isinstance(value, bytes):
-            place = corpus.spool.put(value)
+            place = corpus.unpacked.put(value)
             member = f"{number:09d}.{field}"
             return Media(path=corpus.relative(path), member=member, **place), field  # type: ignore[arg-type]
     for field in _PATHS:

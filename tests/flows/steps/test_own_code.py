@@ -173,10 +173,10 @@ def read(folder, split):
 """
 LISTING = """
 import pickle, sys
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.registry import get
 source = pickle.load(sys.stdin.buffer)
-for item in get(source).read_splits(Corpus(sys.argv[1], "mine", Spool(None)), "val"):
+for item in get(source).read_splits(Corpus(sys.argv[1], "mine", UnpackedMedia(None)), "val"):
     print(item.prefix, item.answers)
 """
 

@@ -17,7 +17,7 @@ from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
 from pipelines.records.export import DESCRIPTION, export_records
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import read_frames, write_shard
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import get
@@ -133,7 +133,7 @@ def test_plain_tensorflow_reads_it(tmp_path, dataset):
 
 
 def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
-    corpus = Corpus(root, folder, Spool(), **more)
+    corpus = Corpus(root, folder, UnpackedMedia(), **more)
     return [one for one in get(name).read(corpus, "train") if isinstance(one, Item)]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get, reader_module
 from tests.pipelines.sources.writing import put_image, put_text
@@ -134,7 +134,7 @@ def test_a_function_reads_what_no_layout_does(tmp_path, read_source, reader):
     ]
     assert not rejects
     # Whatever the function opens without a word, a changed label is a changed input.
-    corpus = Corpus(tmp_path, "mine", Spool(None))
+    corpus = Corpus(tmp_path, "mine", UnpackedMedia(None))
     assert len(list(get(spec).read_splits(corpus, "val"))) == 2
     assert corpus.annotations == {"mine/labels.txt"}
     told = r"reads_labels:read failed on split 'broken' after 2 rows: KeyError: 'no such thing' \("

@@ -7,7 +7,7 @@ import pytest
 from infra.store.block_reader import RangeError
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.registry import get
 from tests.gcs.faults import Rule
@@ -57,7 +57,7 @@ def test_a_table_that_comes_damaged_is_no_reject(tmp_path, gcs):
         gcs.store.put("testing", name, Content.of(table.read_bytes()))
 
     def read(source: str, split: str) -> list[Item | Reject]:
-        corpus = Corpus("gs://testing/raw", source, Spool())
+        corpus = Corpus("gs://testing/raw", source, UnpackedMedia())
         return list(get(source).read_splits(corpus, split))
 
     (item,), (image,) = read("vqav2", "val"), read("web", "train")
