@@ -14,7 +14,7 @@ from model.train.config import TrainConfig
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
-from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, source_spec
 
 OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
@@ -262,7 +262,7 @@ def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
     """
     for split in splits:
         try:
-            get(source).parse(split)
+            source_spec(source).parse(split)
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
 

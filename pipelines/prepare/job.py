@@ -44,7 +44,7 @@ from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get, reader_module
+from pipelines.sources.registry import reader_module, source_spec
 from pipelines.sources.slicing import Slice
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
@@ -104,7 +104,7 @@ class Job:
     @property
     def spec(self) -> SourceSpec:
         """The corpus layout."""
-        return get(self.source)
+        return source_spec(self.source)
 
     @property
     def decode(self) -> DecodeConfig:
@@ -197,7 +197,7 @@ def plan_job(
       ValueError: if the source or the split does not exist.
       FileNotFoundError: if the corpus is missing, naming it.
     """
-    spec = get(source)
+    spec = source_spec(source)
     spec.parse(split)
     job = Job(
         config=config,

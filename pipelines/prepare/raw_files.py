@@ -14,7 +14,7 @@ from pipelines.prepare.file_names import names_file, names_receipt, note_file_na
 from pipelines.prepare.job import Job, WorkFolder, group_units, parse_receipt, resolve_folder
 from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 _CHUNK = 1000
 """Number of files whose digests are looked up together, and read where unknown."""
@@ -67,7 +67,7 @@ def list_raw_files(
       FileNotFoundError: if an annotation file is missing, naming it.
       RuntimeError: if workers were lost.
     """
-    spec = get(source)
+    spec = source_spec(source)
     spec.parse(split)
     job = Job(
         config=config,

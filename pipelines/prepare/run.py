@@ -30,7 +30,7 @@ from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInf
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 __all__ = ["PrepareConfig", "PreparedDataset", "RejectRateError", "make_dataset", "prepare_dataset"]
 
@@ -99,7 +99,7 @@ def prepare_dataset(
     # A wrong source or split is refused before the output folder is touched.
     where: dict[str, Any] = {"source": source, "split": split}
     where |= {"data_root": data_root, "path": path, "features": features or {}}
-    get(source).parse(split)
+    source_spec(source).parse(split)
     out = resolve_folder("out", out)
     files, work = open_backend(out), f"{out}/{_WORK}"
     _claim_out_folder(files, work, value_sha256([config, where]))

@@ -13,7 +13,7 @@ from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.layout import find_file
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import BENCHMARKS, SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, SOURCES, source_spec
 from pipelines.sources.spec import SourceSpec
 
 
@@ -117,7 +117,7 @@ def check_corpus(
       ValueError: if the source, the split or an annotation file is wrong.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
-    spec, root = get(source), raw_path(data_root)
+    spec, root = source_spec(source), raw_path(data_root)
     # Nothing is unpacked (`UnpackedMedia()`): items are listed as in preparation, and their files
     # looked up.
     read = MediaReader(root)

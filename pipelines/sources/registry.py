@@ -65,7 +65,7 @@ OWN = tuple(spec.name for spec in rows.SOURCES)
 """Formats of the user's own examples."""
 
 
-def get(source: str | OwnSource) -> SourceSpec:
+def source_spec(source: str | OwnSource) -> SourceSpec:
     """Returns the spec of a source.
 
     Args:
@@ -88,9 +88,9 @@ def reader_module(name: str) -> str:
       name: name of the source, or a function that the user wrote, "module:name".
 
     Raises:
-      ValueError: as in `get`.
+      ValueError: as in `source_spec`.
     """
-    return (functions if module_reference(name) else _READER_OF[get(name).name]).__name__
+    return (functions if module_reference(name) else _READER_OF[source_spec(name).name]).__name__
 
 
 def get_benchmark(name: str) -> Benchmark:

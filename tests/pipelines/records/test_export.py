@@ -20,7 +20,7 @@ from pipelines.records.tfrecord import read_frames, write_shard
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 FRAMES = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=3)
@@ -134,7 +134,7 @@ def test_plain_tensorflow_reads_it(tmp_path, dataset):
 
 def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
     corpus = Corpus(root, folder, UnpackedMedia(), **more)
-    return [one for one in get(name).read(corpus, "train") if isinstance(one, Item)]
+    return [one for one in source_spec(name).read(corpus, "train") if isinstance(one, Item)]
 
 
 def test_exports_are_corpora_again(tmp_path, dataset):

@@ -13,7 +13,7 @@ from pipelines.records.tfrecord import write_shard
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from tests.pipelines.sources.writing import put_json, put_text
 
 MAP = {"image": "image/encoded", "caption": "image/caption", "id": "image/id"}
@@ -45,7 +45,7 @@ def put_records(path: Path, *records: bytes) -> Path:
 def read(root: Path, name: str, split: str = "train", features=MAP, **more):
     with (root / "unpacked").open("wb") as unpacked:
         corpus = Corpus(root, name, UnpackedMedia(unpacked, "unpacked"), features=features, **more)
-        found = list(get(name).read_splits(corpus, split))
+        found = list(source_spec(name).read_splits(corpus, split))
     return [i for i in found if isinstance(i, Item)], [i for i in found if not isinstance(i, Item)]
 
 
@@ -99,7 +99,7 @@ def test_files_are_listed_apart(tmp_path, encoded, name):
     for number in range(2):
         record = example(image=encoded(seed=number), label=number)
         put_records(tmp_path / f"tfrecord/x-{number}.tfrecord", record)
-    spec, features = get(name), {"image": "image", "caption": "label"}
+    spec, features = source_spec(name), {"image": "image", "caption": "label"}
     corpus = Corpus(tmp_path, name, UnpackedMedia(), features=features)
     units = spec.units_of(corpus, "train")
     assert len(units) == 2

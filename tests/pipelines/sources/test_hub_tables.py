@@ -9,7 +9,7 @@ from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
-from pipelines.sources.registry import SOURCES, get
+from pipelines.sources.registry import SOURCES, source_spec
 from tests.pipelines.sources import hub_layouts
 from tests.pipelines.sources.hub_layouts import picture, put_parquet
 from tests.pipelines.sources.layouts import WRITERS
@@ -53,7 +53,7 @@ def test_questions_about_one_picture_share_it(tmp_path):
     hub_layouts.write_vqav2(tmp_path)
     with (tmp_path / "unpacked").open("wb") as unpacked:
         corpus = Corpus(tmp_path, "vqav2", UnpackedMedia(unpacked, "unpacked"))
-        first, second = get("vqav2").read(corpus, "val")
+        first, second = source_spec("vqav2").read(corpus, "val")
     assert first.media == second.media
     assert (tmp_path / "unpacked").read_bytes() == picture()["bytes"]
     assert len(corpus.annotations) == 2
@@ -61,7 +61,7 @@ def test_questions_about_one_picture_share_it(tmp_path):
 
 def test_tables_are_listed_apart_and_named_without_reading(tmp_path, read_source):
     hub_layouts.write_vqav2(tmp_path)
-    spec, corpus = get("vqav2"), Corpus(tmp_path, "vqav2", UnpackedMedia())
+    spec, corpus = source_spec("vqav2"), Corpus(tmp_path, "vqav2", UnpackedMedia())
     units = spec.units_of(corpus, "val")
     assert units == ["val 0", "val 1"]
     read_units = (spec.read_unit(corpus, "val", unit) for unit in units)
