@@ -14,7 +14,7 @@ from model.train.config import TrainConfig
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
-from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, source_spec
+from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
 
 OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
@@ -134,7 +134,7 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
     if name in BENCHMARKS or transfer is None:
         return name
     prompt = benchmark_of(name, transfer).prompt
-    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN)
+    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN_FORMATS)
     return OwnSource(reader=reader, name=name, prompt=prompt)
 
 
@@ -225,14 +225,14 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
     if not transfer.reader:
         raise ValueError(
             f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
-            f"of your own, which says its reader: {', '.join(OWN)}, or a function."
+            f"of your own, which says its reader: {', '.join(OWN_FORMATS)}, or a function."
         )
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"transfers: the name of a benchmark must be lower-case letters, digits, - and _, got "
             f"{name!r}."
         )
-    reader_named(f"{where}.reader", transfer.reader, OWN)
+    reader_named(f"{where}.reader", transfer.reader, OWN_FORMATS)
     if unknown := prompt_fields(transfer.prompt) - {"text", "lang"}:
         raise ValueError(
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "

@@ -61,7 +61,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 """Prompts, splits, frames, metrics and recipes; each is declared beside its reader."""
 
-OWN = tuple(spec.name for spec in rows.SOURCES)
+OWN_FORMATS = tuple(spec.name for spec in rows.SOURCES)
 """Formats of the user's own examples."""
 
 
@@ -75,7 +75,9 @@ def source_spec(source: str | OwnSource) -> SourceSpec:
       ValueError: if there is no source of that name, with the list of all names.
     """
     if isinstance(source, OwnSource):
-        return (rows.row_source if source.reader in OWN else functions.function_source)(source)
+        return (rows.row_source if source.reader in OWN_FORMATS else functions.function_source)(
+            source
+        )
     if source not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}.")
     return SOURCES[source]
