@@ -33,7 +33,7 @@ from infra.store.digest import value_sha256
 ROOTS = ("flows", "model", "pipelines")
 """Packages whose modules can be part of a step's code."""
 
-OWN = "own"
+USER_CODE = "own"
 """Folder of a tree that holds the user's own code."""
 
 OUTSIDE = (
@@ -100,7 +100,7 @@ class Tree:
         self._paths = {
             _dotted(path): path
             for path in files
-            if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, OWN)
+            if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, USER_CODE)
         }
 
     def __contains__(self, module: str) -> bool:
@@ -133,7 +133,7 @@ class Tree:
                 continue
             module, path = read_module(self.text(name)), self._paths[name]
             dynamic = module.dynamic
-            if module.relative and not self.is_own(name):
+            if module.relative and not self.is_user_code(name):
                 line, _, _, aliases = module.relative[0]
                 dynamic = f"{line}: {aliases[0]}"
             if dynamic:
@@ -142,12 +142,12 @@ class Tree:
                     f"step that reaches it is not known; import the module by its name."
                 )
             found[name] = module.digest
-            waiting += module.names_in(name, path) if self.is_own(name) else module.names
+            waiting += module.names_in(name, path) if self.is_user_code(name) else module.names
         return dict(sorted(found.items()))
 
-    def is_own(self, module: str) -> bool:
+    def is_user_code(self, module: str) -> bool:
         """Whether a module is the user's own code."""
-        return self._paths.get(module, "").startswith(f"{OWN}/")
+        return self._paths.get(module, "").startswith(f"{USER_CODE}/")
 
 
 def code_sha256(modules: Mapping[str, str]) -> str:
@@ -155,30 +155,30 @@ def code_sha256(modules: Mapping[str, str]) -> str:
     return value_sha256(dict(modules))
 
 
-_own: dict[str, bytes] = {}
+_user_files: dict[str, bytes] = {}
 """Path in a tree -> bytes, for the user's own code that this process imports."""
 
 
-def add_own(files: Mapping[str, bytes]) -> None:
+def add_user_code(files: Mapping[str, bytes]) -> None:
     """Adds the user's own code to the sources of this process; known paths keep their bytes."""
-    _own.update({path: data for path, data in files.items() if path not in _own})
+    _user_files.update({path: data for path, data in files.items() if path not in _user_files})
     checkout.cache_clear()
 
 
 @functools.cache
 def checkout() -> Tree:
     """Returns the sources as this process first read them."""
-    return Tree({**_found(), **_own})
+    return Tree({**_disk_files_once(), **_user_files})
 
 
 def read_checkout() -> Tree:
     """Returns the sources as they are on disk now; the user's own as they were imported."""
-    return Tree({**_on_disk(), **_own})
+    return Tree({**_on_disk(), **_user_files})
 
 
-# Cached apart from `checkout`: when `add_own` clears that one, the disk is not read again.
+# Cached apart from `checkout`: when `add_user_code` clears that one, the disk is not read again.
 @functools.cache
-def _found() -> dict[str, bytes]:
+def _disk_files_once() -> dict[str, bytes]:
     return _on_disk()
 
 
@@ -217,7 +217,7 @@ def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
 
 
 def _dotted(path: str) -> str:
-    path = path.removeprefix(f"{OWN}/")
+    path = path.removeprefix(f"{USER_CODE}/")
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
