@@ -39,8 +39,9 @@ with imports_without("pandas", "pymongo"):
 # while it is written to. With the timer off, no element was lost.
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
 
-# Workers are asked for one after another at the address of their pools. A service behind that address
-# shares out connections, so each request needs one of its own, and gRPC would use one for several.
+# Workers are asked for one after another at the address of their pools. A service behind that
+# address shares out connections, so each request needs one of its own, and gRPC would use one for
+# several.
 GRPCChannelFactory.DEFAULT_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
 
 # Beam's own servers listen on every network interface.

@@ -224,7 +224,7 @@ def plan_job(
     if part is not None:
         return dataclasses.replace(job, part=part), units
     # Shards by archive need ids that cannot collide between archives: nothing compares them later.
-    by_archive = config.shard_by == "archive" and spec.has_own_ids
+    by_archive = config.shard_by == "archive" and spec.has_unique_ids
     return dataclasses.replace(job, by_archive=by_archive), units
 
 

@@ -124,7 +124,7 @@ class Corpus:
         return path
 
     @contextlib.contextmanager
-    def whole(self, path: Path) -> Iterator[Path]:
+    def local_annotation(self, path: Path) -> Iterator[Path]:
         """Notes `path` as an input, and yields it as a file on this machine.
 
         For files that are read at random offsets: from a bucket it is a copy, checked against the

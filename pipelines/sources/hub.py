@@ -31,7 +31,7 @@ def table_rows(corpus: Corpus, table: Path, columns: Sequence[str] = ()) -> Iter
     import pyarrow as pa
     from pyarrow import parquet
 
-    with corpus.whole(table) as local:
+    with corpus.local_annotation(table) as local:
         try:
             with parquet.ParquetFile(local) as file:
                 names = [n for n in file.schema_arrow.names if not columns or n in columns]
@@ -47,7 +47,7 @@ def count_rows(corpus: Corpus, table: Path) -> int:
     """Returns the number of rows of a table."""
     from pyarrow import parquet
 
-    with corpus.whole(table) as local:
+    with corpus.local_annotation(table) as local:
         return parquet.read_metadata(local).num_rows
 
 

@@ -41,13 +41,14 @@ class SourceSpec:
       files: split -> its annotation files.
       units: (corpus, split) -> units that can be listed separately, such as archives; None if only
         the whole split can be listed.
-      read_one: (corpus, unit) -> would-be records of the unit, lazily.
-      has_own_ids: whether no two units share an id, so that a shard may be a group of units.
-      own_files: (corpus, unit) -> all files from which the unit is read; empty if they are not
+      list_unit: (corpus, unit) -> would-be records of the unit, lazily.
+      has_unique_ids: whether no two units share an id, so that a shard may be a group of units.
+      unit_files: (corpus, unit) -> all files from which the unit is read; empty if they are not
         known before reading.
       anywhere: whether its rows may name files anywhere below the data root.
       publisher: place where its authors publish it; "" for layouts that many programs write.
-      whole: split -> the split that contains it, as "test" contains "test_human"; mostly itself.
+      containing_split: split -> the split that contains it, as "test" contains "test_human"; mostly
+        itself.
       benchmark: the benchmark that it reads; None if there is none.
     """
 
@@ -61,12 +62,12 @@ class SourceSpec:
     frame_stride: int = 30
     files: Files = lambda split: ()
     units: Units | None = None
-    read_one: Callable[[Corpus, str], Listing] | None = None
-    has_own_ids: bool = False
-    own_files: Callable[[Corpus, str], list[Path]] | None = None
+    list_unit: Callable[[Corpus, str], Listing] | None = None
+    has_unique_ids: bool = False
+    unit_files: Callable[[Corpus, str], list[Path]] | None = None
     anywhere: bool = False
     publisher: str = ""
-    whole: Callable[[str], str] = lambda split: split
+    containing_split: Callable[[str], str] = lambda split: split
     benchmark: Benchmark | None = None
 
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
@@ -99,8 +100,8 @@ class SourceSpec:
         """Yields the would-be records of one of `units_of`."""
         if not unit:
             return self.read_splits(corpus, split)
-        assert self.read_one is not None
-        return self.read_one(corpus, unit)
+        assert self.list_unit is not None
+        return self.list_unit(corpus, unit)
 
     def folders(self, path: str = "") -> list[str]:
         """Returns the folders below the data root that it may read; its own is `path`."""
@@ -108,7 +109,7 @@ class SourceSpec:
 
     def files_of_unit(self, corpus: Corpus, unit: str) -> list[Path]:
         """Returns all files from which a unit is read; empty if unknown before reading."""
-        return self.own_files(corpus, unit) if unit and self.own_files else []
+        return self.unit_files(corpus, unit) if unit and self.unit_files else []
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
         """Yields the would-be records of `split`, for example "train+val" or "val[:5%]".
@@ -145,7 +146,8 @@ class SourceSpec:
         return any(
             not are_disjoint(a, b)
             if a.split == b.split
-            else a.split == self.whole(b.split) or b.split == self.whole(a.split)
+            else a.split == self.containing_split(b.split)
+            or b.split == self.containing_split(a.split)
             for a in self._slices(split)
             for b in self._slices(other)
         )
@@ -171,12 +173,12 @@ class SourceSpec:
 
 
 def read_units(
-    units: Units, read_one: Callable[[Corpus, str], Listing]
+    units: Units, list_unit: Callable[[Corpus, str], Listing]
 ) -> Callable[[Corpus, str], Listing]:
     """Returns the function that lists a split, unit after unit."""
 
     def read(corpus: Corpus, split: str) -> Listing:
         for unit in units(corpus, split):
-            yield from read_one(corpus, unit)
+            yield from list_unit(corpus, unit)
 
     return read

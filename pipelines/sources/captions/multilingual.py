@@ -153,7 +153,7 @@ SOURCES = (
         files=_coco35l_files,
         read=_read_coco35l,
         publisher="google.github.io/crossmodal-3600 (COCO-35L)",
-        whole=lambda split: split.partition("_")[0],
+        containing_split=lambda split: split.partition("_")[0],
     ),
     published_source(
         XM3600,

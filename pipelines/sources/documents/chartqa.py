@@ -127,10 +127,10 @@ SOURCES = (
             files=chartqa_files,
             read=read_chartqa,
             publisher="github.com/vis-nlp/ChartQA",
-            whole=lambda split: split.partition("_")[0],
+            containing_split=lambda split: split.partition("_")[0],
         ),
         {split: table_patterns(split.partition("_")[0]) for split in SPLITS},
         read_chartqa,
-        apart=False,
+        per_table=False,
     ),
 )

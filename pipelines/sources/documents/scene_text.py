@@ -93,6 +93,6 @@ SOURCES = (
             "val": table_patterns("validation"),
             "test": table_patterns("test"),
         },
-        apart=False,
+        per_table=False,
     ),
 )

@@ -212,7 +212,7 @@ SOURCES = (
         read=_read_ai2d,
         publisher="prior.allenai.org/projects/diagrams",
         tables={"test": table_patterns("test")},
-        apart=False,
+        per_table=False,
     ),
     published_source(
         SCIENCE_QA,
@@ -224,6 +224,6 @@ SOURCES = (
             split: table_patterns(on_hub, folders=_SCIENCE)
             for split, on_hub in (("train", "train"), ("val", "validation"), ("test", "test"))
         },
-        apart=False,
+        per_table=False,
     ),
 )

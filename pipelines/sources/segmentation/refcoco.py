@@ -299,6 +299,6 @@ SOURCES = (
         files=refcoco_files,
         read=read_refcoco,
         publisher="github.com/lichengunc/refer",
-        whole=lambda split: split.rpartition("_")[2],
+        containing_split=lambda split: split.rpartition("_")[2],
     ),
 )

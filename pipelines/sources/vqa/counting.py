@@ -178,7 +178,7 @@ SOURCES = (
         publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
         "datasets/countbenchqa/data)",
         tables={"huggingface": table_patterns("test")},
-        apart=False,
+        per_table=False,
     ),
     published_source(
         POPE,
@@ -194,6 +194,6 @@ SOURCES = (
         files=lambda split: ((f"{split.partition('_')[0]}.json",),),
         read=_read_tallyqa,
         publisher="github.com/manoja328/TallyQA_dataset",
-        whole=lambda split: split.partition("_")[0],
+        containing_split=lambda split: split.partition("_")[0],
     ),
 )

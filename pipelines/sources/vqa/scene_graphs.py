@@ -128,7 +128,7 @@ SOURCES = (
             split: table_patterns(split.partition("_")[0], folders=[f"{split}_instructions"])
             for split in _SPLITS
         },
-        apart=False,
+        per_table=False,
     ),
     published_source(
         XGQA,

@@ -344,14 +344,14 @@ SOURCES = tuple(
         name=name,
         folder=name,
         splits=SPLITS,
-        read=read_units(units, read_one),
+        read=read_units(units, list_unit),
         antialias=True,
         antialias_eval=True,
         units=units,
-        read_one=read_one,
-        own_files=own_files,
+        list_unit=list_unit,
+        unit_files=unit_files,
     )
-    for name, units, read_one, own_files in (
+    for name, units, list_unit, unit_files in (
         ("tfrecord", _tfrecord_units, _read_tfrecord, lambda corpus, unit: [corpus.folder / unit]),
         ("tfds", _tfds_units, _read_tfds, _tfds_own_files),
     )

@@ -27,7 +27,7 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with corpus.whole(path) as local:
+    with corpus.local_annotation(path) as local:
         try:
             with parquet.ParquetFile(local) as file:
                 number = 0
