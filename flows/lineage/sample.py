@@ -143,7 +143,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in walk_lineage(store, root.key, seen=seen)
+        for visit in walk_lineage(store, root.key, visited_keys=seen)
         if not visit.is_again
     ]
     datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]

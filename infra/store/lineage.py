@@ -31,7 +31,7 @@ class LineageVisit:
 
 
 def walk_lineage(
-    store: Store, key: str, role: str = "", *, seen: set[str] | None = None
+    store: Store, key: str, role: str = "", *, visited_keys: set[str] | None = None
 ) -> Iterator[LineageVisit]:
     """Yields everything an artifact was made from, depth first, inputs by role.
 
@@ -42,7 +42,7 @@ def walk_lineage(
       store: store of the artifacts.
       key: key of the artifact where the walk begins.
       role: role of that artifact.
-      seen: keys that were met before; the walk adds its own.
+      visited_keys: keys that were met before; the walk adds its own.
 
     Raises:
       KeyError: if an artifact of the history is not in the store.
@@ -53,7 +53,7 @@ def walk_lineage(
     #   |-- checkpoint           1
     #   |   `-- data             2   is_last
     #   `-- data                 1   is_last, is_again: its inputs were visited above
-    visited = set() if seen is None else seen
+    visited = set() if visited_keys is None else visited_keys
     waiting = [(0, role, key, True)]
     while waiting:
         depth, role, key, is_last = waiting.pop()
