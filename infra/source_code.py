@@ -81,11 +81,11 @@ class Module:
         """
         parts = module.split(".")
         package = parts if path.endswith("/__init__.py") else parts[:-1]
-        found = {*self.names, *(".".join(parts[:n]) for n in range(1, len(parts)))}
+        names = {*self.names, *(".".join(parts[:n]) for n in range(1, len(parts)))}
         for _, level, below, aliases in self.relative:
             base = [*package[: len(package) - level + 1], *([below] if below else [])]
-            found |= {".".join(base), *(".".join([*base, alias]) for alias in aliases)}
-        return found
+            names |= {".".join(base), *(".".join([*base, alias]) for alias in aliases)}
+        return names
 
 
 class Tree:
@@ -125,11 +125,11 @@ class Tree:
           DynamicImportError: if any of them imports by a computed name.
         """
         closed = {*stop, *OUTSIDE}
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         waiting = [*modules]
         while waiting:
             name = waiting.pop()
-            if name in found or name in closed or name not in self._paths:
+            if name in digests or name in closed or name not in self._paths:
                 continue
             module, path = read_module(self.text(name)), self._paths[name]
             dynamic = module.dynamic
@@ -141,9 +141,9 @@ class Tree:
                     f"{name} line {dynamic} imports by a computed name, so the code of a "
                     f"step that reaches it is not known; import the module by its name."
                 )
-            found[name] = module.digest
+            digests[name] = module.digest
             waiting += module.names_in(name, path) if self.is_user_code(name) else module.names
-        return dict(sorted(found.items()))
+        return dict(sorted(digests.items()))
 
     def is_user_code(self, module: str) -> bool:
         """Whether a module is the user's own code."""
@@ -245,8 +245,8 @@ def read_module(text: bytes) -> Module:
             case ast.ImportFrom(names=aliases) if _IMPORTERS & {alias.name for alias in aliases}:
                 dynamic = f"{node.lineno}: {aliases[0].name}"
             case ast.ImportFrom(level=level, module=below, names=aliases) if level:
-                said = tuple(alias.name for alias in aliases)
-                relative.append((node.lineno, level, below or "", said))
+                alias_names = tuple(alias.name for alias in aliases)
+                relative.append((node.lineno, level, below or "", alias_names))
             case ast.ImportFrom(module=str(package), names=aliases):
                 names.update((package, *(f"{package}.{alias.name}" for alias in aliases)))
             # Any dotted string may be a module's name; `Tree.reach` ignores those that are not.
@@ -254,10 +254,10 @@ def read_module(text: bytes) -> Module:
                 names.add(word)
             case ast.Name(id="__file__"):
                 names.add("__file__")
-            case ast.Name(id=said) if said in _DYNAMIC:
-                dynamic = f"{node.lineno}: {said}"
-            case ast.Attribute(attr=said) if said in _IMPORTERS:
-                dynamic = f"{node.lineno}: {said}"
+            case ast.Name(id=function) if function in _DYNAMIC:
+                dynamic = f"{node.lineno}: {function}"
+            case ast.Attribute(attr=function) if function in _IMPORTERS:
+                dynamic = f"{node.lineno}: {function}"
     digest = hashlib.sha256(_canonical(tree).encode()).hexdigest()
     return Module(digest, frozenset(names), tuple(relative), dynamic)
 
@@ -331,8 +331,10 @@ def _definitions(text: bytes) -> dict[str, str]:
     """Returns qualified name -> text of functions, classes and constants; "" -> the rest."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
-        rest = [node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)]
-        yield prefix.rstrip("."), _canonical(rest)
+        statements = [
+            node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)
+        ]
+        yield prefix.rstrip("."), _canonical(statements)
         for node in body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -344,7 +346,8 @@ def _definitions(text: bytes) -> dict[str, str]:
             elif isinstance(node, _Scope):
                 yield f"{prefix}{node.name}", _canonical(node)
 
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for name, source in walk(_bare(text).body, ""):
-        found[name] = f"{found[name]}\n{source}" if name in found else source  # A setter, say.
-    return found
+        # A name may come twice, say as a property and its setter.
+        definitions[name] = f"{definitions[name]}\n{source}" if name in definitions else source
+    return definitions

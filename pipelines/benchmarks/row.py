@@ -156,7 +156,7 @@ class Benchmark:
 
 def fill_prompt(prompt: str, **fields: str) -> str:
     """Returns a prompt with its {fields} filled in; braces in their values are not fields."""
-    return _FIELD.sub(lambda found: fields[found[1]], prompt)
+    return _FIELD.sub(lambda field: fields[field[1]], prompt)
 
 
 def prompt_fields(prompt: str) -> set[str]:
@@ -166,10 +166,10 @@ def prompt_fields(prompt: str) -> set[str]:
 
 def _split_names(split: str) -> set[str]:
     """Returns the names of the splits in "a+b[:5%]", without bounds."""
-    return {one.partition("[")[0] for one in split.split("+")} - {""}
+    return {part.partition("[")[0] for part in split.split("+")} - {""}
 
 
 def zero_shot(parent: Benchmark, **changes: object) -> Benchmark:
     """Returns a benchmark on which checkpoints of `parent` are scored, with the parent's prompt."""
-    none = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}
-    return dataclasses.replace(parent, parent=parent.name, **{**none, **changes})  # type: ignore[arg-type]
+    untrained = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}
+    return dataclasses.replace(parent, parent=parent.name, **{**untrained, **changes})  # type: ignore[arg-type]

@@ -89,8 +89,8 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
     except ValidationError as error:
         first = error.errors()[0]
         # "chartqa.files.0.size": where in the file the first error is.
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {location}: {first['msg']}") from None
     for name, data_set in catalogue.items():
         if unknown := sorted(set(data_set.also) - set(catalogue)):
             raise ConfigError(f"{path}: {name}.also: no data set {', '.join(unknown)}")

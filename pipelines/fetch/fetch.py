@@ -42,11 +42,11 @@ def fetch_data_sets(
       DownloadError: if any file cannot be fetched or unpacked, once all others are done.
     """
 
-    def one(name: str, folder: Path, file: RemoteFile) -> None:
+    def fetch_file(name: str, folder: Path, file: RemoteFile) -> None:
         # The note comes last: a file without one is fetched again, whatever happened to it before.
-        found = "there"
+        sha256 = "there"
         if not _is_fetched(folder, file):
-            found = download(
+            sha256 = download(
                 file.address,
                 folder / file.name,
                 digest=file.digest,
@@ -56,13 +56,13 @@ def fetch_data_sets(
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
                 _unpack(folder / file.name, folder / file.unpack)
-            _write_note(folder, file, found, size)
+            _write_note(folder, file, sha256, size)
         if on_file is not None:
-            on_file(name, file, found)
+            on_file(name, file, sha256)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
         jobs = [
-            pool.submit(one, name, root / data_set.folder, file)
+            pool.submit(fetch_file, name, root / data_set.folder, file)
             for name, data_set in data_sets.items()
             for file in data_set.files
         ]
@@ -126,7 +126,7 @@ def _unpack(archive: Path, target: Path) -> None:
 def _merge_folder(source: Path, target: Path) -> None:
     """Moves the entries of a folder into another, and merges folders that both have."""
     target.mkdir(parents=True, exist_ok=True)
-    for entry in sorted(os.scandir(source), key=lambda one: one.name):
+    for entry in sorted(os.scandir(source), key=lambda child: child.name):
         place = target / entry.name
         if place.is_dir() and entry.is_dir(follow_symlinks=False):
             _merge_folder(Path(entry.path), place)

@@ -75,14 +75,16 @@ class PictureIndex:
             batch = np.stack(prints[start : start + _BATCH])
             limits = None if before is None else before[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
-                alike = self._alike(query, rows, functools.partial(image, len(results)))
-                similar = [picture for picture in alike if picture.likeness >= min_likeness]
+                neighbours = self._compare_candidates(
+                    query, rows, functools.partial(image, len(results))
+                )
+                similar = [picture for picture in neighbours if picture.likeness >= min_likeness]
                 results.append(
                     sorted(similar, key=lambda picture: (-picture.likeness, picture.row))
                 )
         return results
 
-    def _alike(
+    def _compare_candidates(
         self,
         query: np.ndarray,
         rows: list[tuple[int, tuple[Axis, Axis]]],

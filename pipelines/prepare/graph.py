@@ -206,8 +206,8 @@ def add_prepare_steps(
 
 def _add_totals(totals: Iterable[ListTotals]) -> ListTotals:
     total = ListTotals()
-    for other in totals:
-        total = total + ListTotals(*other)
+    for totals_of_list in totals:
+        total = total + ListTotals(*totals_of_list)
     return total
 
 

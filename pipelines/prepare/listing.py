@@ -90,7 +90,7 @@ def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTot
         f"{number:05d}",
     )
 
-    def chosen() -> Iterator[tuple[Item | Reject, str]]:
+    def lines_in_part() -> Iterator[tuple[Item | Reject, str]]:
         for shard in range(work_folder.job.config.num_shards):
             for line in _lines_of_shard(work_folder, number, shard, _FOUND):
                 if first <= stable_hash(item_id(line)) <= last:
@@ -102,7 +102,7 @@ def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTot
                 yield Reject(**json.loads(line)), line
 
     # Written like any list, so that later steps need not know of the part.
-    receipt = _write_list(work_folder, f"{_LISTS}/{name}", chosen())
+    receipt = _write_list(work_folder, f"{_LISTS}/{name}", lines_in_part())
     work_folder.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
 
@@ -121,8 +121,8 @@ def _part_bounds(work_folder: WorkFolder, num_lists: int) -> tuple[int, int]:
             [np.frombuffer(work_folder.files.read(name), "<u8") for name in names]
         )
         ranks.sort()
-        chosen = ranks[slice_bounds(work_folder.job.part, len(ranks))]
-        bounds = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
+        ranks_in_part = ranks[slice_bounds(work_folder.job.part, len(ranks))]
+        bounds = [int(ranks_in_part[0]), int(ranks_in_part[-1])] if len(ranks_in_part) else [1, 0]
         work_folder.files.put(_BOUNDS, json.dumps(bounds).encode())
     first, last = bounds
     return first, last
@@ -276,12 +276,12 @@ def _cut_into_pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yields the lines in pieces, at least one piece; items of the same pixels stay together."""
     piece: list[str] = []
     weight = 0
-    for _, same in itertools.groupby(lines, pixels_key):
+    for _, group in itertools.groupby(lines, pixels_key):
         # Cut only between groups: items of one picture in two pieces would decode it twice.
         if weight >= PIECE:
             yield piece
             piece, weight = [], 0
-        for line in same:
+        for line in group:
             piece.append(line)
             weight += _CLIP if _VIDEO in line else 1
     yield piece

@@ -130,7 +130,7 @@ def _make_records(
         if isinstance(item, Reject):
             yield None, item
         else:
-            yield item, make.once(item)
+            yield item, make.record_of_unsorted(item)
 
 
 def _write_records(

@@ -38,7 +38,7 @@ def encode(record: Record) -> bytes:
     for key, field in FLOATS.items():
         feature[key].float_list.value.extend(getattr(record, field))
     feature["prefixes"].bytes_list.value.extend(
-        json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
+        json.dumps(prefixes, ensure_ascii=False).encode() for prefixes in record.prefixes
     )
     # `decode` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
@@ -70,7 +70,7 @@ def decode(data: bytes) -> Record:
     for key, field in FLOATS.items():
         values[field] = tuple(feature[key].float_list.value[:])
     prefixes = feature["prefixes"].bytes_list.value[:]
-    values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)
+    values["prefixes"] = tuple(tuple(json.loads(text)) for text in prefixes)
     values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
     return Record(**values)  # type: ignore[arg-type]
@@ -88,8 +88,10 @@ def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
         raise ValueError(f"record is no tf.train.Example: {error}") from error
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     return {
-        name: tuple(getattr(one, one.WhichOneof("kind")).value) if one.WhichOneof("kind") else ()
-        for name, one in feature.items()
+        name: tuple(getattr(value_list, value_list.WhichOneof("kind")).value)
+        if value_list.WhichOneof("kind")
+        else ()
+        for name, value_list in feature.items()
     }
 
 

@@ -22,13 +22,13 @@ def plain(part: str) -> str:
     return part.partition(_MARK)[0]
 
 
-def part_names(found: Iterable[str]) -> dict[str, str]:
+def part_names(shaped_names: Iterable[str]) -> dict[str, str]:
     """Maps `shaped` names to names in a dataset: the one with the fewest images becomes plain."""
     names: dict[str, str] = {}
     # caption@16, caption@1, vqa@1: "caption" is those with one image, "caption@16" keeps its
     # number, "vqa" is the only one of its kind.
     smallest: set[str] = set()
-    for one in sorted(found, key=lambda part: int(part.partition(_MARK)[2])):
-        names[one] = one if plain(one) in smallest else plain(one)
-        smallest.add(plain(one))
+    for shaped_name in sorted(shaped_names, key=lambda part: int(part.partition(_MARK)[2])):
+        names[shaped_name] = shaped_name if plain(shaped_name) in smallest else plain(shaped_name)
+        smallest.add(plain(shaped_name))
     return names

@@ -69,9 +69,9 @@ def _card_html(card: Card) -> str:
 def _text_html(text: str) -> str:
     """Returns the text with each box's number in the color of the box."""
 
-    def colored(one: re.Match[str]) -> str:
-        red, green, blue = color_of(int(one[1]) - 1)
-        return f'<b style="color:rgb({red},{green},{blue})">{one[0]}</b>'
+    def colored(marker: re.Match[str]) -> str:
+        red, green, blue = color_of(int(marker[1]) - 1)
+        return f'<b style="color:rgb({red},{green},{blue})">{marker[0]}</b>'
 
     return _OBJECT.sub(colored, html.escape(text)) or "<i>empty</i>"
 

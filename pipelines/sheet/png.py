@@ -21,10 +21,10 @@ _OBJECT = re.compile(r"(\[\d+(?: mask)?\])")
 
 def to_png(sheet: Sheet) -> Image.Image:
     """Returns the sheet; cards stand in rows, each row as high as its highest card."""
-    drawn = [_draw_card(card) for card in sheet.cards]
+    cards = [_draw_card(card) for card in sheet.cards]
     # Cards are drawn first, since a card's height is known only then; rows are filled greedily.
     rows: list[list[Image.Image]] = [[]]
-    for card in drawn:
+    for card in cards:
         used_width = sum(c.width + _GAP for c in rows[-1])
         if rows[-1] and used_width + card.width > _WIDTH - 2 * _MARGIN:
             rows.append([])
@@ -132,8 +132,8 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
                 fits = len(line + word)
                 while _font(size).getlength((line + word)[:fits]) > width and fits > 1:
                     fits -= 1
-                whole = line + word
-                lines, line, word = [*lines, whole[:fits]], "", whole[fits:]
+                joined_line = line + word
+                lines, line, word = [*lines, joined_line[:fits]], "", joined_line[fits:]
     return [*lines, line] if line or not lines else lines
 
 

@@ -47,7 +47,7 @@ class UnpackedMedia:
         """
         self._file, self._name = file, name
 
-    def put(self, data: bytes) -> dict[str, object]:
+    def append(self, data: bytes) -> dict[str, object]:
         """Stores `data` and returns the `Media` fields that find it again."""
         if self._file is None:
             return {"size": len(data)}
@@ -183,13 +183,13 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
     Raises:
       ValueError: if a word has no "=".
     """
-    named = {}
+    features = {}
     for word in words:
         field, equals, name = word.partition("=")
         if not equals:
             raise ValueError(f"features must look like image=image/encoded, got {word!r}.")
-        named[field] = name
-    return named
+        features[field] = name
+    return features
 
 
 def _walk_files(folder: Path) -> Iterator[Path]:

@@ -80,7 +80,7 @@ class Pictures:
         # The name is part of the key: it becomes part of the records' ids.
         media = self._stored.get((digest.digest(), name))
         if media is None:
-            place: dict[str, Any] = self._corpus.unpacked.put(cell)
+            place: dict[str, Any] = self._corpus.unpacked.append(cell)
             media = Media(path=self._corpus.relative(row.table), member=name, **place)
             self._stored[digest.digest(), name] = media
         return dataclasses.replace(media, **fields) if fields else media

@@ -36,13 +36,13 @@ def parse_slice(text: str) -> Slice:
     return Slice(match["split"], match["start"] or "", match["stop"] or "")
 
 
-def are_disjoint(part: Slice, other: Slice) -> bool:
+def are_disjoint(first: Slice, second: Slice) -> bool:
     """Returns whether two parts of a split share no record, whatever its size.
 
     "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]". Parts whose bounds cannot be
     compared without the size, such as "[:98%]" and "[-50:]", are assumed to share records.
     """
-    return _ends_before(part.stop, other.start) or _ends_before(other.stop, part.start)
+    return _ends_before(first.stop, second.start) or _ends_before(second.stop, first.start)
 
 
 def _ends_before(stop: str, start: str) -> bool:
@@ -63,10 +63,10 @@ def read_slice(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iter
     # Two passes: the first learns where the bounds of the part lie, the second yields what is
     # between them. Memory holds the ids, never the items.
     order = sorted(_rank(item) for item in read())
-    chosen = order[slice_bounds(part, len(order))]
-    if not chosen:
+    ranks_in_part = order[slice_bounds(part, len(order))]
+    if not ranks_in_part:
         return
-    first, last = chosen[0], chosen[-1]
+    first, last = ranks_in_part[0], ranks_in_part[-1]
     yield from (item for item in read() if first <= _rank(item) <= last)
 
 

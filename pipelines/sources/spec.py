@@ -75,9 +75,9 @@ class SourceSpec:
         slices = self._slices(split)
         # Which records a part has depends on the ids of all, so its units cannot be listed one by
         # one.
-        if self.units is None or any(one.start or one.stop for one in slices):
+        if self.units is None or any(part.start or part.stop for part in slices):
             return [""]
-        units = [unit for one in slices for unit in self.units(corpus, one.split)]
+        units = [unit for part in slices for unit in self.units(corpus, part.split)]
         return units if all(units) else [""]
 
     def part_of(self, split: str, limit: int | None) -> tuple[str, Slice | None]:
@@ -88,7 +88,7 @@ class SourceSpec:
         part with a limit, cannot be taken in this way: the split is returned as given, with None.
         """
         slices = self._slices(split)
-        is_part = [bool(one.start or one.stop) for one in slices]
+        is_part = [bool(part.start or part.stop) for part in slices]
         # A limit is a part as well: "train" with a limit of 100 is "train[:100]".
         if limit and not any(is_part):
             return split, Slice(split, stop=str(limit))
@@ -118,8 +118,8 @@ class SourceSpec:
           FileNotFoundError: if a file is missing, naming it and where it is published.
         """
         try:
-            for one in self._slices(split):
-                yield from read_slice(one, lambda one=one: self.read(corpus, one.split))
+            for part in self._slices(split):
+                yield from read_slice(part, lambda part=part: self.read(corpus, part.split))
         except FileNotFoundError as error:
             if not self.publisher:
                 raise
@@ -133,7 +133,7 @@ class SourceSpec:
         Raises:
           ValueError: if this source has no such split.
         """
-        return [one.split for one in self._slices(split)]
+        return [part.split for part in self._slices(split)]
 
     def shares(self, split: str, other: str) -> bool:
         """Returns whether two splits, such as "train+val[:5%]" and "val", may share records.
@@ -164,9 +164,11 @@ class SourceSpec:
         for one in names:
             exists = one in self.splits if self.splits else _FILE_STEM.fullmatch(one)
             if not exists or names.count(one) > 1:
-                known = f"one of {', '.join(self.splits)}" if self.splits else "the name of a file"
+                accepted = (
+                    f"one of {', '.join(self.splits)}" if self.splits else "the name of a file"
+                )
                 raise ValueError(
-                    f"split of {self.name} must be {known} "
+                    f"split of {self.name} must be {accepted} "
                     f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
         return slices

@@ -33,9 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _print_progress(done: int, total: int, corpus: str) -> None:
-    if done % 50 == 0 or done == total:
-        print(f"\rrendering {corpus}: {done}/{total}", end="", flush=True)
+def _print_progress(num_done: int, total: int, corpus: str) -> None:
+    if num_done % 50 == 0 or num_done == total:
+        print(f"\rrendering {corpus}: {num_done}/{total}", end="", flush=True)
 
 
 if __name__ == "__main__":

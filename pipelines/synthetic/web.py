@@ -62,8 +62,12 @@ def write_web(config: CorpusConfig, root: Path, on_item: Callable[[], None]) -> 
 def make_pair(config: CorpusConfig, index: int) -> Pair:
     """Returns picture number `index` of the web set: a scene, a chart or a page of words."""
     rng = rng_for(config.seed, "web", index)
-    others = LANGUAGES[1:]
-    langs = ("en", others[index % len(others)], others[(index + 1 + index // 4) % len(others)])
+    other_langs = LANGUAGES[1:]
+    langs = (
+        "en",
+        other_langs[index % len(other_langs)],
+        other_langs[(index + 1 + index // 4) % len(other_langs)],
+    )
     langs = tuple(dict.fromkeys(langs))
     kind = _CYCLE[index % len(_CYCLE)]
     if kind == "scene":
@@ -114,14 +118,14 @@ def _metadata(key: str, pair: Pair, image: bytes) -> dict:
 
 def _scene_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str, ...]) -> Pair:
     scene = make_scene(rng, height=config.image_height, width=config.image_width)
-    named = [(item.color, item.shape) for item in scene.items]
+    color_shapes = [(item.color, item.shape) for item in scene.items]
     objects = [
         {"label": item.label, "box": item.box, "mask": json.loads(encode_mask(scene.mask(item)))}
         for item in scene.items
     ]
     return Pair(
         image=scene.image,
-        captions={lang: describe_scene(named, lang) for lang in langs},
+        captions={lang: describe_scene(color_shapes, lang) for lang in langs},
         notes={"objects": objects, "qa": scene_questions(scene, rng, count=_MAX_QUESTIONS)},
     )
 

@@ -87,8 +87,8 @@ class DrawnAugmentation:
         # 100 x 80, cut (0.2, 0), begin (0.5, 0): 80 x 80 is kept, from (10, 0).
         sides = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
-            round((side - keep) * begin)
-            for side, keep, begin in zip(size, sides, self.begin, strict=True)
+            round((side - crop_side) * begin)
+            for side, crop_side, begin in zip(size, sides, self.begin, strict=True)
         ]
         if tuple(sides) == size:
             return None

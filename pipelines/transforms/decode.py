@@ -81,17 +81,17 @@ class DecodeMedia:
         # again.
         key = f"{item.id.partition('#')[0]} {media.source}"
         plain = plain or media.edit is not None  # Images with a benchmark's edit get no other.
-        drawn = None if plain else self._config.augmentation.draw(self._config.seed, key)
+        augmentation = None if plain else self._config.augmentation.draw(self._config.seed, key)
         if self._media != media:
             self._media, self._results = media, {}
-        if drawn not in self._results:
+        if augmentation not in self._results:
             self.sha256 = ""
             try:
-                result: Pixels | BadInput = self._decode(media, drawn)
+                result: Pixels | BadInput = self._decode(media, augmentation)
             except BadInput as error:
                 result = error
-            self._results[drawn] = (result, self.sha256)
-        result, self.sha256 = self._results[drawn]
+            self._results[augmentation] = (result, self.sha256)
+        result, self.sha256 = self._results[augmentation]
         if isinstance(result, BadInput):
             raise result
         return result

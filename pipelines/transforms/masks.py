@@ -115,9 +115,9 @@ def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray
     x = (x + 0.5) / _UPSCALE - 0.5
     y = (np.minimum(v[moved], v[moved - 1]) + 0.5) / _UPSCALE - 0.5
     # Of the enlarged outline's steps in x, only those at the centre of a pixel column count.
-    keep = (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
-    y = np.ceil(np.clip(y[keep], 0, height))
-    return (x[keep] * height + y).astype(np.int64)
+    is_vertex = (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
+    y = np.ceil(np.clip(y[is_vertex], 0, height))
+    return (x[is_vertex] * height + y).astype(np.int64)
 
 
 def _edge_points(start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -238,8 +238,8 @@ class VideoChild:
         assert process.stdout is not None
         # A watchdog on wall time, far above the limit on processor time, which the child enforces
         # itself.
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 or not select.select([process.stdout], [], [], seconds_left)[0]:
             raise _ChildLoss("it stalled")
         data = os.read(process.stdout.fileno(), 1 << 20)
         if not data:

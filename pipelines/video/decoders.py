@@ -106,10 +106,10 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
     #   decoded  ■ ■ ■ ■ ■ ■     ■ ■            runs {0: 5, 8: 9}
     indices = _frames_shown_at(info, times)
     ordered = sorted(info.stamps)
-    wanted = [ordered[i] for i in indices]
+    stamps = [ordered[i] for i in indices]
     number = {stamp: i for i, stamp in enumerate(info.stamps)}
     ends: dict[int, int] = {}  # First packet of a run -> its last.
-    for stamp in wanted:
+    for stamp in stamps:
         start = info.starts[bisect.bisect_right(info.starts, number[stamp]) - 1]
         ends[start] = max(ends.get(start, 0), number[stamp])
     end, num_found = -1, 0
@@ -125,16 +125,16 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
             if i > end:
                 continue
             # A frame that no other refers to is decoded only if it is wanted.
-            codec.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
+            codec.skip_frame = "DEFAULT" if packet.pts in stamps else "NONREF"
             frames = codec.decode(packet)
             if i == end:  # Drain the frames that the decoder holds back, then start afresh.
                 frames += codec.decode(None)
                 codec.flush_buffers()
             for frame in frames:
-                while frame.pts == wanted[num_found]:
+                while frame.pts == stamps[num_found]:
                     yield info.times[indices[num_found]], _upright_pixels(frame)
                     num_found += 1
-                    if num_found == len(wanted):
+                    if num_found == len(stamps):
                         return
 
 
@@ -144,19 +144,19 @@ def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fr
 
     # Three checks before decord is believed: it counts as many frames as the probe, shows them at
     # the same times, and raises nothing. Otherwise PyAV decodes.
-    wanted = _frames_shown_at(info, times)
+    indices = _frames_shown_at(info, times)
     try:
         reader = decord.VideoReader(path, num_threads=1)
         if len(reader) != len(info.times):
             return decode_pyav(path, info, times)
         stamps = reader.get_frame_timestamp(range(len(reader)))[:, 0]
-        shown = stamps[wanted] - stamps.min()
-        if np.abs(shown - np.asarray(info.times)[wanted]).max() > 0.5 / 60:
+        shown_times = stamps[indices] - stamps.min()
+        if np.abs(shown_times - np.asarray(info.times)[indices]).max() > 0.5 / 60:
             return decode_pyav(path, info, times)
-        pixels = reader.get_batch(wanted).asnumpy()
+        pixels = reader.get_batch(indices).asnumpy()
     except (decord.DECORDError, RuntimeError):  # MemoryError passes, so that it is tried again.
         return decode_pyav(path, info, times)
-    return ((float(t), p) for t, p in zip(shown, pixels, strict=True))
+    return ((float(t), p) for t, p in zip(shown_times, pixels, strict=True))
 
 
 Decoder = Callable[[str, Probe, Sequence[float]], Iterator[Frame]]

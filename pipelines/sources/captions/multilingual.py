@@ -59,8 +59,8 @@ _XM3600_LANGUAGES = tuple(sorted((*LANGUAGES, "quz")))
 def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Listing:
     """Sorts the lines into a file per language, so that memory holds one language at a time."""
     # "dev_en" is one language of "dev"; "dev" is all of them.
-    part, _, only = split.partition("_")
-    wanted = (only,) if only else LANGUAGES
+    part, _, language = split.partition("_")
+    languages = (language,) if language else LANGUAGES
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
     listed = index_rows(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
     images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
@@ -70,7 +70,7 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
     with TemporaryDirectory() as folder, ExitStack() as files:
         sorted_lines = {
             lang: files.enter_context((Path(folder) / lang).open("w+", encoding="utf-8"))
-            for lang in wanted
+            for lang in languages
         }
 
         def sort_line(row: Mapping) -> None:

@@ -47,8 +47,8 @@ SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
 
 def chartqa_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation files of a split, each as a tuple of its possible names."""
-    part, _, only = split.partition("_")
-    kinds = (only,) if only else KINDS
+    part, _, split_kind = split.partition("_")
+    kinds = (split_kind,) if split_kind else KINDS
     names = [f"{part}/{part}_{kind}.json" for kind in kinds]
     return tuple((f"ChartQA Dataset/{name}", name) for name in names)
 
@@ -75,7 +75,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
     Raises:
       FileNotFoundError: if there are no tables and all kinds are absent.
     """
-    part, _, only = split.partition("_")
+    part, _, split_kind = split.partition("_")
     # The archive may be unpacked with or without its outer folder.
     nested = corpus.folder / "ChartQA Dataset"
     folder = (nested if nested.is_dir() else corpus.folder) / part
@@ -90,7 +90,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
         # "test" and "test_human".
         number = numbers[kind]
         numbers[kind] += 1
-        if only and kind != only:
+        if split_kind and kind != split_kind:
             return None
         if isinstance(row, TableRow):
             # Tables on the Hub differ in the names of their columns.
@@ -109,7 +109,9 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
         of_table = functools.partial(make, "")
         yield from read_file(corpus, tables, f"chartqa/{split}", of_table)
         return
-    paths = {kind: folder / f"{part}_{kind}.json" for kind in ((only,) if only else KINDS)}
+    paths = {
+        kind: folder / f"{part}_{kind}.json" for kind in ((split_kind,) if split_kind else KINDS)
+    }
     present = {kind: file for kind, file in paths.items() if file.is_file()}
     if not present:
         # All kinds are absent: this raises the error that names the first file.

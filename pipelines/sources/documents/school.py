@@ -179,8 +179,8 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         shuffled = [ordered_item(order) for order in _choice_orders(len(choices), item.id)]
         return dataclasses.replace(
             item,
-            suffixes=tuple(other.suffixes[0] for other in shuffled),
-            prefixes=tuple((other.prefix,) for other in shuffled),
+            suffixes=tuple(question.suffixes[0] for question in shuffled),
+            prefixes=tuple((question.prefix,) for question in shuffled),
         )
 
     yield from read_file(corpus, file, f"science_qa/{split}", make, form="dict")

@@ -95,7 +95,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
 def _rsvqa_files(prefix: str):
     def files(split: str) -> tuple[tuple[str, ...], ...]:
         part = "test_phili" if split == "test_2" else split
-        return tuple((f"{prefix}_split_{part}_{what}.json",) for what in ("questions", "answers"))
+        return tuple((f"{prefix}_split_{part}_{kind}.json",) for kind in ("questions", "answers"))
 
     return files
 

@@ -137,10 +137,10 @@ def _text_encoding(data: bytes) -> str:
 
 def read_refcoco(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per training image, or per sentence of an evaluation split."""
-    only, _, part = split.rpartition("_")
+    dataset, _, part = split.rpartition("_")
     # Sets are read one after the other; for "train" an image's objects are collected over all of
     # them and yielded at the end, since several sets annotate the same images.
-    paths = _ref_files(corpus, _SETS[only] if only else "*")
+    paths = _ref_files(corpus, _SETS[dataset] if dataset else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
     # An image on which one set evaluates is left out of every set's training.
     held_out = _evaluated_images(refs.values()) if split == "train" else set()

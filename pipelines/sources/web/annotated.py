@@ -102,7 +102,8 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         name = f"{int(row['id'])}.jpg"
         pairs = [{"question": qa["question"], "answer": qa["answer"]} for qa in row["qas"]]
         objects = [
-            {"label": one["phrase"], "box": _region_box(one)} for one in regions.pop(row["id"], ())
+            {"label": region["phrase"], "box": _region_box(region)}
+            for region in regions.pop(row["id"], ())
         ]
         if not pairs and not objects:
             return iter(())
@@ -110,7 +111,7 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         metadata = {"qa": pairs, "objects": objects}
         items = _web_items(corpus, f"visual_genome/{split}/{name}", media, metadata)
         # Region phrases are not names of objects, so detection items are dropped.
-        return (one for one in items if not (isinstance(one, Item) and one.task == "detect"))
+        return (item for item in items if not (isinstance(item, Item) and item.task == "detect"))
 
     rows = load_list(corpus, questions)
     yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, make)

@@ -162,8 +162,8 @@ def _check_archive_end(archive: TarFile) -> None:
     Raises:
       ReadError: if anything but zeros follows.
     """
-    while rest := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
-        if rest.strip(b"\0"):
+    while block := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
+        if block.strip(b"\0"):
             raise ReadError(f"data follows its end, {archive.offset} bytes in")
 
 
@@ -187,7 +187,7 @@ def _read_member(
             return f"\0{member.name} has {member.size} bytes"
         file = archive.extractfile(member)
         if unpack:
-            place = corpus.unpacked.put(file.read() if file else b"")
+            place = corpus.unpacked.append(file.read() if file else b"")
         elif file and not corpus.is_local:
             with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())

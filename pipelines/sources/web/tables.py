@@ -55,8 +55,8 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         cells = _check_length(line).decode("utf-8").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
-        where = "url" if "://" in cells[1] else "path"
-        return {"caption": cells[0], where: cells[1]}
+        key = "url" if "://" in cells[1] else "path"
+        return {"caption": cells[0], key: cells[1]}
 
     for number, line in _number_lines(corpus, path):
         yield _sample_or_reject(corpus, path, number, lambda line=line: row(line))
@@ -129,7 +129,7 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tupl
         if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
             value = value.get("bytes")
         if isinstance(value, bytes):
-            place = corpus.unpacked.put(value)
+            place = corpus.unpacked.append(value)
             member = f"{number:09d}.{field}"
             return Media(path=corpus.relative(path), member=member, **place), field  # type: ignore[arg-type]
     for field in _PATHS:

@@ -150,12 +150,12 @@ def _detect_items(sample: WebImage) -> Iterator[Item]:
 def _segment_items(sample: WebImage) -> Iterator[Item]:
     objects = _read_objects(sample)
     for label in sorted({annotated.label for annotated in objects}):
-        same = [annotated for annotated in objects if annotated.label == label]
-        masks = tuple(annotated.mask for annotated in same if annotated.mask)
+        labelled = [annotated for annotated in objects if annotated.label == label]
+        masks = tuple(annotated.mask for annotated in labelled if annotated.mask)
         # All or none: a target that names two circles must have two masks.
-        if len(masks) == len(same):
-            suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(same))
-            boxes = tuple(annotated.box for annotated in same)
+        if len(masks) == len(labelled):
+            suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(labelled))
+            boxes = tuple(annotated.box for annotated in labelled)
             prefix = f"segment {label}"
             yield _task_item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
 

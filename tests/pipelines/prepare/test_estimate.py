@@ -179,12 +179,14 @@ def test_units_count_by_their_bytes(tmp_path: Path):
 
 
 def test_groups_that_agree_leave_no_doubt_and_others_as_much_as_they_differ():
-    assert sampling._scale_to_whole([2, 4, 6], [1, 2, 3], 60) == pytest.approx((120, 120))
+    assert sampling._scale_to_dataset([2, 4, 6], [1, 2, 3], 60) == pytest.approx((120, 120))
     # Student's t of two groups at 95 % is 12.706; their means differ from 3 by 1.
-    low, high = sampling._scale_to_whole([2, 4], [1, 1], 10)
+    low, high = sampling._scale_to_dataset([2, 4], [1, 1], 10)
     assert (low, high) == pytest.approx((0, 30 + 12.706 * 10), rel=1e-4)
-    low, high = sampling._scale_to_whole([2, 4, 3, 3], [1, 1, 1, 1], 10, left=0.25)
+    low, high = sampling._scale_to_dataset([2, 4, 3, 3], [1, 1, 1, 1], 10, undrawn_share=0.25)
     error = 3.1824 * 10 * (2 / 3 / 4 * 0.25) ** 0.5
     assert (low, high) == pytest.approx((30 - error, 30 + error), rel=1e-4)
-    assert sampling._scale_to_whole([2, 4], [1, 1], 10, left=0) == pytest.approx((30, 30))
-    assert sampling._scale_to_whole([], [], 10) == (0, 0)
+    assert sampling._scale_to_dataset([2, 4], [1, 1], 10, undrawn_share=0) == pytest.approx(
+        (30, 30)
+    )
+    assert sampling._scale_to_dataset([], [], 10) == (0, 0)
