@@ -26,7 +26,7 @@ class ProcessNote:
     host: str
 
     @classmethod
-    def own(cls) -> Self:
+    def of_this_process(cls) -> Self:
         """Returns the note of this process."""
         process = psutil.Process()
         return cls(pid=process.pid, began=process.create_time(), host=os.uname().nodename)
