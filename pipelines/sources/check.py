@@ -58,7 +58,7 @@ class RawFileCheck:
     problem: str = ""
 
     @property
-    def found(self) -> bool:
+    def all_present(self) -> bool:
         """Whether every annotation file is there."""
         return bool(self.files) and all(file.found for file in self.files)
 
@@ -158,7 +158,7 @@ def _check_row(
         publisher=spec.publisher if spec else "",
         published=published,
     )
-    if root is None or spec is None or not checked.found:
+    if root is None or spec is None or not checked.all_present:
         return checked
     return _count_examples(root, spec, checked)
 
