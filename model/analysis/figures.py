@@ -36,14 +36,14 @@ _STYLE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class LabelledCurves:
     """A checkpoint's curves under the name it has in the figures."""
 
     label: str
     curves: Sequence[Curve]
 
 
-def draw_concentration(checkpoints: Sequence[Measured], num_images: int, path: Path) -> None:
+def draw_concentration(checkpoints: Sequence[LabelledCurves], num_images: int, path: Path) -> None:
     """Writes the PNG of cumulative spectral concentration: features and pooled tokens.
 
     Args:
@@ -59,7 +59,7 @@ def draw_concentration(checkpoints: Sequence[Measured], num_images: int, path: P
         axes.set_ylim(0, 1.03)
 
 
-def draw_profiles(checkpoints: Sequence[Measured], num_images: int, path: Path) -> None:
+def draw_profiles(checkpoints: Sequence[LabelledCurves], num_images: int, path: Path) -> None:
     """Writes the PNG of normalized radial mean power: features, pooled tokens and queries.
 
     Args:
@@ -98,8 +98,8 @@ def _figure(path: Path) -> Iterator[Any]:
 
 
 def _lines(
-    checkpoints: Sequence[Measured], kinds: Sequence[str]
-) -> Iterator[tuple[Measured, Curve, dict[str, Any]]]:
+    checkpoints: Sequence[LabelledCurves], kinds: Sequence[str]
+) -> Iterator[tuple[LabelledCurves, Curve, dict[str, Any]]]:
     """Yields the lines of a plot: a colour per checkpoint, dashes and markers by quantity."""
     # A colour says which checkpoint, dashes and markers which quantity. Of a single checkpoint, the
     # features are grey: they are what its other curves are compared with.
@@ -120,7 +120,7 @@ def _lines(
                 )
 
 
-def _name(entry: Measured, curve: Curve) -> str:
+def _name(entry: LabelledCurves, curve: Curve) -> str:
     grid = f"{curve.grid}×{curve.grid}"
     if curve.what == FEATURES:
         return f"{entry.label}: vision features, {grid}"

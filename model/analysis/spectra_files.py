@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from infra.errors import ConfigError
-from model.analysis.figures import Measured, draw_concentration, draw_profiles
+from model.analysis.figures import LabelledCurves, draw_concentration, draw_profiles
 from model.analysis.measure import Curve, measure
 from model.checkpoint.folder import load_config, load_params
 from model.config import ModelConfig
@@ -75,7 +75,7 @@ def write_spectra(
         at = checkpoint.pooled_budget, checkpoint.query_budget
         params = load_params(checkpoint.folder)
         curves = measure(checkpoint.model, params, images[checkpoint.model.vision.image_px], at)
-        measured.append((checkpoint, Measured(label, curves)))
+        measured.append((checkpoint, LabelledCurves(label, curves)))
         entries.append(_entry(label, checkpoint, curves))
     num_images = len(next(iter(images.values())))
     out.mkdir(parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ def _labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
     ]
 
 
-def _at(entry: Measured, budget: int) -> Measured:
-    return Measured(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
+def _at(entry: LabelledCurves, budget: int) -> LabelledCurves:
+    return LabelledCurves(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
 
 
 def _entry(label: str, checkpoint: Checkpoint, curves: Sequence[Curve]) -> dict[str, Any]:

@@ -10,7 +10,12 @@ import numpy as np
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.exporter import export_checkpoint
 from model.checkpoint.hugging_face_config import GEMMA_PIECES
-from model.checkpoint.importer import Source, check_tokenizer, import_checkpoint, open_source
+from model.checkpoint.importer import (
+    SourceCheckpoint,
+    check_tokenizer,
+    import_checkpoint,
+    open_source,
+)
 from model.checkpoint.stage0 import open_towers
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
@@ -93,7 +98,7 @@ def convert(request: Request) -> Iterator[str]:
             yield f"no {TOKENIZER}: `parcel predict` needs one; copy it into the folder"
 
 
-def _source(request: Request) -> Source:
+def _source(request: Request) -> SourceCheckpoint:
     if request.siglip is None or request.gemma is None:
         return open_source(request.paths[0], request.config)
     pieces = GEMMA_PIECES

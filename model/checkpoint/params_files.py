@@ -144,7 +144,7 @@ class _Range:
     out: memoryview
 
 
-class Source(Protocol):
+class RangeSource(Protocol):
     """A reader of files in ranges, such as a `StoredFolder`.
 
     Attributes:
@@ -181,7 +181,7 @@ class ParamsReader:
       index: index of the arrays, from `write_arrays`.
     """
 
-    def __init__(self, source: Source, index: Mapping[str, Any]) -> None:
+    def __init__(self, source: RangeSource, index: Mapping[str, Any]) -> None:
         self._place, self._arrays = source, index["arrays"]
         self._piece: int = index["piece"]
         self._checksums: dict[str, list[int]] = index["crc32"]

@@ -46,7 +46,7 @@ Region = tuple[tuple[int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class StatePart:
     """A part of an array of the state, in this process's own memory.
 
     Attributes:
@@ -60,7 +60,7 @@ class Part:
     data: np.ndarray
 
 
-def own_parts(state: Any) -> list[Part]:
+def own_parts(state: Any) -> list[StatePart]:
     """Returns copies of the parts of a state that this process is to write.
 
     A part that several devices hold is returned for one of them only. The state may change later.
@@ -70,7 +70,7 @@ def own_parts(state: Any) -> list[Part]:
         leaf.copy_to_host_async()
     return [
         # A copy: on a CPU, `shard.data` shares memory that the next step is given to overwrite.
-        Part(
+        StatePart(
             path,
             tuple(start for start, _ in _region(shard.index, leaf.shape)),
             np.array(shard.data),
@@ -158,7 +158,7 @@ class ResumePoints:
             self._offered.pop(0)
         return None
 
-    def save(self, step: int, parts: Sequence[Part], notes: Mapping[str, Path]) -> None:
+    def save(self, step: int, parts: Sequence[StatePart], notes: Mapping[str, Path]) -> None:
         """Starts to write the state after `step` updates, in a thread; `news` reports the end.
 
         Args:
@@ -205,7 +205,7 @@ class ResumePoints:
         self._leaving.set()
         self._writer.shutdown()
 
-    def _write(self, name: str, parts: Sequence[Part], notes: Mapping[str, str]) -> None:
+    def _write(self, name: str, parts: Sequence[StatePart], notes: Mapping[str, str]) -> None:
         part_of_key = {f"{part.path} {list(part.start)}": part for part in parts}
         sizes = {}
 

@@ -12,7 +12,7 @@ import numpy as np
 from model.checkpoint import array_files
 from model.checkpoint.array_files import Arrays, Entry
 from model.checkpoint.hugging_face_config import GEMMA_PIECES
-from model.checkpoint.importer import Source, big_vision_source
+from model.checkpoint.importer import SourceCheckpoint, big_vision_source
 from model.checkpoint.names import NamesError
 from model.checkpoint.target import RequestError
 from pipelines.records.codes import EXTRA_TOKENS
@@ -25,7 +25,9 @@ _LAYER = re.compile(r"^layer_(\d+)/")
 _GEMMA_W = ("attn/q_einsum", "attn/kv_einsum", "attn/attn_vec_einsum")
 
 
-def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: int = 0) -> Source:
+def open_towers(
+    siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: int = 0
+) -> SourceCheckpoint:
     """Returns both towers as one checkpoint to import; the projector is zero, as published.
 
     Args:

@@ -16,8 +16,8 @@ from model.checkpoint.digest import flatten, unflatten
 from model.checkpoint.names import (
     LM_HEAD,
     TABLE,
-    Name,
     NamesError,
+    ParameterName,
     big_vision_keys,
     hugging_face_keys,
 )
@@ -178,7 +178,7 @@ def _format_names(names: list[str]) -> str:
 def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, list[np.ndarray]]]:
     # One array of big_vision may hold several of our parameters, such as keys and values. They are
     # put together in the order of their index in it.
-    groups: dict[str, list[Name]] = collections.defaultdict(list)
+    groups: dict[str, list[ParameterName]] = collections.defaultdict(list)
     for name in TABLE:
         groups[name.big_vision].append(name)
     for key, group in groups.items():
@@ -196,11 +196,11 @@ def _float32(x: np.ndarray) -> np.ndarray:
     return np.array(x, np.float32, order="C")
 
 
-def _layer(name: Name, index: int) -> str:
+def _layer(name: ParameterName, index: int) -> str:
     return name.hugging_face.replace("{i}", str(index))
 
 
-def _depth(name: Name, keys: Iterable[str]) -> int | None:
+def _depth(name: ParameterName, keys: Iterable[str]) -> int | None:
     """Returns how many layers a file has in a parameter's tower; None if it belongs to no layer."""
     tower_prefix, _, layer_suffix = name.hugging_face.partition("{i}")
     if not layer_suffix:

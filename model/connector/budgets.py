@@ -35,7 +35,7 @@ _EVEN_BUCKETS = {16: tuple(range(32, 257, 32)), 32: (*range(88, 1024, 88), 1024)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bucket:
+class SlotBucket:
     """One compiled shape: every budget in it runs as `size` slots, the last ones masked.
 
     Attributes:
@@ -76,14 +76,14 @@ def num_anchors(cfg: ConnectedConfig, budget: int) -> int:
     return cfg.connector.routing.num_anchors(cfg.vision.grid, budget)
 
 
-def buckets(cfg: ConnectedConfig) -> tuple[Bucket, ...]:
+def buckets(cfg: ConnectedConfig) -> tuple[SlotBucket, ...]:
     """Returns the declared shapes: the only ones training compiles, one program each."""
     sizes = cfg.connector.buckets or _default_buckets(cfg.connector.routing, cfg.vision.grid)
     # A size is a budget, too: its own number of anchors is that of the whole bucket.
-    return tuple(Bucket(size=s, num_anchors=num_anchors(cfg, s)) for s in sorted(sizes))
+    return tuple(SlotBucket(size=s, num_anchors=num_anchors(cfg, s)) for s in sorted(sizes))
 
 
-def bucket_of(cfg: ConnectedConfig, budget: int) -> Bucket:
+def bucket_of(cfg: ConnectedConfig, budget: int) -> SlotBucket:
     """Returns the smallest declared bucket that serves `budget` with the same anchors."""
     # Budget 50 of `parcel` at 224 px: 16 anchors, and the bucket of 62 slots with as many:
     #
@@ -94,10 +94,10 @@ def bucket_of(cfg: ConnectedConfig, budget: int) -> Bucket:
     return next(b for b in buckets(cfg) if b.size >= budget and b.num_anchors == anchors)
 
 
-def exact_bucket(cfg: ConnectedConfig, budget: int) -> Bucket:
+def exact_bucket(cfg: ConnectedConfig, budget: int) -> SlotBucket:
     """Returns a bucket with no masked slot: for evaluation at a few fixed budgets."""
     check_budget(cfg, budget)
-    return Bucket(size=budget, num_anchors=num_anchors(cfg, budget))
+    return SlotBucket(size=budget, num_anchors=num_anchors(cfg, budget))
 
 
 def check_connector(cfg: ConnectedConfig) -> None:

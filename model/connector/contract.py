@@ -26,7 +26,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from model.connector import budgets
-from model.connector.budgets import Bucket
+from model.connector.budgets import SlotBucket
 from model.connector.build import build_connector
 from model.connector.config import ConnectedConfig
 
@@ -323,7 +323,7 @@ class _ConnectorTrial:
             self._results[bucket, budget] = result
         return result
 
-    def _masked_pairs(self) -> list[tuple[Bucket, int]]:
+    def _masked_pairs(self) -> list[tuple[SlotBucket, int]]:
         """Returns (shape, budget) pairs: for some shapes, the budget that masks most slots."""
         pairs = []
         for shape in self.shapes:
@@ -365,7 +365,7 @@ def _first_middle_last(values: list[_T]) -> list[_T]:
     return [values[0], values[len(values) // 2], values[-1]]
 
 
-def _pairs(pairs: list[tuple[Bucket, int]]) -> str:
+def _pairs(pairs: list[tuple[SlotBucket, int]]) -> str:
     return ", ".join(f"{budget} in {shape.size}" for shape, budget in pairs)
 
 

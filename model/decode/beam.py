@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int32
 
 from model import vlm
 from model.decode.generate import PAD, PromptState, prefill, unreal
-from model.text.gemma import Cached, Rows
+from model.text.gemma import KvCache, Rows
 
 
 class Hypotheses(typing.NamedTuple):
@@ -183,7 +183,7 @@ def _read(
     keys, values = (
         part.reshape(*part.shape[:2], num_beams * slots, *part.shape[4:]) for part in cache
     )
-    fresh = Cached(
+    fresh = KvCache(
         keys,
         values,
         jnp.broadcast_to(written.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)),

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from model import vlm
 from model.decode.config import SamplingParams
-from model.text.gemma import Cached, Rows
+from model.text.gemma import KvCache, Rows
 
 PAD, EOS = 0, 1
 
@@ -32,7 +32,7 @@ class PromptState(typing.NamedTuple):
     """
 
     logits: Float[Array, "B V"]
-    past: Cached
+    past: KvCache
     lengths: Int32[Array, " B"]
 
 
@@ -128,7 +128,7 @@ def prefill(
     # Prompts are padded on the right, so the last real token is at another place in each row.
     last = jnp.sum(vlm.text_valid(prompt).astype(jnp.int32), axis=1) - 1
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
-    past = Cached(keys_values[0], keys_values[1], valid[:, None, :], rows.positions)
+    past = KvCache(keys_values[0], keys_values[1], valid[:, None, :], rows.positions)
     lengths = jnp.sum(valid.astype(jnp.int32), axis=1)
     return PromptState(model.text.logits(final)[:, 0], past, lengths)
 
@@ -174,7 +174,7 @@ def _extend(model: vlm.Vlm, start: PromptState, state: _State, token: Int32[Arra
     positions = start.lengths[:, None] + state.step
     written = jnp.broadcast_to(jnp.arange(slots) < state.step, (batch, 1, slots))
     new_positions = start.lengths[:, None] + jnp.arange(slots)[None]
-    fresh = Cached(state.keys, state.values, written, new_positions)
+    fresh = KvCache(state.keys, state.values, written, new_positions)
     itself = jnp.ones((batch, 1, 1), bool)
     hidden, keys_values = model.text.run(Rows(x, positions, itself), (start.past, fresh))
     assert keys_values is not None

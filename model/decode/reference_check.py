@@ -41,7 +41,7 @@ OUTPUTS = (
 )
 
 
-class Finding(typing.NamedTuple):
+class OutputComparison(typing.NamedTuple):
     """The comparison of one output.
 
     Attributes:
@@ -88,7 +88,7 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
         raise CheckError(f"--check: beyond tolerance: {', '.join(wrong)} ({file}).")
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: OutputComparison) -> str:
     verdict = "ok" if finding.close else "WRONG"
     if finding.tolerance == 0:
         return f"{finding.key:22} {finding.error:9.1%} of tokens differ, accepted none   {verdict}"
@@ -126,7 +126,7 @@ def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:
 
 def compare(
     model: ModelConfig, params: vlm.Params, expected: Mapping[str, np.ndarray]
-) -> Iterator[Finding]:
+) -> Iterator[OutputComparison]:
     """Yields how far each output of a reference file is from ours, in the file's order.
 
     Keys without a known meaning are skipped; `uncompared` names them.
@@ -167,7 +167,7 @@ class _Run:
         # Reference models have no connector: every patch is a soft token.
         self.slots = vlm.Slots(model.vision.num_patches, model.vision.num_patches)
         # Functions, not values: only outputs that the file holds are computed.
-        self.outputs: dict[str, Callable[[str], Finding]] = {
+        self.outputs: dict[str, Callable[[str], OutputComparison]] = {
             "vision_last_hidden": lambda key: self._close(key, self._features()),
             "projected_soft_tokens": lambda key: self._close(key, self._soft()),
             "soft_tokens": lambda key: self._close(key, self._soft()),
@@ -226,7 +226,7 @@ class _Run:
         losses = self._run(vlm.token_losses, example, self.slots)
         return np.asarray(jnp.sum(losses)) / ar[:, 1:].sum()
 
-    def _greedy(self, key: str) -> Finding:
+    def _greedy(self, key: str) -> OutputComparison:
         expected = self.expected[key]
         prompt = np.asarray(self.expected["prefix_ids"], np.int32)
         # Padded by one slot, which must not change the answers.
@@ -241,10 +241,10 @@ class _Run:
             stop=None,
             causal=not self.from_big_vision,
         )
-        return Finding(key, float(np.mean(np.asarray(generated) != expected)), 0.0)
+        return OutputComparison(key, float(np.mean(np.asarray(generated) != expected)), 0.0)
 
-    def _close(self, key: str, ours: typing.Any) -> Finding:
+    def _close(self, key: str, ours: typing.Any) -> OutputComparison:
         expected = self.expected[key]
         if key.endswith("logits"):  # Entries beyond the vocabulary belong to no token.
             expected = expected[..., : self.model.text.vocab_size]
-        return Finding(key, relative_error(np.asarray(ours), expected), TOLERANCE)
+        return OutputComparison(key, relative_error(np.asarray(ours), expected), TOLERANCE)

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from model.eval.metrics.registry import Corpus, Metric, get_metric
+from model.eval.metrics.registry import CorpusStatistics, Metric, get_metric
 from model.eval.metrics.scores import (
     Fields,
-    Item,
+    ItemScore,
     Result,
     Sums,
     averaged,
@@ -34,7 +34,7 @@ class PredictionScores:
         `Totals.pseudo_values`). None where the score already is the plain mean of item scores.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[ItemScore, ...]
     result: Result
     pseudo_values: tuple[float, ...] | None = None
 
@@ -55,9 +55,11 @@ class Scorer:
     def __init__(self, name: str) -> None:
         self.name = name
         self._metric: Metric = get_metric(name)
-        self._corpus: Corpus | None = self._metric.corpus() if self._metric.corpus else None
+        self._corpus: CorpusStatistics | None = (
+            self._metric.corpus() if self._metric.corpus else None
+        )
         self._waiting: list[tuple[str, Fields]] = []
-        self._items: list[Item] = []
+        self._items: list[ItemScore] = []
         self._totals = Totals()
 
     def add(self, prediction: str, fields: Fields) -> None:
@@ -113,9 +115,9 @@ class Scorer:
             pseudo_values=totals.pseudo_values(self._metric, items),
         )
 
-    def _item(self, prediction: str, fields: Fields) -> Item:
+    def _item(self, prediction: str, fields: Fields) -> ItemScore:
         score = self._metric.score(prediction, fields)
-        item = score if isinstance(score, Item) else Item(score=score)
+        item = score if isinstance(score, ItemScore) else ItemScore(score=score)
         groups = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
         return dataclasses.replace(item, groups={**groups, **item.groups}) if groups else item
 
@@ -127,7 +129,7 @@ class Totals:
         self._overall = Sums()
         self._parts: dict[str, dict[str, Sums]] = {}
 
-    def add(self, item: Item) -> None:
+    def add(self, item: ItemScore) -> None:
         """Counts an item, for the whole and for the parts it belongs to."""
         self._overall.add(item)
         for field, value in item.groups.items():
@@ -162,7 +164,7 @@ class Totals:
                 overall = dataclasses.replace(overall, score=average)
         return Result(total=overall, parts=results)
 
-    def pseudo_values(self, metric: Metric, items: Sequence[Item]) -> tuple[float, ...] | None:
+    def pseudo_values(self, metric: Metric, items: Sequence[ItemScore]) -> tuple[float, ...] | None:
         """Returns the items' pseudo-values; None where the score is the plain mean of item scores.
 
         The pseudo-value of each of N items is score + N · (derivative of the score by the item's
@@ -189,7 +191,7 @@ class Totals:
         def score(sums: Sums) -> float:
             return metric.summarize(sums)["score"].score / 100
 
-        def pull(item: Item) -> float:
+        def pull(item: ItemScore) -> float:
             name = "" if is_whole else item.groups.get(metric.mean_over)
             if name not in copies:
                 return 0.0

@@ -36,7 +36,7 @@ class RmsNorm(nnx.Module):
         return (normal * (1.0 + row(self.scale[...], normal))).astype(x.dtype)
 
 
-class Block(nnx.Module):
+class DecoderBlock(nnx.Module):
     """One transformer block: a norm before and after both attention and the gated MLP."""
 
     def __init__(self, cfg: TextConfig, *, rngs: nnx.Rngs) -> None:
@@ -125,7 +125,7 @@ class Rows(typing.NamedTuple):
     mask: Bool[Array, "B L L"]
 
 
-class Cached(typing.NamedTuple):
+class KvCache(typing.NamedTuple):
     """Cached keys and values of every layer, and which of them the new rows may see."""
 
     keys: Float[Array, "N B S K h"]
@@ -141,8 +141,8 @@ class Gemma(nnx.Module):
         text = cfg.text
 
         @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(layer_rngs: nnx.Rngs) -> Block:
-            return Block(text, rngs=layer_rngs)
+        def stacked(layer_rngs: nnx.Rngs) -> DecoderBlock:
+            return DecoderBlock(text, rngs=layer_rngs)
 
         self.model = cfg
         # Rows of about unit length; `embed` multiplies them by the root of the width.
@@ -175,7 +175,7 @@ class Gemma(nnx.Module):
     def run(
         self,
         rows: Rows,
-        past: tuple[Cached, ...] = (),
+        past: tuple[KvCache, ...] = (),
         *,
         num_rows: int | None = None,
         dropout: Dropout | None = None,

@@ -61,7 +61,7 @@ class SliceProgram(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lowered:
+class LoweredStep:
     """A step lowered for a slice, not yet compiled."""
 
     _lowered: jax.stages.Lowered
@@ -112,7 +112,7 @@ def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
 
 def lower_for_slice(
     model: ModelConfig, train: TrainConfig, topology: Topology, tokens: int, *, num_images: int = 1
-) -> Lowered:
+) -> LoweredStep:
     """Returns one training update, lowered for a slice from shapes alone.
 
     Args:
@@ -138,4 +138,6 @@ def lower_for_slice(
     placed_state = jax.tree.map(placed, state, specs(state, mesh))
     args = placed_state, batch, vlm.Slots(tokens, tokens), rates
     lowered = StepPrograms(model, train, mesh, (num_images,)).lower(args)
-    return Lowered(lowered, topology, -(-train.text_len // min(model.loss_chunk, train.text_len)))
+    return LoweredStep(
+        lowered, topology, -(-train.text_len // min(model.loss_chunk, train.text_len))
+    )

@@ -15,7 +15,7 @@ from model.vision.config import TowerConfig, VisionConfig
 from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
 
 
-class Block(nnx.Module):
+class EncoderBlock(nnx.Module):
     """One pre-norm transformer block."""
 
     def __init__(self, cfg: VisionConfig, *, rngs: nnx.Rngs) -> None:
@@ -62,8 +62,8 @@ class Siglip(nnx.Module):
 
         # All blocks at once, stacked on axis 0 for `scan`: an MLP's kernel is (27, 1152, 4304).
         @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(layer_rngs: nnx.Rngs) -> Block:
-            return Block(vision, rngs=layer_rngs)
+        def stacked(layer_rngs: nnx.Rngs) -> EncoderBlock:
+            return EncoderBlock(vision, rngs=layer_rngs)
 
         self.patches = Patches(vision, rngs=rngs)
         std = vision.width**-0.5
@@ -93,7 +93,7 @@ class Siglip(nnx.Module):
         x = self.patches(images.astype(dtype))
         x = x + self.positions[...][None].astype(dtype)
 
-        def body(x: Array, block: Block) -> tuple[Array, None]:
+        def body(x: Array, block: EncoderBlock) -> tuple[Array, None]:
             return jax.tree.map(lambda part: gather_weight(part, dtype), block)(x), None
 
         # Only where something is recomputed; otherwise every block's arrays stay in memory.

@@ -25,7 +25,7 @@ import psutil
 from scipy import special
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Job, WorkFolder, group_units, plan_job
+from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, plan_job
 from pipelines.prepare.listing import (
     ListTotals,
     cut_shard,
@@ -153,7 +153,7 @@ class _SampleWriter:
       video: decoder of clips, which the caller closes.
     """
 
-    def __init__(self, job: Job, count: int, video: VideoChild) -> None:
+    def __init__(self, job: PrepareJob, count: int, video: VideoChild) -> None:
         self._count, self._video = count, video
         self._part = job.part
         # One shard is enough: the number of shards does not change the cost. For a part of a

@@ -61,7 +61,7 @@ _CHUNK = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class PrepareJob:
     """One run as every worker sees it; it has plain values only, so it can be pickled.
 
     Attributes:
@@ -180,7 +180,7 @@ def plan_job(
     path: str | None = None,
     features: Mapping[str, str] | None = None,
     earlier: EarlierDataset | None = None,
-) -> tuple[Job, list[str]]:
+) -> tuple[PrepareJob, list[str]]:
     """Returns the job of a run and the units that can be listed separately; "" is the whole split.
 
     Args:
@@ -199,7 +199,7 @@ def plan_job(
     """
     spec = source_spec(source)
     spec.parse(split)
-    job = Job(
+    job = PrepareJob(
         config=config,
         source=source,
         split=split,
@@ -238,7 +238,7 @@ class WorkFolder:
       RuntimeError: if this process runs other code than the process that started the run.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PrepareJob) -> None:
         self.job = job
         self.files: StoreBackend = open_backend(job.work)
         if job.code != job.code_here:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
-from pipelines.prepare.job import Job, WorkFolder, group_units, parse_receipt, resolve_folder
+from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, parse_receipt, resolve_folder
 from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
@@ -69,7 +69,7 @@ def list_raw_files(
     """
     spec = source_spec(source)
     spec.parse(split)
-    job = Job(
+    job = PrepareJob(
         config=config,
         source=source,
         split=split,

@@ -16,7 +16,7 @@ from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import (
     EarlierDataset,
-    Job,
+    PrepareJob,
     ShardReport,
     WorkFolder,
     count_receipts,
@@ -203,7 +203,7 @@ def _holds_request(files: StoreBackend, request: str) -> bool:
         return False
 
 
-def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+def _assign_archives(job: PrepareJob, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
     """Yields (shard, piece, archives): a shard is a group of neighbours, a piece one archive."""
     num_shards = job.config.num_shards
     for shard in range(num_shards if job.by_archive else 0):
@@ -217,7 +217,7 @@ def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, lis
 
 
 def _run_until_done(
-    job: Job,
+    job: PrepareJob,
     work_folder: WorkFolder,
     lists: list[tuple[int, list[str]]],
     archives: list[tuple[int, int, list[str]]],

@@ -8,7 +8,7 @@ import re
 from PIL import Image
 
 from pipelines.records.boxes import color_of
-from pipelines.sheet.cards import Card, Sheet
+from pipelines.sheet.cards import RecordCard, Sheet
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 24px; color: #202428; background: #f4f5f6 }
@@ -46,7 +46,7 @@ def to_html(sheet: Sheet) -> str:
 """
 
 
-def _card_html(card: Card) -> str:
+def _card_html(card: RecordCard) -> str:
     # Pictures are inside the page, so it is one file that can be sent.
     figures = "".join(
         f'<figure><img src="{_data_uri(picture)}" width="{picture.width}" '

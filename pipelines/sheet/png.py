@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from pipelines.records.boxes import color_of
-from pipelines.sheet.cards import Card, Sheet
+from pipelines.sheet.cards import RecordCard, Sheet
 
 _WIDTH = 1616
 _MARGIN, _GAP, _PAD = 24, 16, 12
@@ -55,7 +55,7 @@ def to_png(sheet: Sheet) -> Image.Image:
     return page
 
 
-def _draw_card(card: Card) -> Image.Image:
+def _draw_card(card: RecordCard) -> Image.Image:
     single = len(card.pictures) == 1 and not card.captions[0]
     width = card.pictures[0].width if single else _WIDE
     strip = _draw_strip(card, width)
@@ -72,7 +72,7 @@ def _draw_card(card: Card) -> Image.Image:
     return page
 
 
-def _draw_strip(card: Card, width: int) -> Image.Image:
+def _draw_strip(card: RecordCard, width: int) -> Image.Image:
     """Returns the pictures with their captions, side by side, in as many rows as needed."""
     side = card.pictures[0].width
     across = max((width + 8) // (side + 8), 1)

@@ -51,7 +51,7 @@ def count_rows(corpus: Corpus, table: Path) -> int:
         return parquet.read_metadata(local).num_rows
 
 
-class Pictures:
+class TablePictures:
     """Stores the pictures of tables in the corpus's `unpacked`, equal ones once."""
 
     def __init__(self, corpus: Corpus) -> None:

@@ -65,7 +65,7 @@ class VideoLimits:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
 
 
-class Clip(NamedTuple):
+class SampledFrames(NamedTuple):
     """The frames sampled from one video.
 
     Attributes:
@@ -104,7 +104,7 @@ class VideoChild:
         self._clips = 0
         self._buffer = b""
 
-    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> Clip:
+    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> SampledFrames:
         """Returns the sampled frames of a video.
 
         Raises:
@@ -148,7 +148,7 @@ class VideoChild:
         # An error in the answer is a verdict on the clip; another child would say the same.
         if "error" in header:
             raise BadInput(header["error"])
-        return Clip(
+        return SampledFrames(
             images=tuple(images),
             size=tuple(header["size"]),
             requested=tuple(header["requested"]),

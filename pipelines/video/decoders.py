@@ -14,7 +14,13 @@ import av.error
 import numpy as np
 
 from pipelines.records.schema import BadInput
-from pipelines.video.probe import OutOfMemory, Probe, describe_error, open_video, video_stream
+from pipelines.video.probe import (
+    OutOfMemory,
+    VideoProperties,
+    describe_error,
+    open_video,
+    video_stream,
+)
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -38,7 +44,7 @@ _LOST_TOLERANCE = 0.05
 ends."""
 
 
-def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def decode_pyav(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, as soon as it is decoded; `times` must ascend.
 
     Raises:
@@ -56,7 +62,7 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
         yield from itertools.islice(_decode_all(path, info, times), num_found, None)
 
 
-def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by decoding in sequence up to the last time."""
     shown_frame: tuple[float, av.VideoFrame] | None = None
     start, decoded, num_found = None, 0, 0
@@ -93,7 +99,7 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
         yield shown_frame[0], _upright_pixels(shown_frame[1])
 
 
-def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields the frames for as many of the times, from the first, as can be decoded.
 
     It decodes the packets from the last start before a wanted frame up to that frame, and skips
@@ -138,7 +144,7 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
                         return
 
 
-def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def decode_decord(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
@@ -159,11 +165,11 @@ def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fr
     return ((float(t), p) for t, p in zip(shown_times, pixels, strict=True))
 
 
-Decoder = Callable[[str, Probe, Sequence[float]], Iterator[Frame]]
+Decoder = Callable[[str, VideoProperties, Sequence[float]], Iterator[Frame]]
 DECODERS: dict[str, Decoder] = {"pyav": decode_pyav, "decord": decode_decord}
 
 
-def choose_decoder(preferred: str, info: Probe) -> str:
+def choose_decoder(preferred: str, info: VideoProperties) -> str:
     """Returns the decoder to use: decord only for files on which it is exact, else PyAV."""
     exact = (
         info.codec in _DECORD_CODECS
@@ -175,12 +181,12 @@ def choose_decoder(preferred: str, info: Probe) -> str:
     return "decord" if preferred == "decord" and exact else "pyav"
 
 
-def _frames_shown_at(info: Probe, times: Sequence[float]) -> list[int]:
+def _frames_shown_at(info: VideoProperties, times: Sequence[float]) -> list[int]:
     """Returns, for each time, the index in display order of the frame shown at that time."""
     return [bisect.bisect_right(info.times, time + _EPSILON) - 1 for time in times]
 
 
-def _display_time(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
+def _display_time(frame: av.VideoFrame, info: VideoProperties, decoded: int, rate: float) -> float:
     """Returns the time at which a frame is shown [s].
 
     Decoders return frames in display order. AVI stores no display times: FFmpeg invents them in

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from model.eval.metrics.ngrams import MAX_N, count_ngrams
 from model.eval.metrics.ptb import tokenize
-from model.eval.metrics.scores import Fields, Item, Part, Sums, some_answers
+from model.eval.metrics.scores import Fields, ItemScore, PartScore, Sums, some_answers
 
 _SMALL, _TINY = 1e-9, 1e-15
 """Small terms that keep empty captions from dividing by zero."""
 
 
-def bleu(prediction: str, fields: Fields) -> Item:
+def bleu(prediction: str, fields: Fields) -> ItemScore:
     """Returns the BLEU-4 of one caption, and the counts that a data set's BLEU is made of.
 
     The score of a data set comes from the summed counts, not from captions' scores; BLEU-1 to
@@ -43,14 +43,14 @@ def bleu(prediction: str, fields: Fields) -> Item:
     for n, counts in enumerate(count_ngrams(words), start=1):
         also[f"right_{n}"] = float((counts & most[n - 1]).total())
         also[f"ngrams_{n}"] = float(counts.total())
-    return Item(score=_scores(also)[-1], also=also)
+    return ItemScore(score=_scores(also)[-1], also=also)
 
 
-def summarize_bleu(sums: Sums) -> dict[str, Part]:
+def summarize_bleu(sums: Sums) -> dict[str, PartScore]:
     """Returns the BLEU-4 of summed counts under "score", and BLEU-1 to BLEU-4."""
     scores = _scores({name: sums.total(name) for name in sums.measures()})
     parts = {
-        f"bleu_{n}": Part(score=100 * score, num=sums.num)
+        f"bleu_{n}": PartScore(score=100 * score, num=sums.num)
         for n, score in enumerate(scores, start=1)
     }
     return {"score": parts[f"bleu_{MAX_N}"], **parts}

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from PIL import Image
 
-from model.eval.metrics.scores import Fields, Item
+from model.eval.metrics.scores import Fields, ItemScore
 from pipelines.records.codes import BOX, MASK, NUM_SEG, Box, numbers, parse_box
 from pipelines.records.rle import decode_mask
 
@@ -15,7 +15,7 @@ _TARGET = re.compile(f"({BOX})({MASK})")
 _THRESHOLDS = (0.5, 0.75)
 
 
-def miou(prediction: str, fields: Fields) -> Item:
+def miou(prediction: str, fields: Fields) -> ItemScore:
     """Returns the IoU of one expression, in [0, 1]; their plain mean is the mIoU.
 
     The item also says whether the box alone reaches an IoU of 0.5 and of 0.75 ("box_accuracy@0.5"),
@@ -43,9 +43,9 @@ def miou(prediction: str, fields: Fields) -> Item:
     overlap = box_iou(box, fields.get("box") or bounds(truth))
     also = {f"box_accuracy@{t}": float(t <= overlap) for t in _THRESHOLDS}
     if written is None or not has_pixels(box, truth.shape):
-        return Item(score=0.0, also={**also, "invalid": 1.0})
+        return ItemScore(score=0.0, also={**also, "invalid": 1.0})
     iou = mask_iou(box, fields["decode_mask"](codes), truth)
-    return Item(score=iou, also={**also, "invalid": 0.0})
+    return ItemScore(score=iou, also={**also, "invalid": 0.0})
 
 
 def parse(prediction: str) -> tuple[Box, list[int]] | None:

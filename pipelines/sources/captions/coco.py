@@ -15,7 +15,7 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -72,7 +72,7 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     if split == "val" and not isinstance(file, list):
         listed = load_list(corpus, file, "annotations")
     captions_of = {group[0].get("image_id"): group for group in group_rows(listed, "image_id")}
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
     def make(row: dict) -> Item:
         # From here to the item both layouts differ only in the names of their fields.

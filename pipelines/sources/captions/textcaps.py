@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -39,7 +39,7 @@ SPLITS = ("train", "val", "test")
 
 
 def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
+    folder, pictures = scene_text_folder(corpus, split), TablePictures(corpus)
 
     def make(rows: list[dict] | TableRow) -> Item:
         # A table has a row per image, the authors' file a row per caption, which come grouped by

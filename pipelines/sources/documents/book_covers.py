@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -43,7 +43,7 @@ _NUMBERS = {"train": 1, "val": 2, "test": 3}
 
 
 def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
     def make(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
         # A table holds one split and the picture; the authors' file holds all splits, as numbers,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.published import benchmark_source, table_patterns, with_tables
@@ -79,7 +79,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
     # The archive may be unpacked with or without its outer folder.
     nested = corpus.folder / "ChartQA Dataset"
     folder = (nested if nested.is_dir() else corpus.folder) / part
-    pictures, numbers = Pictures(corpus), Counter[str]()
+    pictures, numbers = TablePictures(corpus), Counter[str]()
 
     def make(kind_of_file: str, row: dict) -> Item | None:
         kind = (

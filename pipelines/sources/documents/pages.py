@@ -23,7 +23,7 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, number_under
+from pipelines.sources.hub import TablePictures, TableRow, number_under
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -103,7 +103,7 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     # The archives of a split may be unpacked into a folder of its name, or beside each other.
     inner = corpus.folder / split
     folder = inner if inner.is_dir() else corpus.folder
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
     def make(row: dict) -> Item:
         answers = [] if split == "test" else texts_under(row, "answers")
@@ -122,7 +122,7 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
 
 
 def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = image_folder(corpus, "images"), Pictures(corpus)
+    folder, pictures = image_folder(corpus, "images"), TablePictures(corpus)
 
     def make(row: dict) -> Item:
         if isinstance(row, TableRow):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
 from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -43,7 +43,7 @@ SPLITS = ("train", "val", "test")
 
 
 def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
+    folder, pictures = scene_text_folder(corpus, split), TablePictures(corpus)
     # Pictures that stand upright are not in the dict.
     turns = _read_quarter_turns(corpus, folder / "rotation.csv")
 

@@ -24,7 +24,7 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
 from pipelines.sources.layout import choice_under, question_item, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -68,7 +68,7 @@ _MAX_ORDERS = 24
 
 
 def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
-    pictures, numbers = Pictures(corpus), itertools.count()
+    pictures, numbers = TablePictures(corpus), itertools.count()
     folders = (corpus.folder, corpus.folder / "ai2d")
     root = next((folder for folder in folders if (folder / "questions").is_dir()), folders[0])
 
@@ -137,7 +137,7 @@ def _diagram_labels(corpus: Corpus, path: Path) -> Edit:
 def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     inner = corpus.folder / "images" / split
     folder = inner if inner.is_dir() else corpus.folder / split
-    pictures, numbers = Pictures(corpus), itertools.count()
+    pictures, numbers = TablePictures(corpus), itertools.count()
 
     def make(entry: tuple[str, dict] | TableRow) -> Item | None:
         if isinstance(entry, TableRow):

@@ -13,7 +13,7 @@ from pipelines.benchmarks.prompts import BETWEEN, CHOICES
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import (
     choice_under,
@@ -65,7 +65,7 @@ AOKVQA_MC = Benchmark(
 def _read_aokvqa(benchmark: Benchmark):
     def read(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
         folder = image_folder(corpus, f"{split}2017", "coco")
-        pictures = Pictures(corpus)
+        pictures = TablePictures(corpus)
 
         def make(row: dict) -> Item:
             if isinstance(row, TableRow):

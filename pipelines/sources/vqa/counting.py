@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, count_rows, number_under
+from pipelines.sources.hub import TablePictures, TableRow, count_rows, number_under
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under
 from pipelines.sources.published import published_source, table_patterns
@@ -119,7 +119,7 @@ def _read_countbench(
                 f"{questions} must have a question for each of the {num_rows} rows "
                 f"of {file.name}, got {len(texts)}."
             )
-    pictures, numbers = Pictures(corpus), itertools.count()
+    pictures, numbers = TablePictures(corpus), itertools.count()
 
     def make(row: TableRow) -> Item | None:
         # Every row is numbered, also those left out: the second file has a question for each.
@@ -145,7 +145,7 @@ def _has_colour(data: bytes) -> bool:
 
 def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder = image_folder(corpus, "val2014", "coco")
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
     def make(row: dict) -> Item | None:
         if isinstance(row, TableRow):

@@ -21,7 +21,7 @@ from typing import Any
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, answer_texts, number_under
+from pipelines.sources.hub import TablePictures, TableRow, answer_texts, number_under
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
@@ -102,7 +102,7 @@ def _read_coco(benchmark: Benchmark):
     ) -> Listing:
         # Questions of "test-dev" are about pictures of "test".
         images = _COCO_SPLITS[split].replace("-dev", "")
-        folder, pictures = image_folder(corpus, images, "coco"), Pictures(corpus)
+        folder, pictures = image_folder(corpus, images, "coco"), TablePictures(corpus)
         annotated: dict[Any, Any] = {}
         if annotations:
             listed = load_list(corpus, annotations, "annotations", compact=_answer_only)
@@ -149,7 +149,7 @@ def _coco_files(prefix: str):
 
 
 def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = image_folder(corpus, split), Pictures(corpus)
+    folder, pictures = image_folder(corpus, split), TablePictures(corpus)
 
     def make(row: dict) -> Item:
         if isinstance(row, TableRow):

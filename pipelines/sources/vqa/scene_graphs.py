@@ -17,7 +17,7 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, table_rows
+from pipelines.sources.hub import TablePictures, TableRow, table_rows
 from pipelines.sources.item import Item, Listing, Media
 from pipelines.sources.layout import image_folder, question_item, text_under
 from pipelines.sources.published import find_tables, published_source, table_patterns
@@ -99,7 +99,7 @@ def _read_gqa(benchmark: Benchmark):
 
 def _store_pictures(corpus: Corpus, split: str) -> dict[str, Media]:
     """Returns image id -> its picture, which the Hub keeps in tables of their own."""
-    pictures, stored = Pictures(corpus), dict[str, Media]()
+    pictures, stored = TablePictures(corpus), dict[str, Media]()
     for table in find_tables(
         corpus, table_patterns(split.partition("_")[0], folders=[f"{split}_images"])
     ):
