@@ -11,7 +11,7 @@ from flows.config.references import metric_named, reader_named
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, prompt_fields
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
@@ -107,7 +107,7 @@ def own_benchmark(
         tune_split="train",
         final_split="train",
         eval_split=splits[0],
-        rows=tuple(Row(titles=(name,), split=split, suite="other") for split in splits),
+        rows=tuple(ResultRow(titles=(name,), split=split, suite="other") for split in splits),
         recipes={224: OWN_RECIPE},
     )
 

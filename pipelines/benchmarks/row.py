@@ -47,7 +47,7 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class ResultRow:
     """One row of the paper's tables: a split that is scored.
 
     Attributes:
@@ -115,7 +115,7 @@ class Benchmark:
     tune_split: str = ""
     final_split: str = ""
     eval_split: str
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     num_train: int = 0
     recipes: Mapping[int, Recipe] = dataclasses.field(default_factory=dict)
     parent: str = ""

@@ -6,7 +6,7 @@ an edit of another reader does not change it.
 """
 
 from infra.references import module_reference
-from pipelines.benchmarks.row import Benchmark, Row
+from pipelines.benchmarks.row import Benchmark, ResultRow
 from pipelines.sources.captions import coco, multilingual, scicap, screens, textcaps
 from pipelines.sources.documents import book_covers, chartqa, pages, scene_text, school
 from pipelines.sources.own import functions, media_files, rows
@@ -106,12 +106,12 @@ def get_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def main_suite() -> tuple[tuple[Benchmark, Row], ...]:
+def main_suite() -> tuple[tuple[Benchmark, ResultRow], ...]:
     """Returns the 27 rows whose mean retention the paper reports, each with its benchmark."""
     return tuple((b, row) for b in BENCHMARKS.values() for row in b.rows if row.suite == "main")
 
 
-def row_of_title(title: str) -> tuple[Benchmark, Row]:
+def row_of_title(title: str) -> tuple[Benchmark, ResultRow]:
     """Returns the benchmark and row that the paper's tables call `title`.
 
     Raises:

@@ -12,7 +12,7 @@ the Hub are all of val2014 or of val2017: none has Karpathy's splits.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
@@ -33,7 +33,7 @@ COCOCAP = Benchmark(
     tune_split="train[:98%]+restval",
     final_split="train+restval",
     eval_split="val",
-    rows=(Row(titles=("COCO-Captions",), split="val", size=5_000),),
+    rows=(ResultRow(titles=("COCO-Captions",), split="val", size=5_000),),
     num_train=113_287,
     recipes={224: _COCOCAP_RECIPE, 448: _COCOCAP_RECIPE},
 )
@@ -42,7 +42,7 @@ NOCAPS = zero_shot(
     COCOCAP,
     name="nocaps",
     eval_split="val",
-    rows=(Row(titles=("NoCaps",), split="val", size=4_500),),
+    rows=(ResultRow(titles=("NoCaps",), split="val", size=4_500),),
 )
 
 KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/dataset_coco.json")

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.captions.coco import KARPATHY
 from pipelines.sources.corpus import Corpus
@@ -36,7 +36,7 @@ COCO35L = Benchmark(
     metric="cider",
     final_split="train",
     eval_split="dev_en",
-    rows=(Row(titles=("COCO-35L (en)", "COCO-35L"), split="dev_en", size=5_000),),
+    rows=(ResultRow(titles=("COCO-35L (en)", "COCO-35L"), split="dev_en", size=5_000),),
     num_train=113_287 * 35,
     recipes={224: _COCO35L_RECIPE, 448: _COCO35L_RECIPE},
 )
@@ -45,7 +45,7 @@ XM3600 = zero_shot(
     COCO35L,
     name="xm3600",
     eval_split="en",
-    rows=(Row(titles=("XM3600 (en)", "XM3600"), split="en", size=3_600),),
+    rows=(ResultRow(titles=("XM3600 (en)", "XM3600"), split="en", size=3_600),),
 )
 
 LANGUAGES = (

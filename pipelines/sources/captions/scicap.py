@@ -9,7 +9,7 @@ A split's folder may begin with a capital ("Train"), as in the authors' own exam
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
@@ -28,7 +28,7 @@ SCICAP = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("SciCap",), split="test", suite="main", size=13_355),),
+    rows=(ResultRow(titles=("SciCap",), split="test", suite="main", size=13_355),),
     num_train=120_188,
     recipes={224: _SCICAP, 448: _SCICAP},
 )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Edit, Item, Listing
@@ -37,7 +37,7 @@ SCREEN2WORDS = Benchmark(
     tune_split="train",
     final_split="train+dev",
     eval_split="test",
-    rows=(Row(titles=("Screen2Words",), split="test", size=4_310),),
+    rows=(ResultRow(titles=("Screen2Words",), split="test", size=4_310),),
     num_train=18_107,
     recipes={224: _SCREEN2WORDS, 448: _SCREEN2WORDS},
 )
@@ -52,7 +52,7 @@ WIDGETCAP = Benchmark(
     tune_split="train",
     final_split="train+dev",
     eval_split="test",
-    rows=(Row(titles=("WidgetCap",), split="test", suite="main"),),
+    rows=(ResultRow(titles=("WidgetCap",), split="test", suite="main"),),
     num_train=44_704,
     recipes={224: _WIDGETCAP, 448: _WIDGETCAP},
 )

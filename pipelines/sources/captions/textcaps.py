@@ -9,7 +9,7 @@ The Hub's lmms-lab/TextCaps can be read as well.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
@@ -30,7 +30,7 @@ TEXTCAPS = Benchmark(
     tune_split="train[:98%]",
     final_split="train",
     eval_split="val",
-    rows=(Row(titles=("TextCaps",), split="val", suite="main", size=3_166),),
+    rows=(ResultRow(titles=("TextCaps",), split="val", suite="main", size=3_166),),
     num_train=21_953,
     recipes={224: _TEXTCAPS, 448: _TEXTCAPS},
 )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
@@ -34,7 +34,7 @@ OCRVQA = Benchmark(
     tune_split="train+val[20000:]",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("OCR-VQA",), split="test", suite="main"),),
+    rows=(ResultRow(titles=("OCR-VQA",), split="test", suite="main"),),
     num_train=901_717,
     recipes={224: _OCRVQA, 448: _OCRVQA},
 )

@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
@@ -33,8 +33,8 @@ CHARTQA = Benchmark(
     final_split="train+val",
     eval_split="test",
     rows=(
-        Row(titles=("ChartQA (human)",), split="test_human", suite="main", size=1_250),
-        Row(titles=("ChartQA (aug)",), split="test_augmented", suite="main", size=1_250),
+        ResultRow(titles=("ChartQA (human)",), split="test_human", suite="main", size=1_250),
+        ResultRow(titles=("ChartQA (aug)",), split="test_augmented", suite="main", size=1_250),
     ),
     num_train=30_219,
     recipes={224: _RECIPE, 448: _RECIPE},

@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, number_under
@@ -57,7 +57,7 @@ DOCVQA = Benchmark(
     tune_split="train[:-5%]",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("DocVQA (val)",), split="val", suite="main", size=5_349),),
+    rows=(ResultRow(titles=("DocVQA (val)",), split="val", suite="main", size=5_349),),
     num_train=44_812,
     recipes={224: _DOCVQA_RECIPE, 448: _DOCVQA_RECIPE},
 )
@@ -73,7 +73,7 @@ INFOVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("InfoVQA (val)",), split="val", suite="main", size=2_801),),
+    rows=(ResultRow(titles=("InfoVQA (val)",), split="val", suite="main", size=2_801),),
     num_train=26_747,
     recipes=_three_epoch_recipes(3e-6, 0.4),
 )
@@ -89,7 +89,7 @@ STVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("ST-VQA (val)", "ST-VQA"), split="val", suite="main", size=2_628),),
+    rows=(ResultRow(titles=("ST-VQA (val)", "ST-VQA"), split="val", suite="main", size=2_628),),
     num_train=26_074,
     recipes=_three_epoch_recipes(6e-6, 0.1),
 )

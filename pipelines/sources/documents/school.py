@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
@@ -44,7 +44,7 @@ AI2D = Benchmark(
     tune_split="train[:-1024]",
     final_split="train",
     eval_split="test",
-    rows=(Row(titles=("AI2D",), split="test", size=3_088),),
+    rows=(ResultRow(titles=("AI2D",), split="test", size=3_088),),
     num_train=12_413,
     recipes={224: _AI2D_RECIPE, 448: _AI2D_RECIPE},
 )
@@ -58,7 +58,7 @@ SCIENCE_QA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("ScienceQA",), split="test", size=2_017),),
+    rows=(ResultRow(titles=("ScienceQA",), split="test", size=2_017),),
     num_train=8_315,
     recipes={224: _SCIENCE_QA_RECIPE, 448: _SCIENCE_QA_RECIPE},
 )

@@ -8,7 +8,7 @@ The authors' repository has the texts as data/{lang}/annotations/marvl-{lang}.js
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Row, zero_shot
+from pipelines.benchmarks.row import ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
@@ -25,7 +25,7 @@ MARVL = zero_shot(
     name="marvl",
     eval_split="+".join(MARVL_SIZES),
     rows=(
-        Row(
+        ResultRow(
             titles=("MaRVL",),
             split="id",
             averaged=("sw", "ta", "tr", "zh"),

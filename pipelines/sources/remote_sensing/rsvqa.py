@@ -11,7 +11,7 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
@@ -34,7 +34,7 @@ RSVQA_LR = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
+    rows=(ResultRow(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
     num_train=47_173,
     recipes={224: _LR, 448: _LR},
 )
@@ -51,8 +51,8 @@ RSVQA_HR = Benchmark(
     final_split="train+val",
     eval_split="test",
     rows=(
-        Row(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),
-        Row(titles=("RSVQA-hr (test2)",), split="test_2"),
+        ResultRow(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),
+        ResultRow(titles=("RSVQA-hr (test2)",), split="test_2"),
     ),
     num_train=432_239,
     recipes={224: _HR, 448: _HR},

@@ -20,7 +20,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
@@ -47,7 +47,7 @@ REFCOCO = Benchmark(
     final_split="train",
     eval_split="val",
     rows=tuple(
-        Row(titles=(title,), split=split, suite="main", size=size)
+        ResultRow(titles=(title,), split=split, suite="main", size=size)
         for (title, split), size in _SENTENCES.items()
     ),
     num_train=24_407,

@@ -5,7 +5,7 @@ PaliGemma 2, table 14. Training sizes are PaliGemma's, made after some videos we
 evaluation splits are the authors' published ones.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 
 
 def video_benchmark(
@@ -25,7 +25,7 @@ def video_benchmark(
     # Captions and questions differ in prompt, metric and in how training draws a target; all else
     # is the same for every benchmark of clips.
     caption = name.endswith("_cap")
-    row = Row(
+    row = ResultRow(
         titles=(title,),
         split=split,
         suite=suite,  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import ast
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
@@ -41,7 +41,7 @@ AOKVQA_DA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("AOKVQA-DA (val)", "AOKVQA-DA"), split="val", size=1_145),),
+    rows=(ResultRow(titles=("AOKVQA-DA (val)", "AOKVQA-DA"), split="val", size=1_145),),
     num_train=18_201,
     recipes=_aokvqa_recipes(3e-6, 10),
 )
@@ -56,7 +56,7 @@ AOKVQA_MC = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("AOKVQA-MC (val)", "AOKVQA-MC"), split="val", size=1_145),),
+    rows=(ResultRow(titles=("AOKVQA-MC (val)", "AOKVQA-MC"), split="val", size=1_145),),
     num_train=18_201,
     recipes=_aokvqa_recipes(3e-6, 15),
 )

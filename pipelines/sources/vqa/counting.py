@@ -17,7 +17,7 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, count_rows, number_under
@@ -36,8 +36,12 @@ TALLYQA = Benchmark(
     final_split="train",
     eval_split="test",
     rows=(
-        Row(titles=("TallyQA (simple)",), split="test_simple", size=22_991, resolutions=(224,)),
-        Row(titles=("TallyQA (complex)",), split="test_complex", size=15_598, resolutions=(224,)),
+        ResultRow(
+            titles=("TallyQA (simple)",), split="test_simple", size=22_991, resolutions=(224,)
+        ),
+        ResultRow(
+            titles=("TallyQA (complex)",), split="test_complex", size=15_598, resolutions=(224,)
+        ),
     ),
     num_train=249_318,
     recipes={
@@ -50,7 +54,7 @@ COUNTBENCHQA = zero_shot(
     TALLYQA,
     name="countbenchqa",
     eval_split="huggingface",
-    rows=(Row(titles=("CountBenchQA",), split="huggingface", size=490, resolutions=(224,)),),
+    rows=(ResultRow(titles=("CountBenchQA",), split="huggingface", size=490, resolutions=(224,)),),
 )
 
 POPE = Benchmark(
@@ -62,7 +66,7 @@ POPE = Benchmark(
     metric="pope",
     eval_split="random+popular+adversarial",
     rows=(
-        Row(
+        ResultRow(
             titles=("POPE",),
             split="random+popular+adversarial",
             suite="other",

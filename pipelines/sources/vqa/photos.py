@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, answer_texts, number_under
@@ -37,7 +37,7 @@ VQAV2 = Benchmark(
     tune_split="train+val[:-10240]",
     final_split="train+val",
     eval_split="val[-10240:]",
-    rows=(Row(titles=("VQAv2 (minival)", "VQAv2 (val)"), split="val[-10240:]", size=10_240),),
+    rows=(ResultRow(titles=("VQAv2 (minival)", "VQAv2 (val)"), split="val[-10240:]", size=10_240),),
     num_train=658_111,
     recipes={
         224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=10),
@@ -56,7 +56,7 @@ OKVQA = Benchmark(
     tune_split="train[:-10%]",
     final_split="train",
     eval_split="val",
-    rows=(Row(titles=("OKVQA",), split="val", size=5_046),),
+    rows=(ResultRow(titles=("OKVQA",), split="val", size=5_046),),
     num_train=9_009,
     recipes={224: _OKVQA_RECIPE, 448: _OKVQA_RECIPE},
 )
@@ -72,7 +72,7 @@ VIZWIZVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("VizWizVQA (val)", "VizWizVQA"), split="val", size=4_319),),
+    rows=(ResultRow(titles=("VizWizVQA (val)", "VizWizVQA"), split="val", size=4_319),),
     num_train=24_842,
     recipes={224: _VIZWIZ_RECIPE, 448: _VIZWIZ_RECIPE},
 )

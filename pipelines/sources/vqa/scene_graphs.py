@@ -14,7 +14,7 @@ The `lang` of an xGQA record is its question's language, since scores are averag
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, table_rows
@@ -35,7 +35,7 @@ GQA = Benchmark(
     tune_split="train_balanced",
     final_split="train_balanced+val_balanced",
     eval_split="testdev_balanced",
-    rows=(Row(titles=("GQA",), split="testdev_balanced", suite="main", size=12_578),),
+    rows=(ResultRow(titles=("GQA",), split="testdev_balanced", suite="main", size=12_578),),
     num_train=1_075_062,
     recipes={
         224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
@@ -48,7 +48,7 @@ XGQA = zero_shot(
     name="xgqa",
     eval_split="+".join(XGQA_LANGUAGES),
     rows=(
-        Row(
+        ResultRow(
             titles=("xGQA",),
             split=XGQA_LANGUAGES[0],
             averaged=XGQA_LANGUAGES[1:],
