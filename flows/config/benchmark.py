@@ -11,12 +11,12 @@ from flows.config.references import metric_named, reader_named
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, prompt_fields
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
 
-OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+OWN_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")

@@ -15,7 +15,7 @@ _FIELDS = {"text", "choices", "context", "lang"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class FinetuneRecipe:
     """Hyperparameters of fine-tuning a checkpoint at one resolution.
 
     Gradients are clipped at 1, Adam's b2 is 0.999, and the schedule is a cosine after 5 % warm-up.
@@ -117,7 +117,7 @@ class Benchmark:
     eval_split: str
     rows: tuple[ResultRow, ...]
     num_train: int = 0
-    recipes: Mapping[int, Recipe] = dataclasses.field(default_factory=dict)
+    recipes: Mapping[int, FinetuneRecipe] = dataclasses.field(default_factory=dict)
     parent: str = ""
     num_frames: int = 0
     frame_stride: int = 0

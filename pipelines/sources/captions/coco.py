@@ -12,7 +12,7 @@ the Hub are all of val2014 or of val2017: none has Karpathy's splits.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
@@ -21,7 +21,7 @@ from pipelines.sources.layout import image_folder, question_item, text_under, te
 from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import group_rows, load_list, read_file
 
-_COCOCAP_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
+_COCOCAP_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
 
 COCOCAP = Benchmark(
     name="cococap",

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.captions.coco import KARPATHY
 from pipelines.sources.corpus import Corpus
@@ -26,7 +26,9 @@ from pipelines.sources.layout import image_folder, question_item, text_under, te
 from pipelines.sources.published import published_source
 from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
 
-_COCO35L_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35))
+_COCO35L_RECIPE = FinetuneRecipe(
+    lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35)
+)
 
 COCO35L = Benchmark(
     name="coco35l",

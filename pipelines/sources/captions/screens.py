@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Edit, Item, Listing
@@ -22,9 +22,11 @@ from pipelines.sources.layout import image_folder, question_item, text_under
 from pipelines.sources.published import published_source
 from pipelines.sources.row_files import csv_rows, group_rows, read_file, read_rows
 
-_SCREEN2WORDS = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3)
+_SCREEN2WORDS = FinetuneRecipe(
+    lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3
+)
 
-_WIDGETCAP = Recipe(
+_WIDGETCAP = FinetuneRecipe(
     batch_size=64, lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=4, label_smoothing=0.1, dropout=0.1
 )
 

@@ -9,7 +9,7 @@ The Hub's lmms-lab/TextCaps can be read as well.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
@@ -17,7 +17,7 @@ from pipelines.sources.layout import question_item, scene_text_folder, text_unde
 from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
-_TEXTCAPS = Recipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)
+_TEXTCAPS = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)
 
 TEXTCAPS = Benchmark(
     name="textcaps",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
@@ -22,7 +22,7 @@ from pipelines.sources.layout import question_item, text_under, texts_under
 from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
-_OCRVQA = Recipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
+_OCRVQA = FinetuneRecipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
 
 OCRVQA = Benchmark(
     name="ocrvqa",

@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
@@ -20,7 +20,9 @@ from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.published import benchmark_source, table_patterns, with_tables
 from pipelines.sources.row_files import read_file
 
-_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1)
+_RECIPE = FinetuneRecipe(
+    lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1
+)
 
 CHARTQA = Benchmark(
     name="chartqa",

@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, number_under
@@ -29,12 +29,12 @@ from pipelines.sources.layout import image_folder, question_item, text_under, te
 from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
-_DOCVQA_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
+_DOCVQA_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
 
-def _three_epoch_recipes(lr_pg2: float, label_smoothing: float) -> dict[int, Recipe]:
+def _three_epoch_recipes(lr_pg2: float, label_smoothing: float) -> dict[int, FinetuneRecipe]:
     return {
-        side: Recipe(
+        side: FinetuneRecipe(
             batch_size=batch_size,
             lr_pg1=1e-5,
             lr_pg2=lr_pg2,

@@ -13,7 +13,7 @@ The Hub's lmms-lab/textvqa can be read as well; rotation.csv is then expected at
 import math
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
@@ -34,8 +34,8 @@ TEXTVQA = Benchmark(
     rows=(ResultRow(titles=("TextVQA (val)", "TextVQA"), split="val", suite="main", size=5_000),),
     num_train=39_602,
     recipes={
-        224: Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=5),
-        448: Recipe(lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=10),
+        224: FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=5),
+        448: FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=10),
     },
 )
 

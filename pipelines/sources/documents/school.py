@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
@@ -30,9 +30,11 @@ from pipelines.sources.layout import choice_under, question_item, text_under, te
 from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import load_dict, read_file, read_rows
 
-_AI2D_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
+_AI2D_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
-_SCIENCE_QA_RECIPE = Recipe(batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision=True)
+_SCIENCE_QA_RECIPE = FinetuneRecipe(
+    batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision=True
+)
 
 AI2D = Benchmark(
     name="ai2d",

@@ -13,7 +13,7 @@ Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.published import benchmark_source
@@ -31,8 +31,8 @@ NLVR = Benchmark(
     rows=(ResultRow(titles=("NLVR2",), split="test", suite="main", size=6_967),),
     num_train=93_355,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=3),
-        448: Recipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=3),
+        448: FinetuneRecipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10),
     },
 )
 

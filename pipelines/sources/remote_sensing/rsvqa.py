@@ -11,7 +11,7 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
@@ -19,9 +19,9 @@ from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.published import published_source
 from pipelines.sources.row_files import index_rows, load_list, read_file
 
-_LR = Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
+_LR = FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
 
-_HR = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
+_HR = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
 
 RSVQA_LR = Benchmark(
     name="rsvqa_lr",

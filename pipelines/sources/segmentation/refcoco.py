@@ -20,7 +20,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
@@ -52,8 +52,8 @@ REFCOCO = Benchmark(
     ),
     num_train=24_407,
     recipes={
-        224: Recipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),
+        224: FinetuneRecipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),
     },
 )
 

@@ -5,13 +5,13 @@ PaliGemma 2, table 14. Training sizes are PaliGemma's, made after some videos we
 evaluation splits are the authors' published ones.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 
 
 def video_benchmark(
     name: str,
     title: str,
-    recipe: Recipe,
+    recipe: FinetuneRecipe,
     *,
     text_len: int,
     stride: int,
@@ -53,9 +53,9 @@ def video_benchmark(
 
 def video_recipe(
     lr_pg1: float, lr_pg2: float, epochs: int, *, decay: bool = False, freeze_vision: bool = False
-) -> Recipe:
+) -> FinetuneRecipe:
     """Returns the recipe at 224 px."""
-    return Recipe(
+    return FinetuneRecipe(
         batch_size=128,
         lr_pg1=lr_pg1,
         lr_pg2=lr_pg2,

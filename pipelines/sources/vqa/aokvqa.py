@@ -10,7 +10,7 @@ import ast
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
@@ -26,8 +26,8 @@ from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 
-def _aokvqa_recipes(lr_pg2: float, epochs: float) -> dict[int, Recipe]:
-    recipe = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=lr_pg2, epochs=epochs)
+def _aokvqa_recipes(lr_pg2: float, epochs: float) -> dict[int, FinetuneRecipe]:
+    recipe = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=lr_pg2, epochs=epochs)
     return {224: recipe, 448: recipe}
 
 

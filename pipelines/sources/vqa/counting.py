@@ -17,7 +17,7 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, count_rows, number_under
@@ -45,8 +45,8 @@ TALLYQA = Benchmark(
     ),
     num_train=249_318,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=2),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=2),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=2),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=2),
     },
 )
 

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, answer_texts, number_under
@@ -40,12 +40,12 @@ VQAV2 = Benchmark(
     rows=(ResultRow(titles=("VQAv2 (minival)", "VQAv2 (val)"), split="val[-10240:]", size=10_240),),
     num_train=658_111,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=10),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=10),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=10),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=10),
     },
 )
 
-_OKVQA_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+_OKVQA_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 OKVQA = Benchmark(
     name="okvqa",
     config="okvqa",
@@ -61,7 +61,7 @@ OKVQA = Benchmark(
     recipes={224: _OKVQA_RECIPE, 448: _OKVQA_RECIPE},
 )
 
-_VIZWIZ_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=10)
+_VIZWIZ_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=10)
 VIZWIZVQA = Benchmark(
     name="vizwizvqa",
     config="vizwizvqa",

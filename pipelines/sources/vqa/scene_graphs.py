@@ -14,7 +14,7 @@ The `lang` of an xGQA record is its question's language, since scores are averag
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, ResultRow, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow, table_rows
@@ -38,8 +38,8 @@ GQA = Benchmark(
     rows=(ResultRow(titles=("GQA",), split="testdev_balanced", suite="main", size=12_578),),
     num_train=1_075_062,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision=True),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision=True),
     },
 )
 
