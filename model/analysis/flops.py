@@ -71,7 +71,7 @@ class Flops:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class EfficiencyCell:
     """One cell of the efficiency table.
 
     Attributes:
@@ -217,7 +217,7 @@ def efficiency(
     *,
     at: Iterable[int] | None = None,
     modalities: Iterable[Modality] = MODALITIES,
-) -> list[Row]:
+) -> list[EfficiencyCell]:
     """Returns the table: a row per model, budget and modality.
 
     Args:
@@ -234,9 +234,9 @@ def efficiency(
     return rows
 
 
-def row(cfg: ModelConfig, budget: int, modality: Modality) -> Row:
+def row(cfg: ModelConfig, budget: int, modality: Modality) -> EfficiencyCell:
     """Returns one cell of the table."""
-    return Row(
+    return EfficiencyCell(
         connector=cfg.connector.kind,
         budget=budget,
         modality=modality.name,
