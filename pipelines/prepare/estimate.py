@@ -53,7 +53,7 @@ _GROUPS = 8
 _CONFIDENCE = 0.95
 
 
-class Interval(NamedTuple):
+class EstimateInterval(NamedTuple):
     """The ends of a 95% interval; equal where a value is exact."""
 
     low: float
@@ -75,10 +75,10 @@ class DatasetEstimate:
 
     num_sampled: int
     num_rejected: int
-    num_inputs: Interval
-    num_records: Interval
-    num_bytes: Interval
-    core_s: Interval
+    num_inputs: EstimateInterval
+    num_records: EstimateInterval
+    num_bytes: EstimateInterval
+    core_s: EstimateInterval
 
 
 class _PreparedGroup(NamedTuple):
@@ -180,18 +180,18 @@ class _SampleWriter:
         sizes = [group.num_inputs for group in groups]
         undrawn_share = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
 
-        def scaled(values: Sequence[float], plus: float = 0.0) -> Interval:
+        def scaled(values: Sequence[float], plus: float = 0.0) -> EstimateInterval:
             interval = _scale_to_dataset(values, sizes, num_items, undrawn_share=undrawn_share)
-            return Interval(interval.low + plus, interval.high + plus)
+            return EstimateInterval(interval.low + plus, interval.high + plus)
 
         # An estimate may not say more records than there are items.
         records = scaled([group.num_inputs - group.num_rejects for group in groups])
         return DatasetEstimate(
             num_sampled=sum(sizes),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Interval(num_in_part, num_in_part),
+            num_inputs=EstimateInterval(num_in_part, num_in_part),
             num_records=_widen_without_rejects(
-                Interval(records.low, min(records.high, num_items)), groups, undrawn_share
+                EstimateInterval(records.low, min(records.high, num_items)), groups, undrawn_share
             ),
             num_bytes=scaled([group.num_bytes for group in groups]),
             core_s=scaled([group.core_s for group in groups], list_s),
@@ -214,7 +214,7 @@ class _SampleWriter:
         # The share of all inputs that the requested part of the split takes; 1 for a whole split.
         share = self._num_in_part(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
 
-        def of_units(prepared: Sequence[float], listing: bool = False) -> Interval:
+        def of_units(prepared: Sequence[float], listing: bool = False) -> EstimateInterval:
             """Scales each group's value to its unit, and the units' values to all units."""
             values = [
                 share * value * unit.listed.num_items / max(unit.group.num_inputs, 1)
@@ -225,11 +225,13 @@ class _SampleWriter:
 
         groups = [unit.group for unit in listed_units]
         records = of_units([group.num_inputs - group.num_rejects for group in groups])
-        records_in_part = Interval(*(min(end, self._num_in_part(inputs.high)) for end in records))
+        records_in_part = EstimateInterval(
+            *(min(end, self._num_in_part(inputs.high)) for end in records)
+        )
         return DatasetEstimate(
             num_sampled=sum(group.num_inputs for group in groups),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Interval(*map(self._num_in_part, inputs)),
+            num_inputs=EstimateInterval(*map(self._num_in_part, inputs)),
             num_records=_widen_without_rejects(records_in_part, groups),
             num_bytes=of_units([group.num_bytes for group in groups]),
             core_s=of_units([group.core_s for group in groups], listing=True),
@@ -331,8 +333,8 @@ def _file_size(path: Any) -> int:
 
 
 def _widen_without_rejects(
-    records: Interval, groups: Sequence[_PreparedGroup], undrawn_share: float = 1.0
-) -> Interval:
+    records: EstimateInterval, groups: Sequence[_PreparedGroup], undrawn_share: float = 1.0
+) -> EstimateInterval:
     """Widens the estimate of records if the sample has no rejects, which may be chance.
 
     If none of n inputs was rejected, up to 3 / n of all may be, at 95%: the rule of three.
@@ -341,7 +343,7 @@ def _widen_without_rejects(
     if not num or any(group.num_rejects for group in groups):
         return records
     least = records.high * (1 - min(3 / num, 1.0) * max(undrawn_share, 0.0))
-    return Interval(min(records.low, least), records.high)
+    return EstimateInterval(min(records.low, least), records.high)
 
 
 def _scale_to_dataset(
@@ -350,7 +352,7 @@ def _scale_to_dataset(
     total_size: float,
     *,
     undrawn_share: float = 1.0,
-) -> Interval:
+) -> EstimateInterval:
     """Scales values of drawn groups to the whole, as a 95% interval.
 
     The ratio estimator of a cluster sample, with Student's t because there are few groups.
@@ -364,13 +366,13 @@ def _scale_to_dataset(
     """
     total = sum(sizes)
     if not total:
-        return Interval(0.0, 0.0)
+        return EstimateInterval(0.0, 0.0)
     # values 2, 3 of sizes 10, 14, whole 100: ratio 5/24, estimate 20.8. The spread of the values
     # around ratio * size gives its error.
     ratio, num = sum(values) / total, len(values)
     if num == 1:
-        return Interval(total_size * ratio, total_size * ratio)
+        return EstimateInterval(total_size * ratio, total_size * ratio)
     squares = sum((v - ratio * s) ** 2 for v, s in zip(values, sizes, strict=True)) / (num - 1)
     error = total_size / (total / num) * math.sqrt(max(undrawn_share, 0.0) * squares / num)
     reach = float(special.stdtrit(num - 1, (1 + _CONFIDENCE) / 2)) * error
-    return Interval(max(total_size * ratio - reach, 0.0), total_size * ratio + reach)
+    return EstimateInterval(max(total_size * ratio - reach, 0.0), total_size * ratio + reach)

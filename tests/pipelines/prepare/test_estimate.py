@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.prepare import estimate as sampling
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.estimate import DatasetEstimate, Interval, estimate_dataset
+from pipelines.prepare.estimate import DatasetEstimate, EstimateInterval, estimate_dataset
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import DatasetInfo
 from pipelines.synthetic.config import CorpusConfig
@@ -75,7 +75,7 @@ def test_a_few_archives_tell_what_all_take(corpus: Path, tmp_path: Path):
 def test_a_list_that_is_read_whole_tells_the_number_of_inputs(corpus: Path, tmp_path: Path):
     found = sampled(corpus, tmp_path, "chartqa", PrepareConfig(), count=40)
     info, num_bytes, _ = made(corpus, tmp_path / "out", "chartqa", PrepareConfig())
-    assert found.num_inputs == Interval(info.num_inputs, info.num_inputs)
+    assert found.num_inputs == EstimateInterval(info.num_inputs, info.num_inputs)
     assert found.num_records.low <= info.num_records <= found.num_records.high
     assert sum(found.num_bytes) / 2 == pytest.approx(num_bytes, rel=0.15)
 
