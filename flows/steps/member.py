@@ -88,7 +88,7 @@ def _run(asked: argparse.Namespace) -> int:
     import jax
     from jax.experimental.multihost_utils import reached_preemption_sync_point
 
-    from model.train.loop import Preempted
+    from model.train.loop import PreemptedError
 
     writer = ProgressWriter(asked.supervised)
     try:
@@ -109,7 +109,7 @@ def _run(asked: argparse.Namespace) -> int:
         # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
         return 0
-    except Preempted:
+    except PreemptedError:
         return PREEMPTED
     except Exception as error:
         traceback.print_exc()

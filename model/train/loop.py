@@ -62,7 +62,7 @@ class StagePaths:
     points: str = ""
 
 
-class Preempted(RuntimeError):
+class PreemptedError(RuntimeError):
     """The machine is about to be taken away; the state is saved, so training can resume."""
 
 
@@ -187,7 +187,7 @@ def fit(
                 # Only the first process's `wait` covers all processes, and one that exits early
                 # makes JAX end the others. So all meet here before any leaves.
                 multihost_utils.sync_global_devices("all have saved")
-                raise Preempted(
+                raise PreemptedError(
                     f"state saved after step {num_done} of {train.total_steps}; training can "
                     "resume from it."
                 )
