@@ -201,7 +201,7 @@ def token_losses(
       label_smoothing: probability mass moved from the target to all other tokens.
     """
     model = merge(structure, params)
-    targets, hidden = _read(model, example, slots, None)
+    targets, hidden = _targets_and_hidden(model, example, slots, None)
     has_loss = jnp.asarray(example.mask_loss)[:, 1:] > 0
     return chunked_losses(model.text, hidden, targets, has_loss, label_smoothing)
 
@@ -228,11 +228,11 @@ def loss(
       dropout: dropout in the decoder; None drops nothing.
     """
     model = merge(structure, params)
-    targets, hidden = _read(model, example, slots, dropout)
+    targets, hidden = _targets_and_hidden(model, example, slots, dropout)
     return weighted_loss(model.text, hidden, targets, jnp.asarray(weights), label_smoothing)
 
 
-def _read(
+def _targets_and_hidden(
     model: Vlm, example: Example, slots: Slots, dropout: Dropout | None
 ) -> tuple[Int32[Array, "B T"], Float[Array, "B T D"]]:
     """Returns the targets, and the decoder's output for the text before each."""

@@ -61,7 +61,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
 
     sentencepiece_ = Tokenizer(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    model_type, pieces = _read(processor.serialized_model_proto())
+    model_type, pieces = _read_pieces(processor.serialized_model_proto())
     if model_type != _BPE or processor.normalize(_PROBE) != _PROBE.replace(" ", "▁"):
         raise ValueError(
             f"tokenizer {path.name} must be byte-pair encoding without normalization, as Gemma's "
@@ -143,7 +143,7 @@ def _merges(scores: dict[str, float]) -> list[list[str]]:
     return [[left, right] for _, left, right in ranked_pairs]
 
 
-def _read(model: bytes) -> tuple[int, list[_Piece]]:
+def _read_pieces(model: bytes) -> tuple[int, list[_Piece]]:
     """Returns the type of a SentencePiece model, and its pieces.
 
     The file is parsed by hand, because `sentencepiece_model_pb2` needs another build of protobuf

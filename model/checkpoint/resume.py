@@ -312,7 +312,7 @@ class _Point:
 
         def read(key: tuple[str, Region]) -> np.ndarray:
             path, region = key
-            return self._read(path, region, leaves[path].dtype)
+            return self._read_region(path, region, leaves[path].dtype)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             pieces = dict(zip(regions, pool.map(read, regions), strict=True))
@@ -327,7 +327,7 @@ class _Point:
         restored = [leaf_of(path, leaf) for path, leaf in leaves.items()]
         return jax.tree.unflatten(jax.tree.structure(template), restored)
 
-    def _read(self, path: str, region: Region, dtype: np.dtype) -> np.ndarray:
+    def _read_region(self, path: str, region: Region, dtype: np.dtype) -> np.ndarray:
         """Returns a region of an array, put together from the parts that were written."""
         # Written parts do not overlap, so the region is complete once as many elements are filled.
         out = np.empty([stop - start for start, stop in region], dtype)

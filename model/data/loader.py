@@ -283,12 +283,12 @@ class Loader:
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
             self.examples.expect(step, self._rows)
 
-        def make(step: int) -> Batch:
+        def batch_of_step(step: int) -> Batch:
             if step + _EXPECTED_BATCHES < stop:
                 self.examples.expect(step + _EXPECTED_BATCHES, self._rows)
             return self.batch(step)
 
-        steps = grain.MapDataset.range(start, stop).map(make)
+        steps = grain.MapDataset.range(start, stop).map(batch_of_step)
         options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
         yield from steps.to_iter_dataset(options)
 

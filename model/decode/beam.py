@@ -106,7 +106,7 @@ def search(
 
     def body(state: tuple[Hypotheses, _Cache]) -> tuple[Hypotheses, _Cache]:
         hypotheses, cache = state
-        logits, cache = _read(model, start, hypotheses, cache)
+        logits, cache = _next_logits(model, start, hypotheses, cache)
         hypotheses, parents = grow(hypotheses, logits, num_beams, stop)
         # Reorders the caches: a hypothesis that is continued twice has its cache copied, one that
         # is not continued loses it.
@@ -158,7 +158,7 @@ def grow(
     return longer, parents
 
 
-def _read(
+def _next_logits(
     model: vlm.Vlm, start: PromptState, hypotheses: Hypotheses, cache: _Cache
 ) -> tuple[Float[Array, "B n V"], _Cache]:
     """Reads the last token of every live hypothesis; returns the next logits and the cache.

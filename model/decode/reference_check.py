@@ -79,7 +79,7 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
     with np.load(file) as opened:
         expected = {key: opened[key] for key in opened.files}
     wrong = []
-    for finding in compare(*_read(checkpoint), expected):
+    for finding in compare(*_load_params(checkpoint), expected):
         yield _line(finding)
         wrong += [] if finding.close else [finding.key]
     for key in uncompared(expected):
@@ -98,7 +98,7 @@ def _line(finding: OutputComparison) -> str:
     )
 
 
-def _read(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
+def _load_params(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
     if (checkpoint / CONFIG).is_file():
         model = load_config(checkpoint)
         arrays = params_of(checkpoint).arrays.items()

@@ -34,7 +34,7 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     scorer = Scorer(metric)
     line_of_id: dict[str, int] = {}
     # Lines have the numbers that an editor shows: empty ones are counted, and hold no prediction.
-    for number, text in enumerate(_read(path).split("\n"), start=1):
+    for number, text in enumerate(_read_predictions(path).split("\n"), start=1):
         if not text.strip():
             continue
         location = f"{path} line {number}"
@@ -76,7 +76,7 @@ def as_json(scored_file: ScoredFile) -> str:
     return json.dumps({**result, "items": items}, ensure_ascii=False) + "\n"
 
 
-def _read(path: Path) -> str:
+def _read_predictions(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

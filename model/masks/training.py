@@ -79,8 +79,8 @@ def fit_codec(
     seeds = Seeds.of(seed)
     rng = np.random.default_rng(seeds.order)
     # Which crops are used is drawn, but they stay in the records' order.
-    chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
-    data = np.asarray(crops)[chosen].astype(np.float32)
+    sampled_crops = np.sort(rng.permutation(len(crops))[: config.max_crops])
+    data = np.asarray(crops)[sampled_crops].astype(np.float32)
     with _precisely():
         params = {
             name: jnp.asarray(value, jnp.float64)

@@ -17,7 +17,7 @@ from model.sharding import gather_weight
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, nothing
-from model.vision.layers import row
+from model.vision.layers import broadcast_row
 
 KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
 _kernel = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -33,7 +33,7 @@ class RmsNorm(nnx.Module):
         """Returns `x` with unit mean square, scaled."""
         full = x.astype(jnp.float32)
         normal = full * jax.lax.rsqrt(jnp.mean(jnp.square(full), axis=-1, keepdims=True) + 1e-6)
-        return (normal * (1.0 + row(self.scale[...], normal))).astype(x.dtype)
+        return (normal * (1.0 + broadcast_row(self.scale[...], normal))).astype(x.dtype)
 
 
 class DecoderBlock(nnx.Module):

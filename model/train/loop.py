@@ -114,7 +114,7 @@ def fit(
     Raises:
       ValueError: if the inputs do not fit together.
       NotFiniteError: if a loss or a parameter is not finite; the last state that was saved is good.
-      Preempted: if `must_leave` returned True.
+      PreemptedError: if `must_leave` returned True.
     """
     began = time.monotonic()
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its

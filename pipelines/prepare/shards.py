@@ -33,11 +33,11 @@ def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChi
         return ShardReport.from_json(receipt)
     # item ─▶ its encoded pictures, fetched ahead ─▶ pixels ─▶ record. The digest sees each item on
     # its way, so that a later run can tell whether this shard would come out the same.
-    read = MediaReader(work_folder.data_root, work_folder.files)
+    media_reader = MediaReader(work_folder.data_root, work_folder.files)
     items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
-    inputs = InputDigest(read)
-    make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video), inputs)
-    return _write_records(work_folder, name, make(read.expected(items)), inputs)
+    inputs = InputDigest(media_reader)
+    record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video), inputs)
+    return _write_records(work_folder, name, record_maker(media_reader.expected(items)), inputs)
 
 
 def write_archives(
@@ -53,11 +53,13 @@ def write_archives(
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
     ):
-        read = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
-        make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video))
+        media_reader = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
+        record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video))
         items = items_of_units(work_folder, units, UnpackedMedia(unpacked, "unpacked"))
         return _write_records(
-            work_folder, name, _make_records(make, (line_of_item(entry)[0] for entry in items))
+            work_folder,
+            name,
+            _make_records(record_maker, (line_of_item(entry)[0] for entry in items)),
         )
 
 
@@ -123,14 +125,14 @@ def piece_name(shard: int, piece: int) -> str:
 
 
 def _make_records(
-    make: MakeRecords, items: Iterable[Item | Reject]
+    record_maker: MakeRecords, items: Iterable[Item | Reject]
 ) -> Iterator[tuple[Item | None, Record | Reject]]:
     """Yields each item with its record or reject, in the order found."""
     for item in items:
         if isinstance(item, Reject):
             yield None, item
         else:
-            yield item, make.record_of_unsorted(item)
+            yield item, record_maker.record_of_unsorted(item)
 
 
 def _write_records(

@@ -120,14 +120,14 @@ def check_corpus(
     spec, root = source_spec(source), raw_path(data_root)
     # Nothing is unpacked (`UnpackedMedia()`): items are listed as in preparation, and their files
     # looked up.
-    read = MediaReader(root)
+    media_reader = MediaReader(root)
     parts: dict[str, PartHoldings] = {}
     rejects = []
     corpus = Corpus(root, path or spec.folder, UnpackedMedia(), features=features)
     for item in spec.read_splits(corpus, split):
         if isinstance(item, Reject):
             rejects.append(item)
-        elif absent := [m for m in item.media if not read.has(m)]:
+        elif absent := [m for m in item.media if not media_reader.has(m)]:
             # As preparing would report it, so that both lists of rejects agree.
             source_file = absent[0].source
             rejects.append(

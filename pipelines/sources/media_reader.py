@@ -116,7 +116,7 @@ class MediaReader:
         """
         request = self._requests.get(media)
         data = request.result().get(media) if request is not None else None
-        return self._read(media) if data is None else data
+        return self._read_media(media) if data is None else data
 
     @contextlib.contextmanager
     def local(self, media: Media) -> Iterator[tuple[str, str]]:
@@ -181,7 +181,7 @@ class MediaReader:
         """Reads neighbours by one request; `read` fetches images that are missing in the result."""
         first, last = run[0], run[-1]
         if len(run) == 1:
-            return {first: self._read(first)}
+            return {first: self._read_media(first)}
         # One range over all of the run, gaps included, is cut into its images afterwards. Whatever
         # does not match its checksum is left out; `read` asks for it again by itself.
         start, end = first.offset, last.offset + last.size
@@ -197,7 +197,7 @@ class MediaReader:
         parts = {m: data[m.offset - start : m.offset - start + m.size] for m in run} if data else {}
         return {m: part for m, part in parts.items() if _matches_checksum(m, part)}
 
-    def _read(self, media: Media) -> bytes:
+    def _read_media(self, media: Media) -> bytes:
         with self._as_bad_input(media):
             if media.store:
                 return self._from_unpacked(media)

@@ -159,11 +159,11 @@ class SourceSpec:
     def _slices(self, split: str) -> list[Slice]:
         # "train+val[:5%]" ─▶ (train, "", ""), (val, "", "5%"). A split that is named twice would
         # give records with equal ids.
-        slices = [parse_slice(one) for one in split.split("+")]
-        names = [one.split for one in slices]
-        for one in names:
-            exists = one in self.splits if self.splits else _FILE_STEM.fullmatch(one)
-            if not exists or names.count(one) > 1:
+        slices = [parse_slice(part) for part in split.split("+")]
+        names = [part.split for part in slices]
+        for name in names:
+            exists = name in self.splits if self.splits else _FILE_STEM.fullmatch(name)
+            if not exists or names.count(name) > 1:
                 accepted = (
                     f"one of {', '.join(self.splits)}" if self.splits else "the name of a file"
                 )

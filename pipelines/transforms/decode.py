@@ -57,8 +57,8 @@ class DecodeConfig:
 class DecodeMedia:
     """Decodes media and caches the last one, since items of the same pixels follow each other."""
 
-    def __init__(self, read: MediaReader, config: DecodeConfig, video: VideoChild) -> None:
-        self._read = read
+    def __init__(self, media_reader: MediaReader, config: DecodeConfig, video: VideoChild) -> None:
+        self._media_reader = media_reader
         self._config = config
         self._video = video
         self._media: Media | None = None
@@ -99,7 +99,7 @@ class DecodeMedia:
     def _decode(self, media: Media, change: DrawnAugmentation | None) -> Pixels:
         if media.video:
             return self._decode_video(media)
-        data, spec, crop = self._read.read(media), self._config.image, None
+        data, spec, crop = self._media_reader.read(media), self._config.image, None
         self.sha256 = hashlib.sha256(data).hexdigest()
         if change is not None:
             image, size, crop = augment_image(data, spec, change)
@@ -115,7 +115,7 @@ class DecodeMedia:
         sampling = dataclasses.replace(
             self._config.sampling, draw=draw, start=media.start, end=media.end
         )
-        with self._read.local(media) as (path, self.sha256):
+        with self._media_reader.local(media) as (path, self.sha256):
             clip = self._video.sample(path, sampling, self._config.image)
         return Pixels(
             images=clip.images,

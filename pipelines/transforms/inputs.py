@@ -16,11 +16,11 @@ class InputDigest:
     the shards that use this member.
 
     Args:
-      read: reads media whose digests are not known yet.
+      media_reader: reads media whose digests are not known yet.
     """
 
-    def __init__(self, read: MediaReader) -> None:
-        self._read = read
+    def __init__(self, media_reader: MediaReader) -> None:
+        self._media_reader = media_reader
         self._digest = hashlib.sha256()
         self._latest_digest: tuple[Media, str] | None = None
 
@@ -49,7 +49,7 @@ class InputDigest:
         """Returns the digest of a media's bytes, or the reason that it cannot be read."""
         if self._latest_digest is None or self._latest_digest[0] != media:
             try:
-                self._latest_digest = media, self._read.sha256(media)
+                self._latest_digest = media, self._media_reader.sha256(media)
             except BadInput as error:
                 self._latest_digest = media, str(error)
         return self._latest_digest[1]

@@ -51,7 +51,7 @@ KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/datase
 def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         if row["split"] != split:
             return None
         captions = [raw for sentence in row["sentences"] if (raw := sentence["raw"]).strip()]
@@ -61,7 +61,7 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
         key = int(row["cocoid"])
         return question_item(COCOCAP, split, media, key, "", captions, meta={"image_id": key})
 
-    yield from read_file(corpus, file, f"cococap/{split}", make, key="images")
+    yield from read_file(corpus, file, f"cococap/{split}", item_of_row, key="images")
 
 
 def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
@@ -74,7 +74,7 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     captions_of = {group[0].get("image_id"): group for group in group_rows(listed, "image_id")}
     pictures = TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         # From here to the item both layouts differ only in the names of their fields.
         if isinstance(row, TableRow):
             captions = texts_under(row, "annotations_captions") if split == "val" else []
@@ -91,7 +91,7 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         meta = {"image_id": key, "domain": row.get("domain", "")}
         return question_item(NOCAPS, split, media, key, "", captions, meta=meta)
 
-    yield from read_file(corpus, file, f"nocaps/{split}", make, key="images")
+    yield from read_file(corpus, file, f"nocaps/{split}", item_of_row, key="images")
 
 
 def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:

@@ -103,7 +103,7 @@ def _caption_items(
     captions: Mapping[int, list[str]],
     images: Mapping[int, Path],
 ) -> Listing:
-    def make(image: int) -> Item:
+    def item_of_row(image: int) -> Item:
         if image not in images:
             raise BadInput(f"image {image} is not in dataset_coco.json")
         # The language is the key: an image has a record in each, and their ids must differ.
@@ -118,11 +118,11 @@ def _caption_items(
             meta={"image_id": image},
         )
 
-    yield from read_rows(corpus, file, f"coco35l/{part}_{lang}", sorted(captions), make)
+    yield from read_rows(corpus, file, f"coco35l/{part}_{lang}", sorted(captions), item_of_row)
 
 
 def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         # An image without captions in this language is no input, so it is no reject either.
         if split not in row:
             return None
@@ -140,7 +140,7 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"image_id": key},
         )
 
-    yield from read_file(corpus, file, f"xm3600/{split}", make, form="lines")
+    yield from read_file(corpus, file, f"xm3600/{split}", item_of_row, form="lines")
 
 
 def _coco35l_files(split: str) -> tuple[tuple[str, ...], ...]:

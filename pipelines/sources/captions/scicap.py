@@ -45,7 +45,7 @@ def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
     captions = _split_folder(root / "SciCap-Caption-All", split)
     figures = _split_folder(root / "SciCap-No-Subfig-Img", split)
 
-    def make(name: str) -> Item:
+    def item_of_row(name: str) -> Item:
         # A name with a folder in it would read any file of the disk.
         if name != Path(name).name:
             raise BadInput(f"a figure must be a name, got {name!r}")
@@ -59,7 +59,7 @@ def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
         caption = text_under(row[CAPTION], "caption")
         return question_item(SCICAP, split, corpus.media(figures / name), "0", "", [caption])
 
-    yield from read_file(corpus, file, f"scicap/{split}", make)
+    yield from read_file(corpus, file, f"scicap/{split}", item_of_row)
 
 
 def _split_folder(parent: Path, split: str) -> Path:

@@ -73,14 +73,14 @@ def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Li
     summaries = {group[0]["screenId"]: group for group in rows}
     folder = image_folder(corpus, "combined", "rico")
 
-    def make(screen: str) -> Item:
+    def item_of_row(screen: str) -> Item:
         if screen not in summaries:
             raise BadInput(f"screen {screen} has no summary")
         texts = [text_under(row, "summary") for row in summaries[screen]]
         media = corpus.media(folder / f"{screen}.jpg")
         return question_item(SCREEN2WORDS, split, media, screen, "", texts)
 
-    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), make)
+    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), item_of_row)
 
 
 def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
@@ -89,7 +89,7 @@ def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> List
     folder = image_folder(corpus, "combined", "rico")
     trees: dict[str, object] = {}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         screen, node = text_under(row, "screenId"), text_under(row, "nodeId")
         if screen not in screens:
             return None
@@ -107,7 +107,9 @@ def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> List
         return question_item(WIDGETCAP, split, media, node, "", captions, meta={"node": node})
 
     columns = ("screenId", "nodeId", "captions")
-    yield from read_file(corpus, table, f"widgetcap/{split}", make, form="csv", columns=columns)
+    yield from read_file(
+        corpus, table, f"widgetcap/{split}", item_of_row, form="csv", columns=columns
+    )
 
 
 def _view_tree(corpus: Corpus, path: Path) -> object:

@@ -41,7 +41,7 @@ SPLITS = ("train", "val", "test")
 def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder, pictures = scene_text_folder(corpus, split), TablePictures(corpus)
 
-    def make(rows: list[dict] | TableRow) -> Item:
+    def item_of_row(rows: list[dict] | TableRow) -> Item:
         # A table has a row per image, the authors' file a row per caption, which come grouped by
         # image.
         if isinstance(rows, TableRow):
@@ -54,7 +54,9 @@ def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listi
             media = corpus.media(folder / f"{rows[0].get('image_name', image)}.jpg")
         return question_item(TEXTCAPS, split, media, image, "", captions, meta={"image_id": image})
 
-    yield from read_file(corpus, file, f"textcaps/{split}", make, key="data", group_by="image_id")
+    yield from read_file(
+        corpus, file, f"textcaps/{split}", item_of_row, key="data", group_by="image_id"
+    )
 
 
 SOURCES = (

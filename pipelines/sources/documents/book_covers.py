@@ -45,7 +45,7 @@ _NUMBERS = {"train": 1, "val": 2, "test": 3}
 def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     pictures = TablePictures(corpus)
 
-    def make(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
+    def items_of_row(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
         # A table holds one split and the picture; the authors' file holds all splits, as numbers,
         # and the address of the picture, of which only the extension is of use.
         if isinstance(entry, TableRow):
@@ -68,7 +68,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         for number, (text, answer) in enumerate(zip(questions, answers, strict=True)):
             yield question_item(OCRVQA, split, media, number, text, [answer])
 
-    yield from read_file(corpus, file, f"ocrvqa/{split}", make, form="dict")
+    yield from read_file(corpus, file, f"ocrvqa/{split}", items_of_row, form="dict")
 
 
 def _file_name(key: str, url: str) -> str:

@@ -83,7 +83,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
     folder = (nested if nested.is_dir() else corpus.folder) / part
     pictures, numbers = TablePictures(corpus), Counter[str]()
 
-    def make(kind_of_file: str, row: dict) -> Item | None:
+    def item_of_row(kind_of_file: str, row: dict) -> Item | None:
         kind = (
             kind_of_file
             or _KIND_OF[row["human_or_machine"] if "human_or_machine" in row else row["type"]]
@@ -108,7 +108,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
 
     # Authors' files have a kind each; in tables a column says which kind a row is.
     if tables:
-        of_table = functools.partial(make, "")
+        of_table = functools.partial(item_of_row, "")
         yield from read_file(corpus, tables, f"chartqa/{split}", of_table)
         return
     paths = {
@@ -119,7 +119,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
         # All kinds are absent: this raises the error that names the first file.
         corpus.annotation(next(iter(paths.values())))
     for kind, file in present.items():
-        of_kind = functools.partial(make, kind)
+        of_kind = functools.partial(item_of_row, kind)
         yield from read_file(corpus, file, f"chartqa/{part}/{kind}", of_kind)
 
 

@@ -105,7 +105,7 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     folder = inner if inner.is_dir() else corpus.folder
     pictures = TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         answers = [] if split == "test" else texts_under(row, "answers")
         if isinstance(row, TableRow):
             # The page's published name is in two columns of the table, so ids are the same in both
@@ -118,13 +118,13 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         text = text_under(row, "question")
         return question_item(DOCVQA, split, media, key, text, answers, meta=meta)
 
-    yield from read_file(corpus, file, f"docvqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"docvqa/{split}", item_of_row, key="data")
 
 
 def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder, pictures = image_folder(corpus, "images"), TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         if isinstance(row, TableRow):
             media = pictures.store(row)
         else:
@@ -145,7 +145,7 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             meta={"question_id": key},
         )
 
-    yield from read_file(corpus, file, f"infovqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"infovqa/{split}", item_of_row, key="data")
 
 
 def reorder_answers(answers: Sequence[str]) -> list[str]:
@@ -163,7 +163,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
     folder = image_folder(corpus, "test_task3_images" if test else "train_images")
     coco = image_folder(corpus, "train2014", "coco")
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         name = text_under(row, "file_path")
         # One published file, two splits of ours: the hash of the picture's path decides, so
         # questions about one picture are never in both.
@@ -185,7 +185,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"question_id": key},
         )
 
-    yield from read_file(corpus, file, f"stvqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"stvqa/{split}", item_of_row, key="data")
 
 
 def in_stvqa_val(file_path: str) -> bool:

@@ -47,7 +47,7 @@ def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
     # Pictures that stand upright are not in the dict.
     turns = _read_quarter_turns(corpus, folder / "rotation.csv")
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         in_table = isinstance(row, TableRow)
         image = text_under(row, "image_id") if in_table else str(row["image_id"])
         # Without a turn there is no edit: edited pictures get no augmentation.
@@ -66,7 +66,7 @@ def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             meta={"question_id": row["question_id"]},
         )
 
-    yield from read_file(corpus, file, f"textvqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"textvqa/{split}", item_of_row, key="data")
 
 
 def _read_quarter_turns(corpus: Corpus, path: Path) -> dict[str, int]:

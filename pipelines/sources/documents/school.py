@@ -74,7 +74,7 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
     folders = (corpus.folder, corpus.folder / "ai2d")
     root = next((folder for folder in folders if (folder / "questions").is_dir()), folders[0])
 
-    def make(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
+    def item_of_row(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
         if isinstance(entry, TableRow):
             # A table has no ids, so its rows are numbered as they come, whether or not they are
             # good.
@@ -103,12 +103,12 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
 
     # Tables have letters in their pictures already, so no annotations are looked up for them.
     if isinstance(ids, list):
-        yield from read_file(corpus, ids, f"ai2d/{split}", make)
+        yield from read_file(corpus, ids, f"ai2d/{split}", item_of_row)
         return
     if not (root / "questions").is_dir():
         raise FileNotFoundError(f"{corpus.folder / 'questions'} is missing.")
     rows = _ai2d_rows(corpus, split, ids, root / "questions")
-    yield from read_rows(corpus, ids, f"ai2d/{split}", rows, make)
+    yield from read_rows(corpus, ids, f"ai2d/{split}", rows, item_of_row)
 
 
 def _ai2d_rows(
@@ -141,7 +141,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
     folder = inner if inner.is_dir() else corpus.folder / split
     pictures, numbers = TablePictures(corpus), itertools.count()
 
-    def make(entry: tuple[str, dict] | TableRow) -> Item | None:
+    def item_of_row(entry: tuple[str, dict] | TableRow) -> Item | None:
         if isinstance(entry, TableRow):
             key, row = str(next(numbers)), entry
             if row["image"] is None:
@@ -185,7 +185,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             prefixes=tuple((question.prefix,) for question in shuffled),
         )
 
-    yield from read_file(corpus, file, f"science_qa/{split}", make, form="dict")
+    yield from read_file(corpus, file, f"science_qa/{split}", item_of_row, form="dict")
 
 
 def _choice_orders(count: int, key: str) -> list[tuple[int, ...]]:

@@ -40,7 +40,7 @@ MARVL = zero_shot(
 def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
     folder = corpus.folder / "marvl-images" / split / "images"
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         # "TRUE" and "true" are the same label; anything else is a reject.
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
@@ -62,7 +62,7 @@ def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"identifier": row["id"], "concept": row["concept"]},
         )
 
-    yield from read_file(corpus, file, f"marvl/{split}", make, form="lines")
+    yield from read_file(corpus, file, f"marvl/{split}", item_of_row, form="lines")
 
 
 SOURCES = (

@@ -46,7 +46,7 @@ def read_nlvr(corpus: Corpus, split: str) -> Listing:
     # NLVR's rows name three pairs each, NLVR2's one; the layout knows where they lie.
     file, layout = _find_nlvr(corpus, split)
 
-    def make(row: Mapping) -> Iterator[Item]:
+    def items_of_row(row: Mapping) -> Iterator[Item]:
         label = LABELS[str(row["label"]).lower()]
         for name, pair in layout(file, split, row):
             yield Item(
@@ -60,7 +60,9 @@ def read_nlvr(corpus: Corpus, split: str) -> Listing:
                 meta={"identifier": row["identifier"]},
             )
 
-    yield from read_file(corpus, corpus.annotation(file), f"nlvr/{split}", make, form="lines")
+    yield from read_file(
+        corpus, corpus.annotation(file), f"nlvr/{split}", items_of_row, form="lines"
+    )
 
 
 def nlvr_files(split: str) -> tuple[tuple[str, ...], ...]:

@@ -68,7 +68,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
         # Answers are a file of their own, looked up by id.
         answers_by_id = index_rows(answers, load_list(corpus, answers, "answers"), "id")
 
-        def make(row: dict) -> Item | None:
+        def item_of_row(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
                 return None
             # A question has one answer, and both files must agree on which: a pair that does not is
@@ -87,7 +87,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
                 meta={"question_type": text_under(row, "type")},
             )
 
-        yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
+        yield from read_file(corpus, questions, f"{name}/{split}", item_of_row, key="questions")
 
     return read
 

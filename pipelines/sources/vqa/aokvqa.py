@@ -67,7 +67,7 @@ def _read_aokvqa(benchmark: Benchmark):
         folder = image_folder(corpus, f"{split}2017", "coco")
         pictures = TablePictures(corpus)
 
-        def make(row: dict) -> Item:
+        def item_of_row(row: dict) -> Item:
             if isinstance(row, TableRow):
                 # A table holds the list as the text of a Python literal.
                 if isinstance(text := row.get("direct_answers"), str):
@@ -94,7 +94,7 @@ def _read_aokvqa(benchmark: Benchmark):
                 choices=BETWEEN.join(choices),
             )
 
-        yield from read_file(corpus, file, f"{benchmark.name}/{split}", make)
+        yield from read_file(corpus, file, f"{benchmark.name}/{split}", item_of_row)
 
     return read
 

@@ -84,7 +84,7 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
     part = split.partition("_")[0]
     folders: dict[str, Path] = {}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         simple = row.get("issimple")
         # Test rows must say whether they are simple, as both halves are scored apart; training rows
         # need not.
@@ -107,7 +107,7 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={} if simple is None else {"issimple": int(simple)},
         )
 
-    yield from read_file(corpus, file, f"tallyqa/{split}", make)
+    yield from read_file(corpus, file, f"tallyqa/{split}", item_of_row)
 
 
 def _read_countbench(
@@ -125,7 +125,7 @@ def _read_countbench(
             )
     pictures, numbers = TablePictures(corpus), itertools.count()
 
-    def make(row: TableRow) -> Item | None:
+    def item_of_row(row: TableRow) -> Item | None:
         # Every row is numbered, also those left out: the second file has a question for each.
         number = next(numbers)
         data = (row["image"] or {}).get("bytes")
@@ -135,7 +135,7 @@ def _read_countbench(
         text = text_under(row if texts is None else texts[number], "question")
         return question_item(COUNTBENCHQA, split, media, number, text, [str(int(row["number"]))])
 
-    yield from read_file(corpus, file, f"countbenchqa/{split}", make, form="table")
+    yield from read_file(corpus, file, f"countbenchqa/{split}", item_of_row, form="table")
 
 
 def _has_colour(data: bytes) -> bool:
@@ -151,7 +151,7 @@ def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder = image_folder(corpus, "val2014", "coco")
     pictures = TablePictures(corpus)
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         if isinstance(row, TableRow):
             # A table has all three kinds of question; the authors have a file for each.
             if row["category"] != split:
@@ -167,7 +167,7 @@ def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
             raise BadInput(f"label must be yes or no, got {row[label_key]!r}")
         return question_item(POPE, split, media, key, text, [answer], meta={"kind": split})
 
-    yield from read_file(corpus, file, f"pope/{split}", make, form="lines")
+    yield from read_file(corpus, file, f"pope/{split}", item_of_row, form="lines")
 
 
 SOURCES = (

@@ -108,7 +108,7 @@ def _read_coco(benchmark: Benchmark):
             listed = load_list(corpus, annotations, "annotations", compact=_answer_only)
             annotated = index_rows(annotations, listed, "question_id")
 
-        def make(row: dict) -> Item:
+        def item_of_row(row: dict) -> Item:
             key, answers = number_under(row, "question_id"), []
             if isinstance(row, TableRow):
                 # The id of an OK-VQA question is its picture's number and one more digit.
@@ -128,7 +128,7 @@ def _read_coco(benchmark: Benchmark):
             text, meta = text_under(row, "question"), {"question_id": key, **types}
             return question_item(benchmark, split, media, key, text, answers, meta=meta)
 
-        yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
+        yield from read_file(corpus, questions, f"{name}/{split}", item_of_row, key="questions")
 
     return read
 
@@ -151,7 +151,7 @@ def _coco_files(prefix: str):
 def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder, pictures = image_folder(corpus, split), TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         if isinstance(row, TableRow):
             media = pictures.store(row, f"{text_under(row, 'question_id')}.jpg")
             answer_type = row.get("category") or ""
@@ -169,7 +169,7 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         text = text_under(row, "question")
         return question_item(VIZWIZVQA, split, media, key, text, answers, meta=meta)
 
-    yield from read_file(corpus, file, f"vizwizvqa/{split}", make)
+    yield from read_file(corpus, file, f"vizwizvqa/{split}", item_of_row)
 
 
 _TABLES = {

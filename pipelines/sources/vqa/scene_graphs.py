@@ -72,7 +72,7 @@ def _read_gqa(benchmark: Benchmark):
         # read.
         stored = _store_pictures(corpus, split) if isinstance(file, list) else {}
 
-        def make(entry: tuple[str, dict] | TableRow) -> Item:
+        def item_of_row(entry: tuple[str, dict] | TableRow) -> Item:
             if isinstance(entry, TableRow):
                 row, image, key = entry, text_under(entry, "imageId"), text_under(entry, "id")
                 if image not in stored:
@@ -92,7 +92,7 @@ def _read_gqa(benchmark: Benchmark):
 
         columns = ("id", "imageId", "question", "answer")
         name = f"{benchmark.name}/{split}"
-        yield from read_file(corpus, file, name, make, form="dict", columns=columns)
+        yield from read_file(corpus, file, name, item_of_row, form="dict", columns=columns)
 
     return read
 

@@ -54,11 +54,11 @@ def web_image_items(
     """
     any_found = False
     # Task by task: a malformed box costs the detection, not the caption.
-    for task, make in TASKS.items():
+    for task, make_items in TASKS.items():
         if tasks and task not in tasks:
             continue
         try:
-            items = list(make(sample))
+            items = list(make_items(sample))
         except _MALFORMED as error:
             reason = f"malformed annotation: {type(error).__name__}: {error}"
             items = [_reject_task(sample, task, reason)]
