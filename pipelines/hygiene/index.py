@@ -59,7 +59,7 @@ class PictureIndex:
         image: Callable[[int], bytes],
         *,
         min_likeness: float = MIN_LIKENESS,
-        before: list[int] | None = None,
+        row_limits: list[int] | None = None,
     ) -> list[list[SimilarPicture]]:
         """Returns, for each query, the pictures that look like it, the most alike first.
 
@@ -67,13 +67,13 @@ class PictureIndex:
           prints: fingerprints of the queries.
           image: function that reads the encoded picture of a query.
           min_likeness: least likeness of the returned pictures.
-          before: for each query, the row before which the search ends; None searches all rows.
+          row_limits: for each query, the row before which the search ends; None searches all rows.
         """
         # In batches, so that the product of queries and pictures stays small.
         results: list[list[SimilarPicture]] = []
         for start in range(0, len(prints), _BATCH):
             batch = np.stack(prints[start : start + _BATCH])
-            limits = None if before is None else before[start : start + _BATCH]
+            limits = None if row_limits is None else row_limits[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
                 neighbours = self._compare_candidates(
                     query, rows, functools.partial(image, len(results))

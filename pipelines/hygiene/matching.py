@@ -74,7 +74,9 @@ def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -
     rows = list(range(len(pictures.prints)))
     # Each row is compared with the rows before it only: of two that look alike, the later one
     # matches.
-    similar = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
+    similar = index.search(
+        pictures.prints, pictures.image, min_likeness=min_likeness, row_limits=rows
+    )
     # Verdicts are per file, in the order of the dataset:
     #
     #   a.jpg  first of its kind      stays

@@ -107,7 +107,7 @@ def test_blank_pictures_have_no_fingerprint():
 
 
 def test_only_earlier_rows_are_looked_at_where_asked():
-    found = search(index_of(draw(1), draw(1)), draw(1), draw(1), before=[0, 1])
+    found = search(index_of(draw(1), draw(1)), draw(1), draw(1), row_limits=[0, 1])
     assert [[one.row for one in row] for row in found] == [[], [0]]
 
 
