@@ -126,9 +126,9 @@ class Tree:
         """
         closed = {*stop, *OUTSIDE}
         digests: dict[str, str] = {}
-        waiting = [*modules]
-        while waiting:
-            name = waiting.pop()
+        pending = [*modules]
+        while pending:
+            name = pending.pop()
             if name in digests or name in closed or name not in self._paths:
                 continue
             module, path = read_module(self.text(name)), self._paths[name]
@@ -142,7 +142,7 @@ class Tree:
                     f"step that reaches it is not known; import the module by its name."
                 )
             digests[name] = module.digest
-            waiting += module.names_in(name, path) if self.is_user_code(name) else module.names
+            pending += module.names_in(name, path) if self.is_user_code(name) else module.names
         return dict(sorted(digests.items()))
 
     def is_user_code(self, module: str) -> bool:
@@ -210,8 +210,12 @@ def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
         texts = [tree.text(module) if module in tree else b"" for tree in (old, new)]
         if texts[0] == texts[1]:
             continue
-        before, after = (_definitions(text) for text in texts)
-        names = [n for n in before | after if before.get(n) != after.get(n)]
+        old_definitions, new_definitions = (_definitions(text) for text in texts)
+        names = [
+            n
+            for n in old_definitions | new_definitions
+            if old_definitions.get(n) != new_definitions.get(n)
+        ]
         changed += [f"{module}.{name}" if name else module for name in names]
     return changed
 

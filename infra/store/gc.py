@@ -327,13 +327,13 @@ def _with_ancestors(roots: Iterable[str], artifacts: Mapping[str, Artifact]) -> 
     #   results -> predictions -> checkpoint -> dataset -> files
     #
     # are all reached from there.
-    waiting = list(roots)
-    while waiting:
-        key = waiting.pop()
+    pending = list(roots)
+    while pending:
+        key = pending.pop()
         if key not in reachable:
             reachable.add(key)
             if key in artifacts:
-                waiting += [entry.key for entry in artifacts[key].manifest.inputs.values()]
+                pending += [entry.key for entry in artifacts[key].manifest.inputs.values()]
     return reachable
 
 

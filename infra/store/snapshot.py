@@ -90,11 +90,11 @@ class StoreSnapshot:
 
     def total_stat(self, name: str) -> FileStat:
         below = [self._stats[name]] if name in self._stats else []
-        waiting = [name]
-        while waiting:
-            folder = waiting.pop()
+        pending_folders = [name]
+        while pending_folders:
+            folder = pending_folders.pop()
             below += self._names.get(folder, {}).values()
-            waiting += [f"{folder}/{inner}" for inner in self._folders.get(folder, ())]
+            pending_folders += [f"{folder}/{inner}" for inner in self._folders.get(folder, ())]
         newest = max((stat.modified for stat in below), default=0)
         return FileStat(size=sum(stat.size for stat in below), modified=newest, version=())
 

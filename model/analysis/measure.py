@@ -57,7 +57,7 @@ def measure(
     cfg: ModelConfig,
     params: vlm.Params,
     images: Sequence[UInt8[np.ndarray, "H W 3"]],
-    at: Iterable[int],
+    requested_budgets: Iterable[int],
 ) -> list[Curve]:
     """Returns the curve of the features, then of pooled tokens and queries at each budget.
 
@@ -67,13 +67,13 @@ def measure(
       cfg: the model.
       params: its parameters.
       images: pixels as in training; at least one.
-      at: budgets to measure at; the connector must serve all of them.
+      requested_budgets: budgets to measure at; the connector must serve all of them.
 
     Raises:
       ValueError: if a budget is not served, or there is no image.
     """
     # A budget that is listed twice is measured once, in the place where it came first.
-    budgets_at = list(dict.fromkeys(at))
+    budgets_at = list(dict.fromkeys(requested_budgets))
     for budget in budgets_at:
         budgets.check_budget(cfg, budget)
     if not images:
@@ -114,7 +114,7 @@ def _spectra(
     cfg: ModelConfig,
     params: vlm.Params,
     features_and_count: tuple[typing.Any, int],
-    at: Sequence[int],
+    shown_budgets: Sequence[int],
 ) -> Iterator[tuple[str, int | None, int, Float[np.ndarray, "B H W"]]]:
     features, count = features_and_count
     grid = cfg.vision.grid
@@ -122,7 +122,7 @@ def _spectra(
     # queries read; a connector may lack either.
     source = _grid(features[:count], grid)
     yield FEATURES, None, grid, spectral.power_spectrum(source)
-    for budget in at:
+    for budget in shown_budgets:
         tokens, weights = record_attention(cfg, params.get("connector", {}), features, budget)
         routing = cfg.connector.routing
         # A pooling method's tokens are all cells of a grid; of PARCEL's, the anchors are.

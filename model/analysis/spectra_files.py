@@ -72,16 +72,22 @@ def write_spectra(
     measured, entries = [], []
     # Each checkpoint is measured once, at both budgets; the figures then choose among its curves.
     for label, checkpoint in zip(labels, checkpoints, strict=True):
-        at = checkpoint.pooled_budget, checkpoint.query_budget
+        shown_budgets = checkpoint.pooled_budget, checkpoint.query_budget
         params = load_params(checkpoint.folder)
-        curves = measure(checkpoint.model, params, images[checkpoint.model.vision.image_px], at)
+        curves = measure(
+            checkpoint.model, params, images[checkpoint.model.vision.image_px], shown_budgets
+        )
         measured.append((checkpoint, LabelledCurves(label, curves)))
         entries.append(_entry(label, checkpoint, curves))
     num_images = len(next(iter(images.values())))
     out.mkdir(parents=True, exist_ok=True)
     # One budget in each figure. The features' curve has no budget and is in both.
-    at_pooled = [_at(entry, checkpoint.pooled_budget) for checkpoint, entry in measured]
-    at_queries = [_at(entry, checkpoint.query_budget) for checkpoint, entry in measured]
+    at_pooled = [
+        _curves_at_budget(entry, checkpoint.pooled_budget) for checkpoint, entry in measured
+    ]
+    at_queries = [
+        _curves_at_budget(entry, checkpoint.query_budget) for checkpoint, entry in measured
+    ]
     draw_concentration(at_pooled, num_images, out / CONCENTRATION)
     draw_profiles(at_queries, num_images, out / PROFILES)
     report = {"num_images": num_images, "checkpoints": entries}
@@ -99,7 +105,7 @@ def _labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
     ]
 
 
-def _at(entry: LabelledCurves, budget: int) -> LabelledCurves:
+def _curves_at_budget(entry: LabelledCurves, budget: int) -> LabelledCurves:
     return LabelledCurves(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
 
 

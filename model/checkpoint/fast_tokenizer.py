@@ -171,24 +171,24 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     #
     # A number has 7 bits per byte, the lowest first; the top bit says that more follow. So ac 02 is
     # 44 + 2 * 128 = 300.
-    at = 0
+    offset = 0
 
     def varint() -> int:
-        nonlocal at
+        nonlocal offset
         value = shift = 0
         while True:
-            byte, at = message[at], at + 1
+            byte, offset = message[offset], offset + 1
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
                 return value
 
-    while at < len(message):
+    while offset < len(message):
         field, wire = divmod(varint(), 8)
         if wire == 0:
             yield field, varint()
             continue
         # Wire type 2 states its length; types 1 and 5 are numbers of 8 and 4 bytes, as a score is.
         length = varint() if wire == 2 else {1: 8, 5: 4}[wire]
-        yield field, message[at : at + length]
-        at += length
+        yield field, message[offset : offset + length]
+        offset += length

@@ -32,7 +32,7 @@ from model.checkpoint.params_files import ParamsReader, write_arrays
 
 _MAX_POINTS = 2
 """Number of complete points that are kept."""
-_OFFERED = 8
+_MAX_CANDIDATES = 8
 """Largest number of points that a restore tries, the newest first."""
 _AT_ONCE = 8
 """Number of arrays that are read at the same time."""
@@ -111,11 +111,11 @@ class ResumePoints:
         self._news = threading.Event()
         # The first process chooses <start> and the points to try, so that all of them agree.
         offer = (
-            " ".join([uuid.uuid4().hex[:8], *self._point_names()[:_OFFERED]])
+            " ".join([uuid.uuid4().hex[:8], *self._point_names()[:_MAX_CANDIDATES]])
             if not self._rank
             else ""
         )
-        self._start, *self._offered = _gather_messages(offer)[0].split()
+        self._start, *self._candidates = _gather_messages(offer)[0].split()
         self._complete_points: list[str] = []
         self.damaged: tuple[str, ...] = ()
 
@@ -129,8 +129,8 @@ class ResumePoints:
         Raises:
           OSError: if a point cannot be read.
         """
-        while self._offered:
-            name, restored, reason = self._offered[0], None, ""
+        while self._candidates:
+            name, restored, reason = self._candidates[0], None, ""
             # A point that is damaged is passed over: the one before it is good. Other errors of the
             # store, such as a bucket that refuses, are raised: they say nothing about the point.
             try:
@@ -147,15 +147,14 @@ class ResumePoints:
             # Each process reads its own parts only; if one finds damage, all skip the point.
             reason = next(filter(None, _gather_messages(reason)), "")
             if not reason:
-                self._complete_points = self._offered[
-                    ::-1
-                ]  # Oldest first: `_write` deletes from the front.
+                # Oldest first: `_write` deletes from the front.
+                self._complete_points = self._candidates[::-1]
                 return restored
             warning = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
             self.damaged = (*self.damaged, warning)
             if self._rank == 0:
                 self._files.remove(name)
-            self._offered.pop(0)
+            self._candidates.pop(0)
         return None
 
     def save(self, step: int, parts: Sequence[StatePart], notes: Mapping[str, Path]) -> None:
@@ -269,8 +268,8 @@ class _Point:
         #
         #     120-9f3c/  0.json 0-params…  1.json 1-params…   complete, of 2 processes
         #     140-07aa/  0.json 0-params…  1-params…          process 1 stopped before its index
-        of = indices[0]["of"] if 0 in indices else 0
-        if set(indices) != set(range(of)) or not of:
+        num_processes = indices[0]["of"] if 0 in indices else 0
+        if set(indices) != set(range(num_processes)) or not num_processes:
             raise ValueError("it was not finished")
         for rank, index in indices.items():
             for file, size in index["sizes"].items():

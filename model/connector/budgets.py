@@ -208,9 +208,9 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
     if routing.pooled:
         return supported
     if routing.sizes:
-        most = len(_ROUTED_BUCKETS[32])
+        max_buckets = len(_ROUTED_BUCKETS[32])
         # Thinned from the largest downwards, so that the largest is among them.
-        return supported[:: -max(1, -(-len(supported) // most))][::-1]
+        return supported[:: -max(1, -(-len(supported) // max_buckets))][::-1]
     measured_buckets = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
     if grid in measured_buckets:
         return tuple(size for size in measured_buckets[grid] if size >= supported[0])

@@ -172,9 +172,11 @@ class _ConnectorTrial:
         for image in range(_BATCH):
             batch = self.weights.copy()
             batch[image] = self.features[image]
-            if (far := _far(self._run(size, size, batch).tokens[image], alone[image])) > TOLERANCE:
+            tokens = self._run(size, size, batch).tokens[image]
+            if (difference := _relative_difference(tokens, alone[image])) > TOLERANCE:
                 raise _BrokenError(
-                    f"tokens of an image change by {far:.1e} when other images of the batch change"
+                    f"tokens of an image change by {difference:.1e} when other images of the batch "
+                    "change"
                 )
         return "each by itself"
 
@@ -188,10 +190,10 @@ class _ConnectorTrial:
         # Shapes and budgets are those where most slots are masked: there, a leak shows best.
         for shape, budget in pairs:
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
-            if (far := _far(masked.tokens, exact.tokens)) > TOLERANCE:
+            if (difference := _relative_difference(masked.tokens, exact.tokens)) > TOLERANCE:
                 raise _BrokenError(
-                    f"budget {budget} in {shape.size} slots differs by {far:.1e} from budget "
-                    f"{budget} alone; slots beyond the budget must not be read"
+                    f"budget {budget} in {shape.size} slots differs by {difference:.1e} from "
+                    f"budget {budget} alone; slots beyond the budget must not be read"
                 )
         return f"equals truncation, budget {_pairs(pairs)} slots"
 
@@ -212,18 +214,22 @@ class _ConnectorTrial:
             ):
                 # A gradient that is much smaller than the whole has fewer correct digits.
                 scale = max(float(np.linalg.norm(b)), 1e-2 * total_norm, 1e-30)
-                if not (far := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
+                if not (difference := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
                     raise _BrokenError(
-                        f"of {name}, budget {budget} in {shape.size} slots: differs by {far:.1e} "
-                        f"from that of budget {budget} alone"
+                        f"of {name}, budget {budget} in {shape.size} slots: differs by "
+                        f"{difference:.1e} from that of budget {budget} alone"
                     )
         if not np.any(largest.by_features):
             raise _BrokenError("the tokens do not depend on the features")
         # A parameter may rest at some budgets, but not at all of them.
         for i, (path, _) in enumerate(_leaves(self._abstract[1])):
             cached_gradients = (run.by_params[i] for run in self._results.values())
-            more = (self._run(budget, budget).by_params[i] for budget in self._distinct_budgets())
-            if not any(np.any(gradient) for gradient in itertools.chain(cached_gradients, more)):
+            other_gradients = (
+                self._run(budget, budget).by_params[i] for budget in self._distinct_budgets()
+            )
+            if not any(
+                np.any(gradient) for gradient in itertools.chain(cached_gradients, other_gradients)
+            ):
                 raise _BrokenError(f"of {path}: zero at every budget tried; nothing trains it")
         return "those of truncation, finite" if self._masked_pairs() else "finite"
 
@@ -233,21 +239,21 @@ class _ConnectorTrial:
         #
         #     budget 20 of `parcel`   q0 q1 q2 q3              16 anchors, 4 queries
         #     budget 40               q0 q1 q2 q3 … q23        trains all of them, and more
-        for less, more in budget_pairs:
-            small, large = self._run(less, less), self._run(more, more)
-            most = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
+        for smaller, larger in budget_pairs:
+            small, large = self._run(smaller, smaller), self._run(larger, larger)
+            max_gradient = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
             for (path, _), a, b in zip(
                 _leaves(self._abstract[1]), small.by_params, large.by_params, strict=True
             ):
-                trained = np.abs(a) > _FAINT * most
+                trained = np.abs(a) > _FAINT * max_gradient
                 if num_untrained := int(np.sum(trained & (b == 0.0))):
                     raise _BrokenError(
-                        f"budget {less} trains {num_untrained} numbers of {path} that budget "
-                        f"{more} does not"
+                        f"budget {smaller} trains {num_untrained} numbers of {path} that budget "
+                        f"{larger} does not"
                     )
             # Reported, not required: where queries attend to each other, more of them change the
             # rest.
-            prefix = _far(large.tokens[:, :less], small.tokens) <= TOLERANCE
+            prefix = _relative_difference(large.tokens[:, :smaller], small.tokens) <= TOLERANCE
             detail = detail or ("" if prefix else "; its tokens are others")
         if not budget_pairs:
             return "one budget"
@@ -377,7 +383,7 @@ def _leaves(tree: typing.Any) -> list[tuple[str, typing.Any]]:
     ]
 
 
-def _far(a: np.ndarray, b: np.ndarray) -> float:
+def _relative_difference(a: np.ndarray, b: np.ndarray) -> float:
     """Returns the largest difference, relative to the largest number; NaN counts as infinite."""
-    far = float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30))
-    return far if np.isfinite(far) else float("inf")
+    difference = float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30))
+    return difference if np.isfinite(difference) else float("inf")

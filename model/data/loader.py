@@ -96,8 +96,10 @@ class Examples:
         by_shape: dict[int, dict[str, Fraction]] = {}
         for name, num_images in self._stored.items():
             by_shape.setdefault(min(config.max_frames, num_images), {})[name] = weights[name]
-        self._shapes = Mixture({n: sum(of.values(), Fraction()) for n, of in by_shape.items()})
-        self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
+        self._shapes = Mixture(
+            {n: sum(shape_weights.values(), Fraction()) for n, shape_weights in by_shape.items()}
+        )
+        self._mixtures = {n: Mixture(shape_weights) for n, shape_weights in by_shape.items()}
         self.num_images = tuple(sorted(by_shape))
         self._cached_draw = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
 

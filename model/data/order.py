@@ -118,12 +118,12 @@ class Order:
     def _turns(self, position: int, passes: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """Returns, for each pass, the visit that reads a record; the inverse of `position`."""
 
-        def undone(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
+        def unshuffled_places(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
             places, lasts, seeds = np.broadcast_arrays(places, lasts, seeds % 2**32)
             return unshuffled(places, lasts, seeds, rounds=_ROUNDS)
 
         if self._is_small:
-            return undone(position, self._length - 1, self._whole_seed + passes)
+            return unshuffled_places(position, self._length - 1, self._whole_seed + passes)
         # Undoes `position` from its end: the block's place, then lane and window, then the turn.
         draws = [self._draw(number) for number in passes.tolist()]
         short_at, blocks_seed, windows_seed = np.array(draws, np.int64).T
@@ -132,7 +132,7 @@ class Order:
         if block == full:
             place = short_at * self._block + offset
         else:
-            place = undone(block, full - 1, blocks_seed) * self._block + offset
+            place = unshuffled_places(block, full - 1, blocks_seed) * self._block + offset
             place += np.where(place >= short_at * self._block, short, 0)
         # Lanes differ in length by at most one record: 14 records in 4 lanes are 4 4 3 3. Places
         # below `longer` are in a lane with one more.
@@ -147,7 +147,7 @@ class Order:
         first, last, seed = np.array(
             [self._shuffle_of(*shuffle) for shuffle in shuffles], np.int64
         ).T
-        return (first + undone(inside, last, seed)) * self._lanes + lane
+        return (first + unshuffled_places(inside, last, seed)) * self._lanes + lane
 
     def _place(self, turn: int, windows_seed: int) -> int:
         """Returns a visit's place in the sequence of shuffled blocks of its pass."""

@@ -114,5 +114,10 @@ def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
         }
         for dataset in datasets
     ]
-    name_of_shape = part_names({shape for of in shapes for shape in of.values()})
-    return [{name: name_of_shape[shape] for name, shape in of.items()} for of in shapes]
+    name_of_shape = part_names(
+        {shape for shape_of_part in shapes for shape in shape_of_part.values()}
+    )
+    return [
+        {name: name_of_shape[shape] for name, shape in shape_of_part.items()}
+        for shape_of_part in shapes
+    ]

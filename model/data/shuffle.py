@@ -78,18 +78,18 @@ def _by_grain(
     going = np.flatnonzero(lasts > 0)
     # grain applied the network until the number was in range, so undo it until it is in range.
     while going.size > _FEW:
-        indices[going] = _undone(indices[going], keys[:, going], width[going])
+        indices[going] = _invert_network(indices[going], keys[:, going], width[going])
         going = going[indices[going] > lasts[going]]
     for i in going.tolist():
         shuffle_keys = keys[:, i].tolist(), int(width[i])
-        number = _undone(int(indices[i]), *shuffle_keys)
+        number = _invert_network(int(indices[i]), *shuffle_keys)
         while number > lasts[i]:
-            number = _undone(number, *shuffle_keys)
+            number = _invert_network(number, *shuffle_keys)
         indices[i] = number
     return indices
 
 
-def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
+def _invert_network(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
     """Returns the value that one application of the network turns into `value`; arrays allowed."""
     mask = (1 << width) - 1
     left, right = (value >> width) & mask, value & mask

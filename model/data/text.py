@@ -27,12 +27,12 @@ class TextRow:
 
 def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> TextRow:
     """Returns a row of text_len + 1 tokens; longer texts are cut, so EOS may be lost."""
-    read = prefix_ids(tokenizer, prefix)
-    written = [*tokenizer.encode(suffix), tokenizer.eos_id]
+    prefix_tokens = prefix_ids(tokenizer, prefix)
+    suffix_tokens = [*tokenizer.encode(suffix), tokenizer.eos_id]
     return TextRow(
-        text=_fit([*read, *written], text_len + 1, tokenizer.pad_id),
-        mask_ar=_fit([0] * len(read) + [1] * len(written), text_len + 1, 1),
-        mask_loss=_fit([0] * len(read) + [1] * len(written), text_len + 1, 0),
+        text=_fit([*prefix_tokens, *suffix_tokens], text_len + 1, tokenizer.pad_id),
+        mask_ar=_fit([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 1),
+        mask_loss=_fit([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 0),
     )
 
 

@@ -77,9 +77,11 @@ def search(
       ValueError: if `num_beams` is out of range.
     """
     model = vlm.merge(structure, params)
-    most = model.cfg.text.vocab_size - 1
-    if not 1 <= num_beams <= most:
-        raise ValueError(f"num_beams must be in 1..{most} (text.vocab_size - 1), got {num_beams}.")
+    max_beams = model.cfg.text.vocab_size - 1
+    if not 1 <= num_beams <= max_beams:
+        raise ValueError(
+            f"num_beams must be in 1..{max_beams} (text.vocab_size - 1), got {num_beams}."
+        )
     start = prefill(model, prompt, slots)
     batch = prompt.text.shape[0]
     # Starts from one empty hypothesis per row, which the prompt's own logits turn into `num_beams`.
@@ -179,14 +181,16 @@ def _next_logits(
     # `eye` is the right half of the drawing. Spread over the slots that are already written, it is
     # the middle: the caches of all beams lie side by side, and each sees its own.
     itself = jnp.eye(num_beams, dtype=bool)
-    written = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
+    visible_slots = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
     keys, values = (
         part.reshape(*part.shape[:2], num_beams * slots, *part.shape[4:]) for part in cache
     )
     fresh = KvCache(
         keys,
         values,
-        jnp.broadcast_to(written.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)),
+        jnp.broadcast_to(
+            visible_slots.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)
+        ),
         lengths + jnp.tile(jnp.arange(slots), num_beams)[None],
     )
     past_mask = jnp.broadcast_to(start.past.mask, (batch, num_beams, start.past.mask.shape[2]))

@@ -172,9 +172,9 @@ def _extend(model: vlm.Vlm, start: PromptState, state: _State, token: Int32[Arra
     x = model.text.embed(token[:, None], dtype=state.keys.dtype)
     batch, slots = state.tokens.shape
     positions = start.lengths[:, None] + state.step
-    written = jnp.broadcast_to(jnp.arange(slots) < state.step, (batch, 1, slots))
+    visible_slots = jnp.broadcast_to(jnp.arange(slots) < state.step, (batch, 1, slots))
     new_positions = start.lengths[:, None] + jnp.arange(slots)[None]
-    fresh = KvCache(state.keys, state.values, written, new_positions)
+    fresh = KvCache(state.keys, state.values, visible_slots, new_positions)
     itself = jnp.ones((batch, 1, 1), bool)
     hidden, keys_values = model.text.run(Rows(x, positions, itself), (start.past, fresh))
     assert keys_values is not None

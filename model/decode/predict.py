@@ -119,7 +119,7 @@ class Predictor:
         static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
         batch = _batch(images)
         arrays = self._params, vlm.Prompt(batch, text, real), slots
-        traced = {} if key is None else {"key": key}
+        key_argument = {} if key is None else {"key": key}
 
         started = time.monotonic()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
@@ -127,10 +127,10 @@ class Predictor:
         if shape not in self._programs:
             # Compiled here and not by a call of `jit`, so that its time is measured apart from the
             # answer's.
-            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **traced)
+            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **key_argument)
             self._programs[shape] = lowered.compile()
         compiled = time.monotonic()
-        tokens = np.asarray(self._programs[shape](*arrays, **traced))[0].tolist()
+        tokens = np.asarray(self._programs[shape](*arrays, **key_argument))[0].tolist()
         seconds = {"compile": compiled - started, "answer": time.monotonic() - compiled}
         if self._tokenizer.eos_id in tokens:
             tokens = tokens[: tokens.index(self._tokenizer.eos_id) + 1]

@@ -229,8 +229,8 @@ def _spread(
             break
         indices.append(int(nearest.argmax()))
     centers = features[indices]
-    beside = centers[np.arange(NUM_SEG - len(indices)) % len(indices)]
-    return np.concatenate([centers, beside + rng.normal(0, _BESIDE * scale, beside.shape)])
+    duplicates = centers[np.arange(NUM_SEG - len(indices)) % len(indices)]
+    return np.concatenate([centers, duplicates + rng.normal(0, _BESIDE * scale, duplicates.shape)])
 
 
 @contextlib.contextmanager

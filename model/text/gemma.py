@@ -206,8 +206,8 @@ class Gemma(nnx.Module):
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
             block = jax.tree.map(lambda part: gather_weight(part, x.dtype), block)
-            layer_mask, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
-            parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
+            layer_mask, *cache_masks = [_local(m[:, -rows:], near, is_local) for m, near in masks]
+            parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, cache_masks, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
             x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop)
             return x, kv if keep_cache else None

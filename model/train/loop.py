@@ -124,7 +124,7 @@ def fit(
     programs = step_programs(model, train, loader.examples.num_images)
     state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
-    with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as traced:
+    with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
         # Without a complete checkpoint to restore, this is the state of step 0.
         start, state, notes = points.restore(state) or (0, state, {})
         losses = Losses(loader.examples)
@@ -149,7 +149,7 @@ def fit(
         #     device             step 1 ──────────▶ step 2 ─────────▶
         for step, batch in zip(remaining, batches, strict=True):
             if step + 1 == profile[0] and jax.process_index() == 0:
-                traced.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
+                profiler.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
             rates = rates_of(train, factors[:, step], seeds, step)
             budget, _ = draws[step]
             state, metrics = programs(state, batch, budget, rates)
@@ -169,7 +169,7 @@ def fit(
             waits = is_logged or is_saved or is_observed or num_done == profile[1]
             read = losses.read() if waits else read
             if num_done == profile[1]:
-                traced.close()
+                profiler.close()
             if is_logged:
                 rate = train.peak_lr * float(factors[-1, step])
                 row = row_of(num_done, metrics, rate, budget, clock, speed)

@@ -46,7 +46,7 @@ def step_bytes(
         for prefix, depth in blocks.items()
     ]
     table = text.vocab_size * text.width
-    gathered = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
+    gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
     rows = train.batch_size / devices
     patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
     saved_bytes = (
@@ -61,7 +61,7 @@ def step_bytes(
     )
     # Logits in float32, and their gradient in half of that.
     logits = (_FLOAT32 + _BFLOAT16) * min(model.loss_chunk, train.text_len) * text.vocab_size
-    return state + gathered + rows * (saved_bytes + recomputed_bytes + logits)
+    return state + gathered_weights + rows * (saved_bytes + recomputed_bytes + logits)
 
 
 def gathered_bytes(model: ModelConfig) -> float:

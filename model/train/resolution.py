@@ -71,12 +71,12 @@ def fit_resolution(
     for path in (POSITIONS, *QUERIES):
         if path not in loaded or path not in expected:
             continue
-        (rows, width), (goal, goal_width) = loaded[path].shape, expected[path].shape
-        if width != goal_width or rows == goal:
+        (rows, width), (expected_rows, expected_width) = loaded[path].shape, expected[path].shape
+        if width != expected_width or rows == expected_rows:
             continue
         if path == POSITIONS:
-            fitted[path] = resize_positions(np.asarray(loaded[path]), goal)
-        elif rows < goal:
+            fitted[path] = resize_positions(np.asarray(loaded[path]), expected_rows)
+        elif rows < expected_rows:
             fitted[path] = extend_bank(np.asarray(loaded[path]), fresh()[path])
     return fitted
 

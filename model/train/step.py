@@ -339,13 +339,13 @@ def loss_of_rows(
       dropout: dropout in the decoder; None drops nothing.
     """
     # Layers of a tower are gathered one by one, where they are computed; all other weights here.
-    gathered = {
+    weights = {
         path: leaf if "/blocks/" in path else gather_weight(leaf, model.dtype)
         for path, leaf in params.items()
     }
     loss = vlm.loss(
         vlm.structure(model),
-        unflatten(gathered),
+        unflatten(weights),
         vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
         slots,
         loss_weights(batch["mask_loss"][:, 1:]),

@@ -105,9 +105,9 @@ def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> d
     """
     selected: dict[str, DataSet] = {}
     # What a data set needs may need others, so they are appended to what is waiting.
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop(0)
+    pending = list(names)
+    while pending:
+        name = pending.pop(0)
         if name not in catalogue:
             raise ConfigError(
                 f"NAME must be one of {', '.join(sorted(catalogue))}, got {name!r}; parcel data "
@@ -115,5 +115,5 @@ def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> d
             )
         if name not in selected:
             selected[name] = catalogue[name]
-            waiting += catalogue[name].also
+            pending += catalogue[name].also
     return selected

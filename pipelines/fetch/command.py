@@ -76,8 +76,8 @@ def _fetch(
     def on_progress(file: RemoteFile, size: int) -> None:
         if time.monotonic() - last.setdefault(file, time.monotonic()) >= _INTERVAL:
             last[file] = time.monotonic()
-            of = f" of {file.size:,}" if file.size else ""
-            print(f"{file.name}: {size:,}{of} bytes", file=sys.stderr)
+            of_total = f" of {file.size:,}" if file.size else ""
+            print(f"{file.name}: {size:,}{of_total} bytes", file=sys.stderr)
 
     fetch_data_sets(selected, to, workers=workers, on_file=on_file, on_progress=on_progress)
 
@@ -89,9 +89,9 @@ def _target(file: RemoteFile) -> str:
 def _line(name: str, data_set: DataSet) -> str:
     if data_set.files:
         size = data_set.size
-        of = "size not known" if size is None else f"{size / 1e9:.2f} GB"
+        size_text = "size not known" if size is None else f"{size / 1e9:.2f} GB"
         plural = "s" if len(data_set.files) > 1 else ""
-        files = f"{len(data_set.files)} file{plural}, {of}"
+        files = f"{len(data_set.files)} file{plural}, {size_text}"
     else:
         files = "by hand only"
     also = f"; needs {', '.join(data_set.also)}" if data_set.also else ""

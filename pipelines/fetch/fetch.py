@@ -104,22 +104,22 @@ def _unpack(archive: Path, target: Path) -> None:
     """
     # Into a folder beside the archive first. A run that is stopped here leaves nothing in `target`
     # that could be taken for the whole.
-    beside = archive.with_name(f"{archive.name}.unpacking")
-    shutil.rmtree(beside, ignore_errors=True)
+    unpacking_folder = archive.with_name(f"{archive.name}.unpacking")
+    shutil.rmtree(unpacking_folder, ignore_errors=True)
     try:
         if archive.name.endswith(".zip"):
             with zipfile.ZipFile(archive) as packed:
-                packed.extractall(beside)
+                packed.extractall(unpacking_folder)
         else:
             with tarfile.open(archive) as packed:
                 # The filter refuses members outside of the folder; `zipfile` leaves such names out
                 # by itself.
-                packed.extractall(beside, filter="data")
+                packed.extractall(unpacking_folder, filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.
         raise DownloadError(f"{archive} cannot be unpacked: {error}.") from None
-    _merge_folder(beside, target)
+    _merge_folder(unpacking_folder, target)
     archive.unlink()
 
 

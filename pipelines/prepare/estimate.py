@@ -292,9 +292,11 @@ class _SampleWriter:
             work_folder.files.put(piece_list_name(0, number), "".join(lines).encode())
             began = self._core_s()
             report = write_piece(work_folder, 0, number, self._video)
-            took = self._core_s() - began
+            seconds = self._core_s() - began
             sizes = [part.data.size + part.index.size for part in report.parts.values()]
-            measured.append(_PreparedGroup(report.num_items, report.num_rejects, sum(sizes), took))
+            measured.append(
+                _PreparedGroup(report.num_items, report.num_rejects, sum(sizes), seconds)
+            )
         return measured[len(warm) :]
 
     def _core_s(self) -> float:

@@ -189,16 +189,16 @@ def add_prepare_steps(
             | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(totals))
             | "SpreadPieces" >> beam.Reshuffle()
         )
-    written = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
+    piece_reports = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
     # A shard must have a file for every part, even for one that it has no record of, so the names
     # of all parts are gathered before any shard is joined.
     parts = (
-        written
+        piece_reports
         | "NameParts" >> beam.FlatMap(_part_names)
         | "AllParts" >> beam.CombineGlobally(_union_of_parts)
     )
     _ = (
-        written
+        piece_reports
         | "GroupPieces" >> beam.GroupByKey()
         | "JoinShards" >> beam.ParDo(_JoinShard(job), AsSingleton(parts))
     )

@@ -145,8 +145,8 @@ def _make_card(part: str, record: Record) -> RecordCard:
         source=record.source,
         pictures=tuple(pictures),
         captions=tuple(
-            f"{of}{requested:.2f} → {decoded:.2f} s"
-            for of, (requested, decoded) in zip(window, times, strict=True)
+            f"{window_label}{requested:.2f} → {decoded:.2f} s"
+            for window_label, (requested, decoded) in zip(window, times, strict=True)
         )
         if record.frame_requested
         else ("",) * len(pictures),

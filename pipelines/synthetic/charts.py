@@ -76,15 +76,15 @@ def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, s
         rising = chart.points[0][-1] > chart.points[0][0]
         trend = (f"Does the {part} rise or fall?", "rise" if rising else "fall")
         return [(f"What is the color of the {part}?", chart.colors[0]), trend]
-    most = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
+    most_question = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
     candidates = [_comparison(chart, rng)]
     if chart.kind == "bar":
         candidates.append(("What is the color of the leftmost bar?", chart.colors[0]))
         candidates.append(("What is the color of the rightmost bar?", chart.colors[-1]))
     elif rng.random() < 0.3:
-        least = f"What is the color of the {_LEAST[chart.kind]} {part}?"
-        candidates.append((least, _extreme(chart, min)))
-    return [most, candidates[int(rng.integers(len(candidates)))]]
+        least_question = f"What is the color of the {_LEAST[chart.kind]} {part}?"
+        candidates.append((least_question, _extreme(chart, min)))
+    return [most_question, candidates[int(rng.integers(len(candidates)))]]
 
 
 def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:

@@ -42,10 +42,10 @@ class Augmentation:
     crop: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, most in (("resize", 1.0), ("jpeg", 1.0), ("crop", MAX_CROP)):
+        for name, upper_bound in (("resize", 1.0), ("jpeg", 1.0), ("crop", MAX_CROP)):
             value = getattr(self, name)
-            if not 0 <= value <= most:
-                raise ValueError(f"augment_{name} must be in [0, {most:g}], got {value}.")
+            if not 0 <= value <= upper_bound:
+                raise ValueError(f"augment_{name} must be in [0, {upper_bound:g}], got {value}.")
 
     def draw(self, seed: int, key: str) -> "DrawnAugmentation | None":
         """Returns one picture's change, the same for equal arguments; None if all is off."""

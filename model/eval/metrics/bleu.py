@@ -32,16 +32,16 @@ def bleu(prediction: str, fields: Fields) -> ItemScore:
     references = [tokenize(reference).split() for reference in some_answers(fields)]
     # Counts are clipped at the most that one reference has. "the the the" for "the cat": of its
     # three 1-grams, min(3, 1) = 1 is right.
-    most = [Counter() for _ in range(MAX_N)]
+    max_counts = [Counter() for _ in range(MAX_N)]
     for reference in references:
         for n, counts in enumerate(count_ngrams(reference)):
-            most[n] |= counts
+            max_counts[n] |= counts
     closest = min(
         (len(r) for r in references), key=lambda length: (abs(length - len(words)), length)
     )
     also = {"words": float(len(words)), "reference_words": float(closest)}
     for n, counts in enumerate(count_ngrams(words), start=1):
-        also[f"right_{n}"] = float((counts & most[n - 1]).total())
+        also[f"right_{n}"] = float((counts & max_counts[n - 1]).total())
         also[f"ngrams_{n}"] = float(counts.total())
     return ItemScore(score=_scores(also)[-1], also=also)
 

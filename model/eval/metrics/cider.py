@@ -77,7 +77,7 @@ def cider(prediction: str, fields: Fields) -> float:
     lang, references = _lang(fields), some_answers(fields)
     documents: Documents = fields["corpus"]
     counts = count_ngrams(tokenize(prediction).split())
-    written = documents.weigh(counts, lang)
+    candidate = documents.weigh(counts, lang)
     # A caption equal to its only reference, of four words or more: the similarity is 1 for each of
     # four n, the penalty 1, so 10 * 4 / (4 * 1) = 10. Three bigrams too long: exp(-9/72) = 0.88.
     total = 0.0
@@ -85,7 +85,7 @@ def cider(prediction: str, fields: Fields) -> float:
         reference_ngrams = count_ngrams(tokenize(reference).split())
         longer = counts[1].total() - reference_ngrams[1].total()
         penalty = math.exp(-(longer**2) / (2 * _SIGMA**2))
-        total += penalty * _similarity(written, documents.weigh(reference_ngrams, lang))
+        total += penalty * _similarity(candidate, documents.weigh(reference_ngrams, lang))
     return _SCALE * total / (MAX_N * len(references))
 
 

@@ -36,13 +36,13 @@ def miou(prediction: str, fields: Fields) -> ItemScore:
     if len(fields["masks"]) != 1:
         raise ValueError(f"masks must hold one mask, got {len(fields['masks'])}.")
     truth = decode_mask(fields["masks"][0])
-    written = parse(prediction)
+    box_and_codes = parse(prediction)
     # A text that cannot be drawn is scored, not raised: it counts as a wrong answer. Its box has no
     # area, so it misses every threshold.
-    box, codes = written or ((0.0, 0.0, 0.0, 0.0), [])
+    box, codes = box_and_codes or ((0.0, 0.0, 0.0, 0.0), [])
     overlap = box_iou(box, fields.get("box") or bounds(truth))
     also = {f"box_accuracy@{t}": float(t <= overlap) for t in _THRESHOLDS}
-    if written is None or not has_pixels(box, truth.shape):
+    if box_and_codes is None or not has_pixels(box, truth.shape):
         return ItemScore(score=0.0, also={**also, "invalid": 1.0})
     iou = mask_iou(box, fields["decode_mask"](codes), truth)
     return ItemScore(score=iou, also={**also, "invalid": 0.0})

@@ -98,9 +98,9 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
     if split not in lengths:
         splits = ", ".join(lengths) or "none"
         raise FileNotFoundError(f"{folder} has no split {split}; it has {splits}.")
-    of = len(lengths[split])
-    for number in range(of):
-        path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{of:05d}"
+    num_shards = len(lengths[split])
+    for number in range(num_shards):
+        path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{num_shards:05d}"
         yield path.relative_to(corpus.folder).as_posix()
 
 
