@@ -150,7 +150,7 @@ def connector_flops(cfg: ModelConfig, budget: int) -> int:
     formula = flops_formula(cfg.connector.kind)
     if formula is None:
         # Imported here because it imports JAX, which places that need only formulas may lack.
-        from model.analysis.counted import counted_flops
+        from model.analysis.xla_flops import counted_flops
 
         return counted_flops(cfg, budget)
     count = formula(cfg, budget)

@@ -37,7 +37,7 @@ PIECE = 2**20
 _READ = 16 * PIECE
 """Largest range that one request reads [bytes]."""
 
-_AT_ONCE = 8
+_MAX_READS = 8
 """Number of files written, or ranges read, at the same time."""
 
 _REREADS = 3
@@ -103,7 +103,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
         starts = range(0, files[name].size, PIECE)
         return [zlib.crc32(files[name].read(start, PIECE)) for start in starts]
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_READS) as pool:
         checksums = dict(zip(files, pool.map(write, files), strict=True))
     # The index, of which `start` counts from the file's first byte: no header is needed to read.
     #
@@ -225,7 +225,7 @@ class ParamsReader:
         arrays, ranges = {}, []
         for path, index in slices.items():
             arrays[path] = self._prepare(path, index, ranges)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_READS) as pool:
             list(pool.map(self._fill, ranges))
         return arrays
 

@@ -34,7 +34,7 @@ _MAX_POINTS = 2
 """Number of complete points that are kept."""
 _MAX_CANDIDATES = 8
 """Largest number of points that a restore tries, the newest first."""
-_AT_ONCE = 8
+_MAX_READS = 8
 """Number of arrays that are read at the same time."""
 _MAX_MESSAGE = 512
 """Longest message between processes; the rest is cut off [bytes]."""
@@ -60,7 +60,7 @@ class StatePart:
     data: np.ndarray
 
 
-def own_parts(state: Any) -> list[StatePart]:
+def process_parts(state: Any) -> list[StatePart]:
     """Returns copies of the parts of a state that this process is to write.
 
     A part that several devices hold is returned for one of them only. The state may change later.
@@ -162,7 +162,7 @@ class ResumePoints:
 
         Args:
           step: updates done.
-          parts: this process's parts of the state, from `own_parts`.
+          parts: this process's parts of the state, from `process_parts`.
           notes: name -> local file whose current text is stored with the point, if it exists; the
             first process's notes are used.
 
@@ -313,7 +313,7 @@ class _Point:
             path, region = key
             return self._read_region(path, region, leaves[path].dtype)
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_READS) as pool:
             pieces = dict(zip(regions, pool.map(read, regions), strict=True))
 
         # JAX asks once for each of its devices; those with the same region get the same array.

@@ -42,7 +42,7 @@ expected to come from the same block as an example."""
 _ROUNDS = 4
 """Rounds of the permutation, as in grain's own shuffle."""
 
-_PASSES_AT_ONCE = 4096
+_MAX_PASSES = 4096
 """Most passes in which a record is looked for at a time; arrays then have 32 kB."""
 
 
@@ -83,7 +83,7 @@ class Order:
         self._is_small = length <= block * window_blocks
         self._window = window_len(block, lanes, window_blocks)
         # The seed that `grain.MapDataset.range(length).seed(seed).shuffle()` uses.
-        self._whole_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+        self._grain_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
         self._cached_draw = functools.lru_cache(maxsize=4)(self._draw)
         # Room for all blocks that are open at a time, so that the place of each is computed once,
         # not once for every record.
@@ -94,7 +94,7 @@ class Order:
         """Returns the index of the record that a visit reads; a pass is `length` visits long."""
         number, turn = divmod(visit, self._length)
         if self._is_small:
-            seed = (self._whole_seed + number) % 2**32
+            seed = (self._grain_seed + number) % 2**32
             return shuffled(turn, self._length - 1, seed, _ROUNDS)
         short_at, blocks_seed, windows_seed = self._cached_draw(number)
         place = self._place(turn, windows_seed)
@@ -113,7 +113,7 @@ class Order:
         while True:
             passes = np.arange(first, first + count)
             yield from (passes * self._length + self._turns(position, passes)).tolist()
-            first, count = first + count, min(2 * count, _PASSES_AT_ONCE)
+            first, count = first + count, min(2 * count, _MAX_PASSES)
 
     def _turns(self, position: int, passes: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """Returns, for each pass, the visit that reads a record; the inverse of `position`."""
@@ -123,7 +123,7 @@ class Order:
             return unshuffled(places, lasts, seeds, rounds=_ROUNDS)
 
         if self._is_small:
-            return unshuffled_places(position, self._length - 1, self._whole_seed + passes)
+            return unshuffled_places(position, self._length - 1, self._grain_seed + passes)
         # Undoes `position` from its end: the block's place, then lane and window, then the turn.
         draws = [self._draw(number) for number in passes.tolist()]
         short_at, blocks_seed, windows_seed = np.array(draws, np.int64).T

@@ -36,7 +36,7 @@ _COMMITMENT = 0.25
 _B2 = 0.99
 _REPORT_STEPS = 20
 _KMEANS_ROUNDS = 12
-_ALIKE = 0.05
+_MIN_DISTANCE = 0.05
 """Distance below which two features count as equal [standard deviations of the features]."""
 _BESIDE = 0.25
 """Distance of a spare code from the feature that it lies beside [likewise]."""
@@ -225,7 +225,7 @@ def _spread(
     nearest = np.full(len(features), np.inf)
     while len(indices) < NUM_SEG:
         nearest = np.minimum(nearest, ((features - features[indices[-1]]) ** 2).mean(axis=1))
-        if nearest.max() < (_ALIKE * scale) ** 2:
+        if nearest.max() < (_MIN_DISTANCE * scale) ** 2:
             break
         indices.append(int(nearest.argmax()))
     centers = features[indices]

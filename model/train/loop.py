@@ -18,7 +18,7 @@ from infra.progress import Progress
 from model.checkpoint.digest import unflatten
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.params_files import Put
-from model.checkpoint.resume import ResumePoints, own_parts
+from model.checkpoint.resume import ResumePoints, process_parts
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Examples, Loader
@@ -28,8 +28,8 @@ from model.seeds import Seeds
 from model.sharding import on_host
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
-from model.train.finite import Losses
 from model.train.log import Clock, Lines, Speed, note_of, row_of
+from model.train.losses import Losses
 from model.train.optimizer import Flat, schedules
 from model.train.start import starting_params
 from model.train.step import Rates, State, dropout_key, make_state, step_programs
@@ -211,7 +211,7 @@ def _save(
 ) -> None:
     """Starts to write a resumable checkpoint, if the parameters are finite."""
     points.wait()  # The host has room for one copy of the state, not for two.
-    parts = own_parts(state)
+    parts = process_parts(state)
     losses.check(done - 1, (p.data for p in parts if p.path.startswith("trained/")))
     points.save(done, parts, noted)
 

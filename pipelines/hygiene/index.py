@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelines.hygiene.alignment import align_fingerprints
 from pipelines.hygiene.detail import FineEdges
-from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
+from pipelines.hygiene.fingerprint import FULL_AXIS, SHAPE, WINDOWS, Axis, coarse_vectors
 
 MIN_LIKENESS = 0.3
 """Likeness from which two pictures count as the same; see `perf/hygiene.py` for the recall."""
@@ -144,4 +144,4 @@ def _window_crop(number: int) -> tuple[Axis, Axis]:
 
 def _invert_axis(axis: Axis) -> Axis:
     scale, start = axis
-    return (1 / scale, -start / scale) if axis != WHOLE else WHOLE
+    return (1 / scale, -start / scale) if axis != FULL_AXIS else FULL_AXIS

@@ -94,10 +94,10 @@ class PrepareJob:
 
     def __post_init__(self) -> None:
         if not self.code:
-            object.__setattr__(self, "code", self.code_here)
+            object.__setattr__(self, "code", self.process_code)
 
     @property
-    def code_here(self) -> str:
+    def process_code(self) -> str:
         """The digest of the code by which this process would do the job."""
         return code_digest(self.source if isinstance(self.source, str) else self.source.reader)
 
@@ -241,7 +241,7 @@ class WorkFolder:
     def __init__(self, job: PrepareJob) -> None:
         self.job = job
         self.files: StoreBackend = open_backend(job.work)
-        if job.code != job.code_here:
+        if job.code != job.process_code:
             error = RuntimeError(
                 f"worker on {socket.gethostname()} runs a different version of the pipelines' "
                 f"code than the process that started the run; install the same version there."

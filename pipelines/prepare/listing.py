@@ -33,7 +33,7 @@ _VIDEO = '"video": true'
 _DIGITS = 5
 """Digits of the shard number that precedes a line while lines are sorted."""
 
-_LISTS, _FOUND, _BOUNDS = "lists", "found", "found/bounds.json"
+_LISTS, _CANDIDATES, _BOUNDS = "lists", "found", "found/bounds.json"
 """Folders and a file of the work folder; see `job`."""
 
 
@@ -58,7 +58,7 @@ def list_units(work_folder: WorkFolder, number: int, units: Sequence[str]) -> Li
     If only a part of the split is taken, the items are candidates, of which `narrow_list` makes the
     list.
     """
-    folder = _LISTS if work_folder.job.part is None else _FOUND
+    folder = _LISTS if work_folder.job.part is None else _CANDIDATES
     # A receipt means that this list was written before, by a worker whose result was lost or by an
     # earlier run: the work is skipped.
     totals = list_totals(work_folder, number, folder)
@@ -86,17 +86,17 @@ def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTot
     #   hashes of all candidates, sorted:  03 1f 2c 58 77 9a d0     part [:3] ─▶ bounds 03, 2c
     first, last = _part_bounds(work_folder, num_lists)
     candidates, name = (
-        parse_receipt(work_folder.receipt(f"{_FOUND}/{number:05d}.json")),
+        parse_receipt(work_folder.receipt(f"{_CANDIDATES}/{number:05d}.json")),
         f"{number:05d}",
     )
 
     def lines_in_part() -> Iterator[tuple[Item | Reject, str]]:
         for shard in range(work_folder.job.config.num_shards):
-            for line in _lines_of_shard(work_folder, number, shard, _FOUND):
+            for line in _lines_of_shard(work_folder, number, shard, _CANDIDATES):
                 if first <= stable_hash(item_id(line)) <= last:
                     yield Item.from_json(line), line
         for line in (
-            work_folder.lines(f"{_FOUND}/{name}.rejects") if candidates["num_rejects"] else ()
+            work_folder.lines(f"{_CANDIDATES}/{name}.rejects") if candidates["num_rejects"] else ()
         ):
             if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
@@ -116,7 +116,7 @@ def _part_bounds(work_folder: WorkFolder, num_lists: int) -> tuple[int, int]:
     assert work_folder.job.part is not None
     bounds = parse_receipt(work_folder.receipt(_BOUNDS))
     if bounds is None:
-        names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
+        names = (f"{_CANDIDATES}/{number:05d}.ranks" for number in range(num_lists))
         ranks = np.concatenate(
             [np.frombuffer(work_folder.files.read(name), "<u8") for name in names]
         )
@@ -141,7 +141,7 @@ def _write_list(
     num_shards = work_folder.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
     ends, crcs = [0] * num_shards, [0] * num_shards
-    ranks = array.array("Q") if path.startswith(_FOUND) else None
+    ranks = array.array("Q") if path.startswith(_CANDIDATES) else None
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as rejected,

@@ -18,7 +18,7 @@ bucket is half waiting and half transfer."""
 MAX_BLOCK = 256
 """Most records in a block, so that tiny records do not come by the thousand."""
 
-_AT_ONCE = 16
+_MAX_FETCHES = 16
 """Blocks fetched in parallel; with the figures above, some 400 MB/s."""
 
 _LIMIT_GB = 4.0
@@ -39,7 +39,7 @@ class BlockCache:
         self._entries: collections.OrderedDict[Hashable, tuple[Future[Records], int]]
         self._entries = collections.OrderedDict()
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="blocks")
+        self._pool = ThreadPoolExecutor(_MAX_FETCHES, thread_name_prefix="blocks")
 
     def get(self, key: Hashable, size: int, read: Callable[[], Records]) -> Future[Records]:
         """Returns a block's future; a block that is not in the cache is fetched.

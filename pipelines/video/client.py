@@ -20,7 +20,7 @@ from pipelines.images.square import ImageSpec
 from pipelines.records.schema import BadInput
 from pipelines.video.sampling import FrameSampling
 
-_OWN_FAILURES = 2
+_MAX_CLIP_FAILURES = 2
 """Number of fresh children that a clip must bring down before it is refused."""
 
 _OUTSIDE_FAILURES = 3
@@ -127,14 +127,14 @@ class VideoChild:
         clip_failures = child_losses = 0
         while True:
             try:
-                header, images = self._ask(request)
+                header, images = self._exchange(request)
                 break
             except _ClipFailure as failure:
                 # Earlier clips leave fragmented memory and full caches. So only a failure in a
                 # child that has decoded no other clip counts against this one.
                 clip_failures += self._clips == 1
                 self.close()
-                if clip_failures == _OWN_FAILURES:
+                if clip_failures == _MAX_CLIP_FAILURES:
                     raise BadInput(str(failure)) from failure
             except _ChildLoss as failure:
                 child_losses += 1
@@ -175,7 +175,7 @@ class VideoChild:
                     continue  # The dead process left input unread, which cannot be flushed.
         process.wait()
 
-    def _ask(self, request: dict) -> tuple[dict, list[bytes]]:
+    def _exchange(self, request: dict) -> tuple[dict, list[bytes]]:
         """Returns the answer's header and its images.
 
         Raises:

@@ -50,22 +50,22 @@ def decode_pyav(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
     Raises:
       BadInput: if decoding fails, or ends before the file does.
     """
-    num_found = 0
+    num_decoded = 0
     if info.starts:
         try:
             for frame in _decode_needed(path, info, times):
                 yield frame
-                num_found += 1
+                num_decoded += 1
         except (av.error.FFmpegError, OSError, ValueError):
             pass  # `_decode_all` below may still succeed, or reports how far it came.
-    if num_found < len(times):
-        yield from itertools.islice(_decode_all(path, info, times), num_found, None)
+    if num_decoded < len(times):
+        yield from itertools.islice(_decode_all(path, info, times), num_decoded, None)
 
 
 def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by decoding in sequence up to the last time."""
     shown_frame: tuple[float, av.VideoFrame] | None = None
-    start, decoded, num_found = None, 0, 0
+    start, decoded, num_decoded = None, 0, 0
     try:
         with open_video(path) as container:
             stream = video_stream(container)
@@ -77,10 +77,10 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
             for frame in container.decode(stream):
                 stamp = _display_time(frame, info, decoded, rate)
                 start = stamp if start is None else start
-                while shown_frame and stamp - start > times[num_found] + _EPSILON:
+                while shown_frame and stamp - start > times[num_decoded] + _EPSILON:
                     yield shown_frame[0], _upright_pixels(shown_frame[1])
-                    num_found += 1
-                    if num_found == len(times):
+                    num_decoded += 1
+                    if num_decoded == len(times):
                         return
                 shown_frame = (stamp - start, frame)
                 decoded += 1
@@ -95,7 +95,7 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
     if decoded < len(info.times) * (1 - _LOST_TOLERANCE) - _LOST_SLACK:
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
     # A clip's last frame is shown to its end: it is the answer to all times that are left.
-    for _ in range(num_found, len(times)):
+    for _ in range(num_decoded, len(times)):
         yield shown_frame[0], _upright_pixels(shown_frame[1])
 
 
@@ -118,7 +118,7 @@ def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> 
     for stamp in stamps:
         start = info.starts[bisect.bisect_right(info.starts, number[stamp]) - 1]
         ends[start] = max(ends.get(start, 0), number[stamp])
-    end, num_found = -1, 0
+    end, num_decoded = -1, 0
     with open_video(path) as container:
         stream = video_stream(container)
         codec = stream.codec_context
@@ -137,10 +137,10 @@ def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> 
                 frames += codec.decode(None)
                 codec.flush_buffers()
             for frame in frames:
-                while frame.pts == stamps[num_found]:
-                    yield info.times[indices[num_found]], _upright_pixels(frame)
-                    num_found += 1
-                    if num_found == len(stamps):
+                while frame.pts == stamps[num_decoded]:
+                    yield info.times[indices[num_decoded]], _upright_pixels(frame)
+                    num_decoded += 1
+                    if num_decoded == len(stamps):
                         return
 
 

@@ -41,7 +41,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
             own_code.named,
             own_code.libraries,
             registry._digest,
-            metrics._own_metric,
+            metrics._user_metric,
             references.entry_points,
         ):
             cached.cache_clear()

@@ -34,7 +34,7 @@ _SPLIT = frozenset(["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"])
 _SPACE = re.compile("(?:[\\s\0\x7f\u200b\u200e\u200f\ufeff]|&nbsp;)+", re.IGNORECASE)
 _DASHES = re.compile("---?-?|&(?:md|mdash|ndash);|[\x96\x97–—―]", re.IGNORECASE)
 _ELLIPSIS = re.compile(r"\.{3,5}|(\.[ \xa0]){2,4}\.|[\x85…]")
-_WRITTEN = {
+_SPELLINGS = {
     "&amp;": "&",
     "&lt;": "<",
     "&gt;": ">",
@@ -129,8 +129,8 @@ def _longest(text: str, position: int) -> str:
 def _write(token: str) -> str:
     """Returns a token as the tokenizer prints it."""
     lowered = token.lower()
-    if lowered in _WRITTEN:
-        return _WRITTEN[lowered]
+    if lowered in _SPELLINGS:
+        return _SPELLINGS[lowered]
     if _DASHES.fullmatch(token):
         return "--"
     if _ELLIPSIS.fullmatch(token):

@@ -92,11 +92,11 @@ def get_metric(name: str) -> Metric:
             f"metric must be one of {', '.join(METRICS)}, or a function of your own as "
             f"module:function, got {name!r}."
         )
-    return _own_metric(name)
+    return _user_metric(name)
 
 
 @functools.cache
-def _own_metric(name: str) -> Metric:
+def _user_metric(name: str) -> Metric:
     function = load_reference(name)
     metric = function if isinstance(function, Metric) else Metric(score=function)
     # Bound as it will be called: a wrong signature shows here, before anything is decoded.

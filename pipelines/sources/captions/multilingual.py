@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.captions.coco import KARPATHY
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
 
 _COCO35L_RECIPE = FinetuneRecipe(

@@ -10,11 +10,11 @@ The Hub's lmms-lab/TextCaps can be read as well.
 from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 _TEXTCAPS = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)

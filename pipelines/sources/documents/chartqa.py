@@ -13,11 +13,11 @@ from collections import Counter
 from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.sources.benchmark_sources import benchmark_source, table_patterns, with_tables
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.published import benchmark_source, table_patterns, with_tables
 from pipelines.sources.row_files import read_file
 
 _RECIPE = FinetuneRecipe(

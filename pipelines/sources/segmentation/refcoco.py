@@ -22,10 +22,10 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import MASK_MARKER, Reject
+from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
-from pipelines.sources.published import benchmark_source
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,

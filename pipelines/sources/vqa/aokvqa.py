@@ -12,6 +12,7 @@ from pathlib import Path
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
@@ -22,7 +23,6 @@ from pipelines.sources.layout import (
     text_under,
     texts_under,
 )
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 

@@ -52,7 +52,7 @@ def web_image_items(
     are taken. A malformed annotation is a reject of its task only; a sample without any caption or
     annotation is a reject.
     """
-    any_found = False
+    is_annotated = False
     # Task by task: a malformed box costs the detection, not the caption.
     for task, make_items in TASKS.items():
         if tasks and task not in tasks:
@@ -63,9 +63,9 @@ def web_image_items(
             reason = f"malformed annotation: {type(error).__name__}: {error}"
             items = [_reject_task(sample, task, reason)]
         # Rejects count as found: such a sample has annotations, if bad ones.
-        any_found |= bool(items)
+        is_annotated |= bool(items)
         yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
-    if not any_found:
+    if not is_annotated:
         yield _reject_task(sample, next(iter(tasks), "caption"), "no caption or annotation")
 
 
