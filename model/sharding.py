@@ -126,7 +126,7 @@ def _fits(rows: int, parts: int) -> bool:
     return padding <= _MOST_PADDING * (rows // parts)
 
 
-def specs(tree: Any, mesh: Mesh) -> Any:
+def partition_specs(tree: Any, mesh: Mesh) -> Any:
     """Returns the tree of `PartitionSpec`s, each chosen by its leaf's path; see `spec_of`."""
 
     def spec(path: Sequence[Any], leaf: Any) -> P:
@@ -137,12 +137,12 @@ def specs(tree: Any, mesh: Mesh) -> Any:
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree of `NamedSharding`s; see `specs`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(tree, mesh))
+    """Returns the tree of `NamedSharding`s; see `partition_specs`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), partition_specs(tree, mesh))
 
 
 def shard_tree(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree placed on the mesh (see `specs`); every process passes the whole tree.
+    """Returns the tree placed on the mesh by `partition_specs`; every process passes all of it.
 
     An array that is already placed like this is returned as it is.
 

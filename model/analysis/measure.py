@@ -53,7 +53,7 @@ class Curve:
         return spectral.concentration(np.array(self.mean_power)).tolist()
 
 
-def measure(
+def measure_spectra(
     cfg: ModelConfig,
     params: vlm.Params,
     images: Sequence[UInt8[np.ndarray, "H W 3"]],

@@ -11,7 +11,7 @@ import numpy as np
 
 from infra.errors import ConfigError
 from model.analysis.figures import LabelledCurves, draw_concentration, draw_profiles
-from model.analysis.measure import Curve, measure
+from model.analysis.measure import Curve, measure_spectra
 from model.checkpoint.folder import load_config, load_params
 from model.config import ModelConfig
 from model.connector import budgets
@@ -74,7 +74,7 @@ def write_spectra(
     for label, checkpoint in zip(labels, checkpoints, strict=True):
         shown_budgets = checkpoint.pooled_budget, checkpoint.query_budget
         params = load_params(checkpoint.folder)
-        curves = measure(
+        curves = measure_spectra(
             checkpoint.model, params, images[checkpoint.model.vision.image_px], shown_budgets
         )
         measured.append((checkpoint, LabelledCurves(label, curves)))

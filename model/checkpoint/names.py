@@ -16,7 +16,7 @@ from model.checkpoint.layouts import (
     Layout,
     heads_first,
     key_heads,
-    merged,
+    merged_heads,
     query_heads,
     vision_heads,
 )
@@ -156,11 +156,11 @@ def _vision() -> list[ParameterName]:
             f"vision/blocks/attn/{part}",
             _BV_ATTN + part,
             f"{_HF_BLOCK}self_attn.{hf}",
-            merged(2, vision_heads),
-            merged(1, vision_heads),
+            merged_heads(2, vision_heads),
+            merged_heads(1, vision_heads),
         )
     out = "vision/blocks/attn/out", _BV_ATTN + "out", f"{_HF_BLOCK}self_attn.out_proj"
-    return table + _linear(*out, merged(1, vision_heads))
+    return table + _linear(*out, merged_heads(1, vision_heads))
 
 
 def _linear(
@@ -185,7 +185,7 @@ def _text() -> list[ParameterName]:
         ("query", attn + "q_einsum/w", None, heads_first(query_heads), "self_attn.q_proj"),
         ("key", attn + "kv_einsum/w", 0, keys, "self_attn.k_proj"),
         ("value", attn + "kv_einsum/w", 1, keys, "self_attn.v_proj"),
-        ("out", attn + "attn_vec_einsum/w", None, merged(1, query_heads), "self_attn.o_proj"),
+        ("out", attn + "attn_vec_einsum/w", None, merged_heads(1, query_heads), "self_attn.o_proj"),
         ("gate", mlp + "gating_einsum", 0, SAME, "mlp.gate_proj"),
         ("up", mlp + "gating_einsum", 1, SAME, "mlp.up_proj"),
         ("down", mlp + "linear", None, SAME, "mlp.down_proj"),

@@ -7,12 +7,12 @@ from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import Generic, TypeVar
 
-from pipelines.records.shapes import plain
+from pipelines.records.shapes import part_without_images
 
 Name = TypeVar("Name", bound=Hashable)
 
 
-def exact(weight: Fraction | float) -> Fraction:
+def exact_fraction(weight: Fraction | float) -> Fraction:
     """Returns a weight as the exact decimal that is written: 0.1 is a tenth."""
     return Fraction(str(weight))
 
@@ -32,12 +32,12 @@ def weights_of(mixture: Mapping[str, float], sizes: Mapping[str, int]) -> dict[s
         return {name: Fraction(size) for name, size in sizes.items()}
     weights = {}
     for name, weight in mixture.items():
-        parts = {part: size for part, size in sizes.items() if plain(part) == name}
+        parts = {part: size for part, size in sizes.items() if part_without_images(part) == name}
         if not parts:
-            accepted = ", ".join(sorted({plain(part) for part in sizes}))
+            accepted = ", ".join(sorted({part_without_images(part) for part in sizes}))
             raise ValueError(f"mixture: no part {name!r} in the data. Accepted: {accepted}.")
         for part, size in parts.items():
-            weights[part] = exact(weight) * Fraction(size, sum(parts.values()))
+            weights[part] = exact_fraction(weight) * Fraction(size, sum(parts.values()))
     return weights
 
 
@@ -57,7 +57,7 @@ class Mixture(Generic[Name]):
     """
 
     def __init__(self, weights: Mapping[Name, Fraction | float]) -> None:
-        fractions = [exact(weight) for weight in weights.values()]
+        fractions = [exact_fraction(weight) for weight in weights.values()]
         common = math.lcm(*(fraction.denominator for fraction in fractions))
         self._names = list(weights)
         self._weights = [int(fraction * common) for fraction in fractions]

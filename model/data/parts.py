@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipelines.records.dataset import Dataset, Part, block_len
 from pipelines.records.schema import Record
-from pipelines.records.shapes import part_names, plain, shaped
+from pipelines.records.shapes import part_names, part_with_images, part_without_images
 
 
 class JoinedParts(Sequence[Record]):
@@ -108,7 +108,7 @@ def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
     """
     shapes = [
         {
-            name: shaped(plain(name), len(part[0].window()))
+            name: part_with_images(part_without_images(name), len(part[0].window()))
             for name, part in dataset.parts.items()
             if len(part)
         }

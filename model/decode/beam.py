@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from model import vlm
-from model.decode.generate import PAD, PromptState, prefill, unreal
+from model.decode.generate import PAD, PromptState, invalid_rows, prefill
 from model.text.gemma import KvCache, Rows
 
 
@@ -49,7 +49,7 @@ class _Cache(typing.NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "max_new_tokens", "num_beams", "stop"))
-def search(
+def beam_search(
     structure: vlm.Structure,
     params: vlm.Params,
     prompt: vlm.Prompt,
@@ -93,13 +93,13 @@ def search(
         best_tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
         best_score=jnp.full((batch,), -jnp.inf),
     )
-    first, _ = grow(nothing, start.logits[:, None], num_beams, stop)
+    first, _ = grow_hypotheses(nothing, start.logits[:, None], num_beams, stop)
     # Only the answers' tokens have a cache per beam. The prompt's is read by all beams of a row,
     # and neither copied nor reordered.
     layers, _, _, kv_heads, head_dim = start.past.keys.shape
     shape = layers, batch, num_beams, max_new_tokens, kv_heads, head_dim
     empty = jnp.zeros(shape, start.past.keys.dtype)
-    filler = unreal(prompt)
+    filler = invalid_rows(prompt)
 
     def go_on(state: tuple[Hypotheses, _Cache]) -> Array:
         hypotheses, _ = state
@@ -109,7 +109,7 @@ def search(
     def body(state: tuple[Hypotheses, _Cache]) -> tuple[Hypotheses, _Cache]:
         hypotheses, cache = state
         logits, cache = _next_logits(model, start, hypotheses, cache)
-        hypotheses, parents = grow(hypotheses, logits, num_beams, stop)
+        hypotheses, parents = grow_hypotheses(hypotheses, logits, num_beams, stop)
         # Reorders the caches: a hypothesis that is continued twice has its cache copied, one that
         # is not continued loses it.
         index = parents[None, :, :, None, None, None]
@@ -119,7 +119,7 @@ def search(
     return jnp.where(filler[:, None], PAD, hypotheses.best_tokens)
 
 
-def grow(
+def grow_hypotheses(
     hypotheses: Hypotheses, logits: Float[Array, "B c V"], num_beams: int, stop: int
 ) -> tuple[Hypotheses, Int32[Array, "B n"]]:
     """Returns the hypotheses one token longer, and which of the c live ones each continues."""

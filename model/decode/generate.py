@@ -89,7 +89,7 @@ def generate(
         step=jnp.int32(0),
         logits=start.logits,
         tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
-        done=unreal(prompt),
+        done=invalid_rows(prompt),
         keys=empty,
         values=empty,
     )
@@ -100,7 +100,7 @@ def generate(
     def body(state: _State) -> _State:
         step_key = None if key is None else jax.random.fold_in(key, state.step)
         # A row that has stopped writes PAD, whatever it would choose: all rows run to the longest.
-        token = jnp.where(state.done, PAD, choose(state.logits, sampling, step_key))
+        token = jnp.where(state.done, PAD, choose_token(state.logits, sampling, step_key))
         stopped = state.done if stop is None else state.done | (token == stop)
         tokens = jax.lax.dynamic_update_slice_in_dim(
             state.tokens, token[:, None], state.step, axis=1
@@ -133,14 +133,14 @@ def prefill(
     return PromptState(model.text.logits(final)[:, 0], past, lengths)
 
 
-def unreal(prompt: vlm.Prompt) -> Bool[Array, " B"]:
+def invalid_rows(prompt: vlm.Prompt) -> Bool[Array, " B"]:
     """Returns which rows only fill up the batch; they count as done from the start."""
     if prompt.real is None:
         return jnp.zeros(prompt.text.shape[0], bool)
     return ~jnp.asarray(prompt.real)
 
 
-def choose(
+def choose_token(
     logits: Float[Array, "B V"], sampling: SamplingParams, key: PRNGKeyArray | None
 ) -> Int32[Array, " B"]:
     """Returns one token per row."""

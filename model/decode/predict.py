@@ -14,7 +14,7 @@ from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
 from model.data.text import prefix_ids
 from model.decode.config import Decoding
-from model.decode.decoding import program
+from model.decode.decoding import decode_program
 from model.text.tokenizer import Tokenizer
 
 Images = UInt8[np.ndarray, "I H W 3"] | vlm.EncodedImages
@@ -114,7 +114,7 @@ class Predictor:
         text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
         text[0, : len(read)] = read
         real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
-        function, extra = program(decoding, 0)
+        function, extra = decode_program(decoding, 0)
         key = extra.pop("key", None)
         static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
         batch = _batch(images)

@@ -79,10 +79,10 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
     with np.load(file) as opened:
         expected = {key: opened[key] for key in opened.files}
     wrong = []
-    for finding in compare(*_load_params(checkpoint), expected):
+    for finding in compare_outputs(*_load_params(checkpoint), expected):
         yield _line(finding)
         wrong += [] if finding.close else [finding.key]
-    for key in uncompared(expected):
+    for key in uncompared_outputs(expected):
         yield f"{key:22} not compared: no such output is known"
     if wrong:
         raise CheckError(f"--check: beyond tolerance: {', '.join(wrong)} ({file}).")
@@ -124,12 +124,12 @@ def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(error, initial=0.0))
 
 
-def compare(
+def compare_outputs(
     model: ModelConfig, params: vlm.Params, expected: Mapping[str, np.ndarray]
 ) -> Iterator[OutputComparison]:
     """Yields how far each output of a reference file is from ours, in the file's order.
 
-    Keys without a known meaning are skipped; `uncompared` names them.
+    Keys without a known meaning are skipped; `uncompared_outputs` names them.
 
     Raises:
       ValueError: if the file lacks inputs, or outputs.
@@ -142,7 +142,7 @@ def compare(
             yield run.outputs[key](key)
 
 
-def uncompared(expected: Mapping[str, np.ndarray]) -> list[str]:
+def uncompared_outputs(expected: Mapping[str, np.ndarray]) -> list[str]:
     """Returns the keys of a reference file that have no known meaning."""
     return sorted(set(expected) - set(INPUTS) - set(OUTPUTS))
 

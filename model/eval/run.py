@@ -32,7 +32,7 @@ from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
 from model.data.text import eval_row
-from model.decode.decoding import decode
+from model.decode.decoding import decode_tokens
 from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scorer, fields_of
@@ -363,7 +363,7 @@ def grouped(records: Iterator[Record], config: EvalConfig) -> Iterator[Sequence[
 def _decode(
     loaded: Loaded, batch: Batch, budget: int, config: EvalConfig, number: int
 ) -> list[str]:
-    tokens = decode(
+    tokens = decode_tokens(
         vlm.structure(loaded.model),
         loaded.params,
         vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),

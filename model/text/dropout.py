@@ -56,7 +56,7 @@ class Dropout(typing.NamedTuple):
         return jnp.where(mask, x / (1 - self.rate), jnp.zeros_like(x))
 
 
-def nothing(x: Float[Array, "B N D"], branch: int) -> Float[Array, "B N D"]:
+def no_dropout(x: Float[Array, "B N D"], branch: int) -> Float[Array, "B N D"]:
     """Drops nothing."""
     del branch
     return x

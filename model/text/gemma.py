@@ -16,7 +16,7 @@ from model.lowering import keep_for_backward, materialize, policy
 from model.sharding import gather_weight
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
-from model.text.dropout import Drop, Dropout, nothing
+from model.text.dropout import Drop, Dropout, no_dropout
 from model.vision.layers import broadcast_row
 
 KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
@@ -71,7 +71,7 @@ class DecoderBlock(nnx.Module):
         *,
         cap: float,
         past: tuple[Keys, ...] = (),
-        drop: Drop = nothing,
+        drop: Drop = no_dropout,
     ) -> tuple[Float[Array, "B N D"], KeyValue]:
         """Returns the last N rows after the block, and the keys and values of all L.
 
@@ -201,7 +201,7 @@ class Gemma(nnx.Module):
 
         # One body for all layers, so that they can be scanned: what differs between them (weights,
         # reach, cache, number) is scanned over, stacked on axis 0.
-        drop_in = dropout.in_layers(positions) if dropout else lambda number: nothing
+        drop_in = dropout.in_layers(positions) if dropout else lambda number: no_dropout
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer

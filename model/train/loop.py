@@ -30,7 +30,7 @@ from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
 from model.train.losses import Losses
-from model.train.optimizer import Flat, schedules
+from model.train.optimizer import Flat, lr_schedules
 from model.train.start import starting_params
 from model.train.step import Rates, State, dropout_key, make_state, step_programs
 
@@ -133,7 +133,7 @@ def fit(
         log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
         for damage in points.damaged:
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
-        clock, factors = Clock(log, began), schedules(train)
+        clock, factors = Clock(log, began), lr_schedules(train)
         speed = Speed(model, train, programs.mesh.devices.ravel().tolist())
         remaining = range(start, train.total_steps)
         draws = draws_of(model, train, seeds, loader.examples, remaining)
@@ -264,7 +264,7 @@ def rates_of(
 
     Args:
       train: the training recipe: rates, groups and dropout.
-      factors: value of each group's schedule at this step; see `schedules`.
+      factors: value of each group's schedule at this step; see `lr_schedules`.
       seeds: seeds of the stage; dropout's one is used.
       step: number of the update.
     """

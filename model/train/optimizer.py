@@ -108,18 +108,18 @@ def update_params(
     return changed, state  # type: ignore[return-value]
 
 
-def schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
-    """Returns `schedule` for each of `train.groups`, then for all other parameters."""
+def lr_schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
+    """Returns `lr_schedule` for each of `train.groups`, then for all other parameters."""
     group_warmups = (train.warmup if g.warmup is None else g.warmup for g in train.groups)
     return np.stack(
         [
-            *(schedule(dataclasses.replace(train, warmup=warmup)) for warmup in group_warmups),
-            schedule(train),
+            *(lr_schedule(dataclasses.replace(train, warmup=warmup)) for warmup in group_warmups),
+            lr_schedule(train),
         ]
     )
 
 
-def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
+def lr_schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     """Returns the factor on the learning rate at every step, in [0, 1]; a warm-up starts at 0.
 
     They are computed all at once: one by one, the host would wait for the device at every step.

@@ -19,7 +19,7 @@ from infra.chips.topology import GIB, Topology
 from model import vlm
 from model.checkpoint.digest import flatten
 from model.config import ModelConfig
-from model.sharding import make_mesh, specs
+from model.sharding import make_mesh, partition_specs
 from model.train.config import TrainConfig
 from model.train.optimizer import init_optimizer, split_frozen
 from model.train.step import State, StepPrograms, abstract_inputs
@@ -135,7 +135,7 @@ def lower_for_slice(
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
     batch, rates = abstract_inputs(model, train, mesh, num_images)
-    placed_state = jax.tree.map(placed, state, specs(state, mesh))
+    placed_state = jax.tree.map(placed, state, partition_specs(state, mesh))
     args = placed_state, batch, vlm.Slots(tokens, tokens), rates
     lowered = StepPrograms(model, train, mesh, (num_images,)).lower(args)
     return LoweredStep(

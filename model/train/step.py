@@ -26,10 +26,10 @@ from model.sharding import (
     gather_weight,
     make_mesh,
     mean_of_rows,
+    partition_specs,
     shard_batch,
     shard_tree,
     shardings,
-    specs,
 )
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
@@ -274,10 +274,11 @@ def _step(
     mesh: Mesh,
 ) -> tuple[State, StepMetrics]:
     backward = functools.partial(_backward, model=model, train=train)
-    # In: weights in the parts that `specs` names, rows of the batch, and the same budget and key
-    # everywhere. Out: the loss of all rows, and gradients in the parts in which weights are kept.
+    # In: weights in the parts that `partition_specs` names, rows of the batch, and the same budget
+    # and key everywhere. Out: the loss of all rows, and gradients in the parts in which weights are
+    # kept.
     if mesh.size > 1:
-        trained, frozen = specs(state.trained, mesh), specs(state.frozen, mesh)
+        trained, frozen = partition_specs(state.trained, mesh), partition_specs(state.frozen, mesh)
         backward = jax.shard_map(
             backward,
             mesh=mesh,

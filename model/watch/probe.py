@@ -20,7 +20,7 @@ from model.seeds import Seeds
 from model.sharding import on_host, shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
-from model.train.optimizer import Flat, schedules
+from model.train.optimizer import Flat, lr_schedules
 from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
 
@@ -107,7 +107,7 @@ class Probe:
                 out_shardings=shardings(params, programs.mesh),
             )
             state = make_state(unflatten(copy(params)), train, programs.mesh)
-            factors = schedules(train)
+            factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
             programs.compile_ahead(state, draws.values())
             for step, batch in enumerate(loader.batches(0, train.total_steps)):

@@ -136,7 +136,7 @@ def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) 
             source, writer = Shard(folder / shard), ShardWriter(target / shard)
             for position in range(len(source)):
                 data = source[position]
-                record = example.decode(data)
+                record = example.decode_example(data)
                 match = removed.get(record.id)
                 if match is None:
                     writer.write(data)

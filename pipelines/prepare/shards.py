@@ -15,7 +15,7 @@ from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
 from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
-from pipelines.records.shapes import part_names, shaped
+from pipelines.records.shapes import part_names, part_with_images
 from pipelines.records.tfrecord import Frames, index_path
 from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.item import Item
@@ -72,7 +72,7 @@ def join_shard(
       work_folder: the worker's access to the run.
       shard: number of the shard.
       num_pieces: number of its pieces.
-      parts: `shaped` names of the parts in all shards.
+      parts: `part_with_images` names of the parts in all shards.
     """
     receipt = f"shards/{shard:05d}.json"
     if earlier_report := work_folder.receipt(receipt):
@@ -159,11 +159,11 @@ def _write_records(
                 assert item is not None
                 # How many images a record has shows only now, and decides its part: caption@1,
                 # caption@16.
-                part = shaped(item.part, len(result.window()))
+                part = part_with_images(item.part, len(result.window()))
                 if part not in frames:
                     out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
-                frames[part].write(example.encode(result))
+                frames[part].write(example.encode_example(result))
     # All files are closed by now: their sizes and digests are final.
     report = ShardReport(
         num_items=num_items,

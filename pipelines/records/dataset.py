@@ -127,7 +127,7 @@ class Part(Sequence[Record]):
         else:
             start, stop = self._block_of(position)
             data = self._fetch(start, stop).result()[position - start]
-        return example.decode(data)
+        return example.decode_example(data)
 
     def __iter__(self) -> Iterator[Record]:
         return self._between(0, len(self), _BLOCKS_AHEAD)

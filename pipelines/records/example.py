@@ -24,11 +24,12 @@ FLOATS = {"frame_requested": "frame_requested", "frame_decoded": "frame_decoded"
 SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
 
 
-def encode(record: Record) -> bytes:
+def encode_example(record: Record) -> bytes:
     """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
     example = _Example()
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
-    # Access creates a key, so each is there even if its list is empty; `decode` relies on that.
+    # Access creates a key, so each is there even if its list is empty; `decode_example` relies on
+    # that.
     for key, field in BYTES.items():
         value = getattr(record, field)
         values = [value] if key in SINGLE else value
@@ -40,7 +41,7 @@ def encode(record: Record) -> bytes:
     feature["prefixes"].bytes_list.value.extend(
         json.dumps(prefixes, ensure_ascii=False).encode() for prefixes in record.prefixes
     )
-    # `decode` takes 1 where it is absent, so records of pictures do without.
+    # `decode_example` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
         feature["num_windows"].int64_list.value.append(record.num_windows)
     # Keys are sorted, so that equal records give equal bytes.
@@ -49,7 +50,7 @@ def encode(record: Record) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def decode(data: bytes) -> Record:
+def decode_example(data: bytes) -> Record:
     """Returns the record of a serialized Example.
 
     Raises:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from model.eval.metrics.ngrams import MAX_N, count_ngrams
-from model.eval.metrics.ptb import tokenize
+from model.eval.metrics.ptb import tokenize_ptb
 from model.eval.metrics.scores import Fields, ItemScore, PartScore, Sums, some_answers
 
 _SMALL, _TINY = 1e-9, 1e-15
@@ -28,8 +28,8 @@ def bleu(prediction: str, fields: Fields) -> ItemScore:
     Raises:
       ValueError: if there is no reference.
     """
-    words = tokenize(prediction).split()
-    references = [tokenize(reference).split() for reference in some_answers(fields)]
+    words = tokenize_ptb(prediction).split()
+    references = [tokenize_ptb(reference).split() for reference in some_answers(fields)]
     # Counts are clipped at the most that one reference has. "the the the" for "the cat": of its
     # three 1-grams, min(3, 1) = 1 is right.
     max_counts = [Counter() for _ in range(MAX_N)]

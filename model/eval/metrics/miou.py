@@ -36,11 +36,11 @@ def miou(prediction: str, fields: Fields) -> ItemScore:
     if len(fields["masks"]) != 1:
         raise ValueError(f"masks must hold one mask, got {len(fields['masks'])}.")
     truth = decode_mask(fields["masks"][0])
-    box_and_codes = parse(prediction)
+    box_and_codes = parse_box_and_codes(prediction)
     # A text that cannot be drawn is scored, not raised: it counts as a wrong answer. Its box has no
     # area, so it misses every threshold.
     box, codes = box_and_codes or ((0.0, 0.0, 0.0, 0.0), [])
-    overlap = box_iou(box, fields.get("box") or bounds(truth))
+    overlap = box_iou(box, fields.get("box") or mask_bounds(truth))
     also = {f"box_accuracy@{t}": float(t <= overlap) for t in _THRESHOLDS}
     if box_and_codes is None or not has_pixels(box, truth.shape):
         return ItemScore(score=0.0, also={**also, "invalid": 1.0})
@@ -48,7 +48,7 @@ def miou(prediction: str, fields: Fields) -> ItemScore:
     return ItemScore(score=iou, also={**also, "invalid": 0.0})
 
 
-def parse(prediction: str) -> tuple[Box, list[int]] | None:
+def parse_box_and_codes(prediction: str) -> tuple[Box, list[int]] | None:
     """Returns the box and the 16 codes that a text starts with; None if it does not."""
     match = _TARGET.match(prediction)
     if match is None:
@@ -89,7 +89,7 @@ def box_iou(left: Sequence[float], right: Sequence[float]) -> float:
     return inter / union if union else 0.0
 
 
-def bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
+def mask_bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
     """Returns the box around a mask's pixels; a box without area for an empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:

@@ -74,10 +74,10 @@ _QUOTED = re.compile("['`\x91-\x94‘-‟‹›«»]+")
 
 
 @functools.lru_cache(maxsize=1 << 17)  # CIDEr reads every reference twice, and at each budget.
-def tokenize(caption: str) -> str:
+def tokenize_ptb(caption: str) -> str:
     r"""Returns the words of a caption, joined by spaces.
 
-    >>> tokenize("A man's dog (brown) can't sit; it's 5 1/2 years old.")
+    >>> tokenize_ptb("A man's dog (brown) can't sit; it's 5 1/2 years old.")
     "a man 's dog -lrb- brown -rrb- ca n't sit it 's 5\xa01/2 years old"
 
     A space inside a token is written U+00A0, as in the example: `str.split` splits there,

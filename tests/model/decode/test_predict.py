@@ -10,7 +10,7 @@ from model import vlm
 from model.checkpoint.folder import save_checkpoint
 from model.data.text import eval_row
 from model.decode.config import Decoding
-from model.decode.decoding import decode
+from model.decode.decoding import decode_tokens
 from model.decode.predict import Predictor
 from model.text.tokenizer import Tokenizer
 from tests.model.tiny_data import write_tokenizer
@@ -39,7 +39,7 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
         answer = predictor.answer(IMAGES, PROMPT, budget=budget, max_tokens=5)
         assert (answer.bucket, predictor.num_programs) == (30, 1)
         assert (answer.seconds["compile"] > 1e-2) == (budget == 16)
-        exact = decode(
+        exact = decode_tokens(
             vlm.structure(MODEL),
             vlm.init_params(MODEL, 2),
             vlm.Prompt(IMAGES[None], text[None], real[None]),

@@ -47,7 +47,7 @@ def records(draw: st.DrawFn) -> list[Record]:
 
 def dataset_of(folder: Path, found: list[Record]) -> Dataset:
     folder.mkdir()
-    write_shard(folder / "p-0.tfrecord", [example.encode(record) for record in found])
+    write_shard(folder / "p-0.tfrecord", [example.encode_example(record) for record in found])
     part = PartInfo(shards=("p-0.tfrecord",), num_records=(len(found),))
     info = DatasetInfo(
         name="d", parts={"p": part}, num_inputs=len(found), num_rejected=0, image_px=28
@@ -79,7 +79,7 @@ def from_archives(folder: Path) -> Iterator[Record]:
 def from_tfrecords(folder: Path) -> Iterator[Record]:
     for path in sorted(folder.glob("*.tfrecord")):
         with path.open("rb") as file:
-            yield from (example.decode(data) for _, data in read_frames(file))
+            yield from (example.decode_example(data) for _, data in read_frames(file))
 
 
 def digests(folder: Path) -> dict[str, str]:

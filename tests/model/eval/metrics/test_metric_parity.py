@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from model.eval.metrics.ptb import tokenize
+from model.eval.metrics.ptb import tokenize_ptb
 from model.eval.scorer import PredictionScores, Scorer
 
 CASES = Path(__file__).parents[4].parent / "shared" / "data" / "metric_parity"
@@ -65,7 +65,7 @@ def captions(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", DIGESTS)
 def test_every_caption_is_tokenized_as_stanford_does(name: str):
-    words = "\n".join(tokenize(caption) for caption in captions(name))
+    words = "\n".join(tokenize_ptb(caption) for caption in captions(name))
     assert hashlib.sha256(words.encode()).hexdigest() == DIGESTS[name]
 
 

@@ -20,7 +20,7 @@ from model.eval.metrics.science_qa import science_qa
 from model.eval.metrics.scores import ItemScore
 from model.eval.metrics.tallyqa import tallyqa
 from model.eval.metrics.vqa import vqa, vqa_lower
-from model.eval.metrics.vqav2 import normalize, vqav2
+from model.eval.metrics.vqav2 import normalize_answer, vqav2
 from pipelines.sources.registry import BENCHMARKS
 
 WORDS = st.text(alphabet="ab 1.,'-", max_size=6)
@@ -80,7 +80,7 @@ def test_vqa_lower_ignores_case_and_nothing_else():
     ],
 )
 def test_vqav2_normalizes(text: str, normal: str):
-    assert normalize(text) == normal
+    assert normalize_answer(text) == normal
 
 
 @pytest.mark.parametrize(("agreeing", "score"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1)])
