@@ -161,7 +161,7 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
     return {p: v for p, v in params.items() if p not in frozen}, frozen
 
 
-def unmatched(train: TrainConfig, paths: Collection[str]) -> list[str]:
+def unmatched_groups(train: TrainConfig, paths: Collection[str]) -> list[str]:
     """Returns the patterns of groups that are no parameter's first match."""
     reached = {group_of(train, path) for path in paths}
     return [group.params for i, group in enumerate(train.groups) if i not in reached]

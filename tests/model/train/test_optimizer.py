@@ -19,7 +19,7 @@ from model.train.optimizer import (
     lr_schedules,
     optimizer,
     split_frozen,
-    unmatched,
+    unmatched_groups,
     update_params,
 )
 
@@ -157,8 +157,8 @@ def test_the_first_group_that_matches_a_whole_path_counts():
     found = {path: group_of(GROUPS, path) for path in MANY}
     assert [found[path] for path in MANY] == [0, 1, 2, 3, 3]
     assert group_of(GROUPS, "text/frozen/more") == 3
-    assert unmatched(GROUPS, MANY) == []
-    assert unmatched(GROUPS, ["vision/a/bias", "text/frozen"]) == ["vision/.*/kernel"]
+    assert unmatched_groups(GROUPS, MANY) == []
+    assert unmatched_groups(GROUPS, ["vision/a/bias", "text/frozen"]) == ["vision/.*/kernel"]
 
 
 def test_a_group_has_a_warm_up_and_the_stage_a_timescale_of_its_own():
