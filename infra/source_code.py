@@ -195,7 +195,7 @@ def _on_disk() -> dict[str, bytes]:
     return files
 
 
-def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
+def changed_definitions(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
     """Returns the names of functions, classes and constants that differ, or that one tree lacks.
 
     A difference outside any definition is listed under the module's own name.
