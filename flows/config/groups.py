@@ -53,6 +53,6 @@ def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelC
 @functools.lru_cache(64)
 def _paths(model: ModelConfig) -> tuple[str, ...]:
     from model import vlm
-    from model.checkpoint.digest import flatten
+    from model.checkpoint.digest import flatten_params
 
-    return tuple(path for path, _ in flatten(vlm.abstract_params(model)))
+    return tuple(path for path, _ in flatten_params(vlm.abstract_params(model)))

@@ -230,11 +230,11 @@ def efficiency(
     for cfg in models:
         for budget in budgets.supported_budgets(cfg):
             if listed_budgets is None or budget in listed_budgets:
-                rows += [row(cfg, budget, modality) for modality in modalities]
+                rows += [efficiency_cell(cfg, budget, modality) for modality in modalities]
     return rows
 
 
-def row(cfg: ModelConfig, budget: int, modality: Modality) -> EfficiencyCell:
+def efficiency_cell(cfg: ModelConfig, budget: int, modality: Modality) -> EfficiencyCell:
     """Returns one cell of the table."""
     return EfficiencyCell(
         connector=cfg.connector.kind,

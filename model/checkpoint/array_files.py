@@ -18,7 +18,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 
 Shape = tuple[int, ...]
 
@@ -303,5 +303,5 @@ def _orbax_leaf(folder: Path, keys: tuple[str, ...]) -> np.ndarray:
     args = ocp.args.PyTreeRestore(item=item, restore_args=want, partial_restore=True)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
         restored = loader.restore(folder, args=args)
-    ((_, leaf),) = flatten(restored)
+    ((_, leaf),) = flatten_params(restored)
     return np.asarray(leaf)

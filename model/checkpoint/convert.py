@@ -79,7 +79,7 @@ class Request:
         return len(self.paths) == 2 and (self.paths[0] / CONFIG).is_file()
 
 
-def convert(request: Request) -> Iterator[str]:
+def convert_checkpoint(request: Request) -> Iterator[str]:
     """Converts a checkpoint; yields a line of text for each finished part.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Any
 
 from infra.store.stored_folder import StoredFolder, open_stored_folder
 from model.checkpoint.config_json import config_from_json, config_to_json
-from model.checkpoint.digest import params_digest, unflatten
+from model.checkpoint.digest import params_digest, unflatten_params
 from model.checkpoint.params_files import (
     ParamsReader,
     Put,
@@ -79,7 +79,7 @@ def load_params(checkpoint: Checkpoint) -> Params:
       ValueError: if the folder holds no finished checkpoint, or a checksum does not match.
     """
     reader = params_of(checkpoint)
-    return unflatten(reader.read_all(dict.fromkeys(reader.arrays, ())))
+    return unflatten_params(reader.read_all(dict.fromkeys(reader.arrays, ())))
 
 
 def params_of(checkpoint: Checkpoint) -> ParamsReader:

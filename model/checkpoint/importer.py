@@ -13,7 +13,7 @@ import numpy as np
 
 from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, read_config
 from model.checkpoint.names import (
@@ -154,7 +154,7 @@ def import_checkpoint(source: SourceCheckpoint, out: Path, tokenizer: Path | Non
         check_tokenizer(tokenizer, source.model)
     # Transposed views are copied here, one by one: the writer would copy all of them at once, and
     # keep the originals.
-    params = unflatten({path: np.ascontiguousarray(x) for path, x in source.parameters()})
+    params = unflatten_params({path: np.ascontiguousarray(x) for path, x in source.parameters()})
     with atomic_output(out) as folder:
         folder.mkdir()
         if source.config is not None:

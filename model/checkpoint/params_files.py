@@ -22,7 +22,7 @@ import numpy as np
 from infra.store.backend import ByteSource
 from infra.store.stored_folder import StoredFolder
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.files import PARAMS
 
 Put = Callable[[str, ByteSource], None]
@@ -79,7 +79,7 @@ def write_params(params: Mapping[str, Any], put: Put) -> str:
       params: the arrays.
       put: stores one file; called by several threads.
     """
-    arrays = {path: np.asarray(leaf) for path, leaf in flatten(params)}
+    arrays = {path: np.asarray(leaf) for path, leaf in flatten_params(params)}
     return json.dumps(write_arrays(arrays, put)) + "\n"
 
 

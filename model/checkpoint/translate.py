@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.names import (
     LM_HEAD,
     TABLE,
@@ -37,7 +37,7 @@ def from_big_vision(arrays: Arrays) -> Params:
     Raises:
       NamesError: if keys are missing or unknown, naming them.
     """
-    return unflatten(dict(read_big_vision(arrays)))
+    return unflatten_params(dict(read_big_vision(arrays)))
 
 
 def from_hugging_face(arrays: Arrays) -> Params:
@@ -46,7 +46,7 @@ def from_hugging_face(arrays: Arrays) -> Params:
     Raises:
       NamesError: if keys are missing or unknown, naming them.
     """
-    return unflatten(dict(read_hugging_face(arrays)))
+    return unflatten_params(dict(read_hugging_face(arrays)))
 
 
 def read_big_vision(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
@@ -188,7 +188,7 @@ def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, 
 
 def _no_memory(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Returns an array of every parameter's shape, each a zero byte that is broadcast to it."""
-    shapes = flatten(vlm.abstract_params(cfg))
+    shapes = flatten_params(vlm.abstract_params(cfg))
     return {path: np.broadcast_to(np.int8(0), leaf.shape) for path, leaf in shapes}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from model import vlm
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import load_config, params_of
 from model.checkpoint.importer import open_source
 from model.config import ModelConfig
@@ -105,7 +105,7 @@ def _load_params(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
     else:
         source = open_source(checkpoint)
         model, arrays = source.model, source.parameters()
-    return model, unflatten({path: jnp.asarray(array) for path, array in arrays})
+    return model, unflatten_params({path: jnp.asarray(array) for path, array in arrays})
 
 
 def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:

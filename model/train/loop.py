@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from infra.progress import Progress
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.params_files import Put
 from model.checkpoint.resume import ResumePoints, process_parts
@@ -295,7 +295,7 @@ def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[
     save_checkpoint(
         paths.out,
         model=model,
-        params=unflatten(params),
+        params=unflatten_params(params),
         tokenizer=paths.tokenizer,
         mask_codec=paths.mask_codec,
         put=paths.put,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 
 from model import vlm
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 from model.train.optimizer import split_frozen
@@ -80,7 +80,7 @@ def num_params(model: ModelConfig) -> int:
 @functools.lru_cache(maxsize=32)
 def _sizes(model: ModelConfig) -> Mapping[str, int]:
     """Returns the number of elements of each parameter, by path; tracing a model takes a second."""
-    return {path: leaf.size for path, leaf in flatten(vlm.abstract_params(model))}
+    return {path: leaf.size for path, leaf in flatten_params(vlm.abstract_params(model))}
 
 
 def _vision_bytes(model: ModelConfig, patches: int) -> float:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from infra.chips.program_cost import ProgramCost, read_program_cost
 from infra.chips.topology import GIB, Topology
 from model import vlm
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
 from model.sharding import make_mesh, partition_specs
 from model.train.config import TrainConfig
@@ -127,7 +127,7 @@ def lower_for_slice(
     """
     mesh = topology_mesh(topology, num_replicas=train.num_replicas)
     # Shapes from here on: no parameter is made, and no device is needed.
-    trained, frozen = split_frozen(dict(flatten(vlm.abstract_params(model))), train)
+    trained, frozen = split_frozen(dict(flatten_params(vlm.abstract_params(model))), train)
     moments = jax.eval_shape(lambda params: init_optimizer(train, params), trained)
     state = State(trained, frozen, moments)
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
@@ -79,7 +79,7 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
       mesh: the mesh of devices.
     """
     trained, frozen = (
-        shard_tree(part, mesh) for part in split_frozen(dict(flatten(params)), train)
+        shard_tree(part, mesh) for part in split_frozen(dict(flatten_params(params)), train)
     )
     init = functools.partial(init_optimizer, train)
     if mesh.size == 1:
@@ -346,7 +346,7 @@ def loss_of_rows(
     }
     loss = vlm.loss(
         vlm.structure(model),
-        unflatten(weights),
+        unflatten_params(weights),
         vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
         slots,
         loss_weights(batch["mask_loss"][:, 1:]),

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.data.loader import Loader
 from model.eval.run import Loaded, evaluate_loaded
 from model.files import SCORE
@@ -106,7 +106,7 @@ class Probe:
                 functools.partial(jax.tree.map, jnp.copy),
                 out_shardings=shardings(params, programs.mesh),
             )
-            state = make_state(unflatten(copy(params)), train, programs.mesh)
+            state = make_state(unflatten_params(copy(params)), train, programs.mesh)
             factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
             programs.compile_ahead(state, draws.values())
@@ -119,4 +119,4 @@ class Probe:
             array = leaf if leaf.is_fully_addressable else on_host(leaf)
             if is_first:
                 tuned[path] = jax.device_put(array, device)
-        return unflatten(tuned) if is_first else None
+        return unflatten_params(tuned) if is_first else None
