@@ -15,7 +15,7 @@ a tree, and is followed like the rest: own/my_metric.py is the module `my_metric
 be relative.
 
 A digest is the same under every Python that the project supports, so that machines with different
-ones can share a store: `_Stripped` and `_canonical` remove what the versions disagree on.
+ones can share a store: `_Stripped` and `_canonical_text` remove what the versions disagree on.
 """
 
 import ast
@@ -98,7 +98,7 @@ class Tree:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
         self._paths = {
-            _dotted(path): path
+            _module_name(path): path
             for path in files
             if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, USER_CODE)
         }
@@ -220,7 +220,7 @@ def changed_definitions(old: Tree, new: Tree, modules: Iterable[str]) -> list[st
     return changed
 
 
-def _dotted(path: str) -> str:
+def _module_name(path: str) -> str:
     path = path.removeprefix(f"{USER_CODE}/")
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -238,7 +238,7 @@ def read_module(text: bytes) -> Module:
     Raises:
       SyntaxError: if it is not Python.
     """
-    tree = _bare(text)
+    tree = _stripped_tree(text)
     names: set[str] = set()
     relative: list[tuple[int, int, str, tuple[str, ...]]] = []
     dynamic = ""
@@ -262,21 +262,21 @@ def read_module(text: bytes) -> Module:
                 dynamic = f"{node.lineno}: {function}"
             case ast.Attribute(attr=function) if function in _IMPORTERS:
                 dynamic = f"{node.lineno}: {function}"
-    digest = hashlib.sha256(_canonical(tree).encode()).hexdigest()
+    digest = hashlib.sha256(_canonical_text(tree).encode()).hexdigest()
     return Module(digest, frozenset(names), tuple(relative), dynamic)
 
 
-def _bare(text: bytes) -> ast.Module:
+def _stripped_tree(text: bytes) -> ast.Module:
     """Returns a syntax tree without docstrings; comments and formatting are not in it anyway.
 
     Every string that is a statement is dropped, also one that documents an attribute: none has an
     effect. f-strings are brought into one form.
     """
     with _PARSING:
-        return _Stripped().visit(_parsed(text))
+        return _Stripped().visit(_parse_source(text))
 
 
-def _parsed(text: bytes) -> ast.Module:
+def _parse_source(text: bytes) -> ast.Module:
     for _ in range(_TRIES):
         with contextlib.suppress(SystemError):
             return ast.parse(text)
@@ -304,7 +304,7 @@ def _is_empty_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value == ""
 
 
-def _canonical(node: object) -> str:
+def _canonical_text(node: object) -> str:
     """Returns the text of a syntax tree, the same under every supported Python.
 
     `ast.dump` and `ast.unparse` write other texts in other versions.
@@ -315,13 +315,15 @@ def _canonical(node: object) -> str:
       node: a node, or what a field of one holds: a list, a name, a number or None.
     """
     if isinstance(node, list):
-        return f"[{','.join(map(_canonical, node))}]"
+        return f"[{','.join(map(_canonical_text, node))}]"
     if isinstance(node, ast.Constant):  # Without its `kind`: u"a" is "a".
-        return f"Constant({_canonical(node.value)})"
+        return f"Constant({_canonical_text(node.value)})"
     if isinstance(node, ast.AST):
         # Empty fields are left out: Python 3.12 and 3.13 have fields that 3.11 lacks.
         values = {name: getattr(node, name, None) for name in sorted(node._fields)}
-        fields = [f"{n}={_canonical(v)}" for n, v in values.items() if v is not None and v != []]
+        fields = [
+            f"{n}={_canonical_text(v)}" for n, v in values.items() if v is not None and v != []
+        ]
         return f"{type(node).__name__}({','.join(fields)})"
     if type(node) is int:
         return hex(node)  # Python refuses to write very long integers in decimals.
@@ -338,20 +340,20 @@ def _definitions(text: bytes) -> dict[str, str]:
         statements = [
             node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)
         ]
-        yield prefix.rstrip("."), _canonical(statements)
+        yield prefix.rstrip("."), _canonical_text(statements)
         for node in body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", _canonical(node)
+                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", _canonical_text(node)
             elif isinstance(node, ast.ClassDef):
                 head = [*node.bases, *node.decorator_list, *(k.value for k in node.keywords)]
-                yield f"{prefix}{node.name} (class)", _canonical(head)
+                yield f"{prefix}{node.name} (class)", _canonical_text(head)
                 yield from walk(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, _Scope):
-                yield f"{prefix}{node.name}", _canonical(node)
+                yield f"{prefix}{node.name}", _canonical_text(node)
 
     definitions: dict[str, str] = {}
-    for name, source in walk(_bare(text).body, ""):
+    for name, source in walk(_stripped_tree(text).body, ""):
         # A name may come twice, say as a property and its setter.
         definitions[name] = f"{definitions[name]}\n{source}" if name in definitions else source
     return definitions

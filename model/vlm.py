@@ -155,7 +155,7 @@ def abstract_params(cfg: ModelConfig) -> Params:
 
 def image_features(structure: Structure, params: Params, images: Images) -> Float[Array, "B I P C"]:
     """Returns the vision tower's features of every image."""
-    return _features(merge(structure, params), images)
+    return _image_features(merge(structure, params), images)
 
 
 @functools.partial(jax.jit, static_argnames="structure")
@@ -280,7 +280,9 @@ def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:
 def _soft_tokens(
     model: Vlm, images: Images | EncodedImages, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
-    features = images.features if isinstance(images, EncodedImages) else _features(model, images)
+    features = (
+        images.features if isinstance(images, EncodedImages) else _image_features(model, images)
+    )
     # The connector treats each image alone, so images of all examples are one long batch for it.
     batch, count, patches, width = features.shape
     features = features.reshape(batch * count, patches, width)
@@ -293,7 +295,7 @@ def _soft_tokens(
     return tokens.reshape(*shape, -1), jnp.broadcast_to(valid[None], shape)
 
 
-def _features(model: Vlm, images: Images) -> Float[Array, "B I P C"]:
+def _image_features(model: Vlm, images: Images) -> Float[Array, "B I P C"]:
     batch, count = images.shape[:2]
     flat = jnp.asarray(images).reshape(batch * count, *images.shape[2:])
     features = model.vision(flat, dtype=jnp.dtype(model.cfg.dtype))

@@ -52,9 +52,9 @@ def draw_concentration(checkpoints: Sequence[LabelledCurves], num_images: int, p
       path: path of the PNG.
     """
     with _figure(path) as axes:
-        for entry, curve, style in _lines(checkpoints, (FEATURES, POOLED)):
-            axes.plot(curve.radii, curve.cumulative, label=_name(entry, curve), **style)
-        axes.set_title(f"Cumulative spectral concentration, {_count(num_images)}")
+        for entry, curve, style in _curve_styles(checkpoints, (FEATURES, POOLED)):
+            axes.plot(curve.radii, curve.cumulative, label=_curve_label(entry, curve), **style)
+        axes.set_title(f"Cumulative spectral concentration, {_image_count_text(num_images)}")
         axes.set_ylabel("cumulative power up to r [fraction]")
         axes.set_ylim(0, 1.03)
 
@@ -68,9 +68,9 @@ def draw_profiles(checkpoints: Sequence[LabelledCurves], num_images: int, path: 
       path: path of the PNG.
     """
     with _figure(path) as axes:
-        for entry, curve, style in _lines(checkpoints, (FEATURES, POOLED, QUERIES)):
-            axes.plot(curve.radii, curve.shares, label=_name(entry, curve), **style)
-        axes.set_title(f"Normalized radial mean power, {_count(num_images)}")
+        for entry, curve, style in _curve_styles(checkpoints, (FEATURES, POOLED, QUERIES)):
+            axes.plot(curve.radii, curve.shares, label=_curve_label(entry, curve), **style)
+        axes.set_title(f"Normalized radial mean power, {_image_count_text(num_images)}")
         axes.set_ylabel("normalized mean power at r [fraction]")
         axes.set_yscale("log")
 
@@ -97,7 +97,7 @@ def _figure(path: Path) -> Iterator[Any]:
         figure.savefig(path, format="png", metadata={"Software": None})
 
 
-def _lines(
+def _curve_styles(
     checkpoints: Sequence[LabelledCurves], kinds: Sequence[str]
 ) -> Iterator[tuple[LabelledCurves, Curve, dict[str, Any]]]:
     """Yields the lines of a plot: a colour per checkpoint, dashes and markers by quantity."""
@@ -120,7 +120,7 @@ def _lines(
                 )
 
 
-def _name(entry: LabelledCurves, curve: Curve) -> str:
+def _curve_label(entry: LabelledCurves, curve: Curve) -> str:
     grid = f"{curve.grid}×{curve.grid}"
     if curve.what == FEATURES:
         return f"{entry.label}: vision features, {grid}"
@@ -129,5 +129,5 @@ def _name(entry: LabelledCurves, curve: Curve) -> str:
     return f"{entry.label}: features its queries see, budget {curve.budget}"
 
 
-def _count(num_images: int) -> str:
+def _image_count_text(num_images: int) -> str:
     return f"{num_images} image{'s' if num_images > 1 else ''}"

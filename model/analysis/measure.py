@@ -82,7 +82,7 @@ def measure_spectra(
     grids: dict[tuple[str, int | None], int] = {}
     # Features are in memory a batch at a time. Of each image, only its radial profile is kept: as
     # many numbers as there are rings.
-    for features in _features(cfg, params, images):
+    for features in _tower_features(cfg, params, images):
         for kind, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
             profiles.setdefault((kind, budget), []).append(spectral.radial_mean_power(spectra))
             grids[kind, budget] = grid
@@ -93,7 +93,7 @@ def measure_spectra(
     ]
 
 
-def _features(
+def _tower_features(
     cfg: ModelConfig, params: vlm.Params, images: Sequence[np.ndarray]
 ) -> Iterator[tuple[Float[np.ndarray, "B P C"], int]]:
     """Yields the tower's features of a batch, and how many of its images are not padding."""

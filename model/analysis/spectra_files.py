@@ -68,7 +68,7 @@ def write_spectra(
       images: side of a checkpoint's images -> the images at this size; the same at all sizes.
       out: folder of the results; made if absent.
     """
-    labels = _labels(checkpoints)
+    labels = _checkpoint_labels(checkpoints)
     measured, entries = [], []
     # Each checkpoint is measured once, at both budgets; the figures then choose among its curves.
     for label, checkpoint in zip(labels, checkpoints, strict=True):
@@ -96,7 +96,7 @@ def write_spectra(
     return [out / name for name in (CONCENTRATION, PROFILES, NUMBERS, TABLE)]
 
 
-def _labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
+def _checkpoint_labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
     """Names checkpoints by their connector, and by their folder too where that is not enough."""
     kinds = [checkpoint.model.connector.kind for checkpoint in checkpoints]
     return [

@@ -91,14 +91,14 @@ def convert_checkpoint(request: Request) -> Iterator[str]:
         export_checkpoint(request.paths[0], target, _DTYPES.get(request.dtype))
         yield f"{target}: written from {request.paths[0]}"
     else:
-        source = _source(request)
+        source = _open_requested_source(request)
         digest = import_checkpoint(source, target, request.tokenizer)
         yield f"{target}: {_count(source.model):,} parameters, digest {digest[:12]}"
         if request.tokenizer is None and source.tokenizer is None:
             yield f"no {TOKENIZER}: `parcel predict` needs one; copy it into the folder"
 
 
-def _source(request: Request) -> SourceCheckpoint:
+def _open_requested_source(request: Request) -> SourceCheckpoint:
     if request.siglip is None or request.gemma is None:
         return open_source(request.paths[0], request.config)
     pieces = GEMMA_PIECES

@@ -95,7 +95,7 @@ _HF_TEXT = "language_model.model."
 _HF_LAYER = _HF_TEXT + "layers.{i}."
 
 
-def _vision() -> list[ParameterName]:
+def _vision_names() -> list[ParameterName]:
     patches, post = _HF_IMG + "embeddings.", _HF_IMG + "post_layernorm."
     # What the tower has once. Our patch kernel is big_vision's; torch's convolution puts the output
     # channels first.
@@ -145,14 +145,14 @@ def _vision() -> list[ParameterName]:
                 )
             )
     for layer_name, bv, hf in (("up", "0", "fc1"), ("down", "1", "fc2")):
-        table += _linear(
+        table += _linear_names(
             f"vision/blocks/mlp/{layer_name}",
             f"{_BV_IMG}MlpBlock_0/Dense_{bv}",
             f"{_HF_BLOCK}mlp.{hf}",
         )
     # big_vision keeps the heads on an axis of their own; ours are merged, as Hugging Face's.
     for part, hf in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
-        table += _linear(
+        table += _linear_names(
             f"vision/blocks/attn/{part}",
             _BV_ATTN + part,
             f"{_HF_BLOCK}self_attn.{hf}",
@@ -160,10 +160,10 @@ def _vision() -> list[ParameterName]:
             merged_heads(1, vision_heads),
         )
     out = "vision/blocks/attn/out", _BV_ATTN + "out", f"{_HF_BLOCK}self_attn.out_proj"
-    return table + _linear(*out, merged_heads(1, vision_heads))
+    return table + _linear_names(*out, merged_heads(1, vision_heads))
 
 
-def _linear(
+def _linear_names(
     ours: str, big_vision: str, hugging_face: str, kernel: Layout = SAME, bias: Layout = SAME
 ) -> list[ParameterName]:
     return [
@@ -174,7 +174,7 @@ def _linear(
     ]
 
 
-def _text() -> list[ParameterName]:
+def _text_names() -> list[ParameterName]:
     attn, mlp = "llm/layers/attn/", "llm/layers/mlp/"
     keys = heads_first(key_heads)
     # big_vision packs two of our arrays into one; the number is the index of ours on axis 1:
@@ -215,7 +215,7 @@ def _text() -> list[ParameterName]:
 
 
 TABLE: tuple[ParameterName, ...] = (
-    *_vision(),
-    *_text(),
-    *_linear("projector", "img/head", "multi_modal_projector.linear"),
+    *_vision_names(),
+    *_text_names(),
+    *_linear_names("projector", "img/head", "multi_modal_projector.linear"),
 )

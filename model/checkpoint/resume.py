@@ -72,7 +72,7 @@ def process_parts(state: Any) -> list[StatePart]:
         # A copy: on a CPU, `shard.data` shares memory that the next step is given to overwrite.
         StatePart(
             path,
-            tuple(start for start, _ in _region(shard.index, leaf.shape)),
+            tuple(start for start, _ in _region_of_index(shard.index, leaf.shape)),
             np.array(shard.data),
         )
         for path, leaf in leaves
@@ -135,7 +135,7 @@ class ResumePoints:
             # store, such as a bucket that refuses, are raised: they say nothing about the point.
             try:
                 point = _Point(self._files, name)
-                restored = _step(name), point.read(template), point.notes
+                restored = _step_of_point(name), point.read(template), point.notes
             except ValueError as error:
                 reason = str(error)
             except KeyError as error:
@@ -150,7 +150,7 @@ class ResumePoints:
                 # Oldest first: `_write` deletes from the front.
                 self._complete_points = self._candidates[::-1]
                 return restored
-            warning = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
+            warning = f"resumable checkpoint of step {_step_of_point(name)} is not used: {reason}"
             self.damaged = (*self.damaged, warning)
             if self._rank == 0:
                 self._files.remove(name)
@@ -241,7 +241,9 @@ class ResumePoints:
     def _point_names(self) -> list[str]:
         """Returns the names of folders that may be points, the newest first."""
         names = self._files.folders("")
-        return sorted((n for n in names if n.partition("-")[0].isdigit()), key=_step, reverse=True)
+        return sorted(
+            (n for n in names if n.partition("-")[0].isdigit()), key=_step_of_point, reverse=True
+        )
 
 
 class _Point:
@@ -303,7 +305,7 @@ class _Point:
         }
         regions = sorted(  # A set: devices that hold the same region share one read.
             {
-                (path, _region(index, leaves[path].shape))
+                (path, _region_of_index(index, leaves[path].shape))
                 for path in leaves
                 for index in devices[path]
             }
@@ -319,7 +321,7 @@ class _Point:
         # JAX asks once for each of its devices; those with the same region get the same array.
         def leaf_of(path: str, leaf: jax.Array) -> jax.Array:
             def part(index: Sequence[slice] | None) -> np.ndarray:
-                return pieces[path, _region(index or (), leaf.shape)]
+                return pieces[path, _region_of_index(index or (), leaf.shape)]
 
             return jax.make_array_from_callback(leaf.shape, leaf.sharding, part)
 
@@ -365,7 +367,7 @@ class _Source:
         return self._files.read_range(self._begins + name, start, length)
 
 
-def _step(name: str) -> int:
+def _step_of_point(name: str) -> int:
     return int(name.partition("-")[0])
 
 
@@ -380,7 +382,7 @@ def _leaves(state: Any) -> Iterator[tuple[str, Any]]:
         yield jax.tree_util.keystr(keys, simple=True, separator="/"), leaf
 
 
-def _region(index: Sequence[slice], shape: Sequence[int]) -> Region:
+def _region_of_index(index: Sequence[slice], shape: Sequence[int]) -> Region:
     bounds = (cut.indices(size) for cut, size in zip(index, shape, strict=True))
     return tuple((start, stop) for start, stop, _ in bounds)
 

@@ -64,7 +64,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     keys = hugging_face_keys(arrays)
     check_hugging_face(keys)
     for name in TABLE:
-        count = _depth(name, keys)
+        count = _num_layers(name, keys)
         if count is None:
             # Outside the blocks: one array there, one here.
             array = arrays[keys[name.hugging_face]]
@@ -72,7 +72,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
             continue
         stack = np.zeros((0,), np.float32)
         for i in range(count):  # The stack is allocated at the first layer, which has the shape.
-            layer = name.hugging_face_layout.read(arrays[keys[_layer(name, i)]])
+            layer = name.hugging_face_layout.read(arrays[keys[_layer_key(name, i)]])
             stack = stack if i else np.empty((count, *layer.shape), np.float32)
             stack[i] = layer
         yield name.ours, stack
@@ -92,7 +92,7 @@ def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.
             yield name.hugging_face, name.hugging_face_layout.write(array, cfg)
             continue
         for i, layer in enumerate(array):
-            yield _layer(name, i), name.hugging_face_layout.write(layer, cfg)
+            yield _layer_key(name, i), name.hugging_face_layout.write(layer, cfg)
 
 
 def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
@@ -128,7 +128,7 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         try:
             if hugging_face:
                 shape = name.hugging_face_layout.read(blank).shape
-                depth = _depth(name, keys)
+                depth = _num_layers(name, keys)
                 our[name.ours] = shape if depth is None else (depth, *shape)
             else:
                 piece = blank if name.part is None else blank[:, name.part]
@@ -145,7 +145,7 @@ def check_big_vision(names: Collection[str]) -> None:
 
 def check_hugging_face(names: Collection[str]) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names(_all_layers(names), set(names) - {LM_HEAD}, "Hugging Face")
+    _check_names(_expected_keys(names), set(names) - {LM_HEAD}, "Hugging Face")
 
 
 def _check_names(expected: Collection[str], names: Collection[str], origin: str) -> None:
@@ -196,11 +196,11 @@ def _float32(x: np.ndarray) -> np.ndarray:
     return np.array(x, np.float32, order="C")
 
 
-def _layer(name: ParameterName, index: int) -> str:
+def _layer_key(name: ParameterName, index: int) -> str:
     return name.hugging_face.replace("{i}", str(index))
 
 
-def _depth(name: ParameterName, keys: Iterable[str]) -> int | None:
+def _num_layers(name: ParameterName, keys: Iterable[str]) -> int | None:
     """Returns how many layers a file has in a parameter's tower; None if it belongs to no layer."""
     tower_prefix, _, layer_suffix = name.hugging_face.partition("{i}")
     if not layer_suffix:
@@ -210,10 +210,10 @@ def _depth(name: ParameterName, keys: Iterable[str]) -> int | None:
     return 1 + max((int(m[1]) for m in map(tower.match, keys) if m), default=0)
 
 
-def _all_layers(keys: Collection[str]) -> set[str]:
+def _expected_keys(keys: Collection[str]) -> set[str]:
     """Returns every key that a file must have, given the number of layers that it shows."""
     expected = set()
     for name in TABLE:
-        count = _depth(name, keys)
-        expected |= {_layer(name, i) for i in range(1 if count is None else count)}
+        count = _num_layers(name, keys)
+        expected |= {_layer_key(name, i) for i in range(1 if count is None else count)}
     return expected

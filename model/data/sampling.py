@@ -37,7 +37,7 @@ def choose_texts(
     if sampling != "without_replacement" or count == 1:
         suffix_number = _random_index(count, seed, number)
     else:
-        suffix_number = _walk(record, count, seed, visit)
+        suffix_number = _index_in_walk(record, count, seed, visit)
     prefixes = record.prefixes_of(suffix_number)
     return prefixes[_random_index(len(prefixes), seed, number, _PREFIX)], suffix_number
 
@@ -50,7 +50,7 @@ def choose_window(record: Record, *, seed: int, visit: int) -> int:
       seed: seed of texts (see `seeds`).
       visit: how often the record was visited before.
     """
-    return _walk(record, record.num_windows, seed, visit, _WINDOW)
+    return _index_in_walk(record, record.num_windows, seed, visit, _WINDOW)
 
 
 def words_generator(seed: int, number: int) -> np.random.Generator:
@@ -58,7 +58,7 @@ def words_generator(seed: int, number: int) -> np.random.Generator:
     return np.random.default_rng([seed, number, _WORDS])
 
 
-def _walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> int:
+def _index_in_walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> int:
     """Returns which of `count` items a visit takes; every `count` visits take each item once."""
     if count == 1:
         return 0

@@ -30,9 +30,9 @@ def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> 
     prefix_tokens = prefix_ids(tokenizer, prefix)
     suffix_tokens = [*tokenizer.encode(suffix), tokenizer.eos_id]
     return TextRow(
-        text=_fit([*prefix_tokens, *suffix_tokens], text_len + 1, tokenizer.pad_id),
-        mask_ar=_fit([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 1),
-        mask_loss=_fit([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 0),
+        text=_fit_length([*prefix_tokens, *suffix_tokens], text_len + 1, tokenizer.pad_id),
+        mask_ar=_fit_length([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 1),
+        mask_loss=_fit_length([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 0),
     )
 
 
@@ -67,8 +67,8 @@ def eval_row(
 ) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
     """Returns (text, mask_input) of text_len tokens; a prefix that is too long is cut."""
     read = prefix_ids(tokenizer, prefix)
-    text = _fit(read, text_len, tokenizer.pad_id)
-    return text, _fit([1] * len(read), text_len, 0)
+    text = _fit_length(read, text_len, tokenizer.pad_id)
+    return text, _fit_length([1] * len(read), text_len, 0)
 
 
 def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
@@ -76,7 +76,7 @@ def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
     return [tokenizer.bos_id, *tokenizer.encode(prefix), tokenizer.newline_id]
 
 
-def _fit(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:
+def _fit_length(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:
     row = np.full(length, fill, np.int32)
     cut_values = values[:length]
     row[: len(cut_values)] = cut_values

@@ -80,7 +80,7 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
         expected = {key: opened[key] for key in opened.files}
     wrong = []
     for finding in compare_outputs(*_load_params(checkpoint), expected):
-        yield _line(finding)
+        yield _comparison_line(finding)
         wrong += [] if finding.close else [finding.key]
     for key in uncompared_outputs(expected):
         yield f"{key:22} not compared: no such output is known"
@@ -88,7 +88,7 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
         raise CheckError(f"--check: beyond tolerance: {', '.join(wrong)} ({file}).")
 
 
-def _line(finding: OutputComparison) -> str:
+def _comparison_line(finding: OutputComparison) -> str:
     verdict = "ok" if finding.close else "WRONG"
     if finding.tolerance == 0:
         return f"{finding.key:22} {finding.error:9.1%} of tokens differ, accepted none   {verdict}"

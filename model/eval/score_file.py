@@ -30,7 +30,7 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     Raises:
       ConfigError: naming the line, the field, its value and what is accepted.
     """
-    codec = _codec(metric, mask_codec)
+    codec = _load_codec(metric, mask_codec)
     scorer = Scorer(metric)
     line_of_id: dict[str, int] = {}
     # Lines have the numbers that an editor shows: empty ones are counted, and hold no prediction.
@@ -38,7 +38,7 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
         if not text.strip():
             continue
         location = f"{path} line {number}"
-        fields = _parse(text, location, masks=get_metric(metric).reads_masks)
+        fields = _parse_prediction(text, location, masks=get_metric(metric).reads_masks)
         # The line on which this id came first; this line, if it is new.
         first = line_of_id.setdefault(fields["id"], number)
         if first != number:
@@ -86,7 +86,7 @@ def _read_predictions(path: Path) -> str:
         ) from None
 
 
-def _parse(text: str, location: str, *, masks: bool) -> dict[str, Any]:
+def _parse_prediction(text: str, location: str, *, masks: bool) -> dict[str, Any]:
     """Returns the fields of a line, its id and masks as text."""
     try:
         row = json.loads(text)
@@ -104,7 +104,7 @@ def _parse(text: str, location: str, *, masks: bool) -> dict[str, Any]:
     fields = {**row, "id": str(name)}
     # A mask metric compares with pixels: it reads no answers.
     if masks:
-        return {**fields, "masks": _masks(row, location), "box": _box(row, location)}
+        return {**fields, "masks": _parse_masks(row, location), "box": _parse_box(row, location)}
     answers = row.get("answers")
     if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
         accepted = "a list of at least one text"
@@ -112,7 +112,7 @@ def _parse(text: str, location: str, *, masks: bool) -> dict[str, Any]:
     return fields
 
 
-def _masks(row: dict[str, Any], location: str) -> list[str]:
+def _parse_masks(row: dict[str, Any], location: str) -> list[str]:
     masks = row.get("masks")
     if not isinstance(masks, list) or not all(
         isinstance(m, dict) and {"size", "counts"} <= set(m) for m in masks
@@ -122,7 +122,7 @@ def _masks(row: dict[str, Any], location: str) -> list[str]:
     return [json.dumps(mask) for mask in masks]
 
 
-def _box(row: dict[str, Any], location: str) -> list[float] | None:
+def _parse_box(row: dict[str, Any], location: str) -> list[float] | None:
     box = row.get("box")
     if box is None:
         return None
@@ -137,7 +137,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _codec(metric: str, path: Path | None) -> dict[str, Any]:
+def _load_codec(metric: str, path: Path | None) -> dict[str, Any]:
     """Returns the field that a mask metric needs in addition to those of a line: its decoder."""
     # A decoder is needed exactly where masks are read. One that would be ignored is refused: it
     # would look as if it had changed the scores.

@@ -181,7 +181,7 @@ def fit(
                         watch_log.add({"step": num_done, **observed_row})
             if is_saved:
                 with clock.losing("save"):
-                    _save(points, num_done, state, losses, log_paths)
+                    _save_point(points, num_done, state, losses, log_paths)
             if leaves:
                 points.wait()
                 # Only the first process's `wait` covers all processes, and one that exits early
@@ -203,10 +203,10 @@ def fit(
                 )
         shards = (shard for leaf in state.trained.values() for shard in leaf.addressable_shards)
         losses.check(train.total_steps - 1, (np.asarray(shard.data) for shard in shards))
-        _finish(state, model, paths, (log, watch_log) if observer else (log,))
+        _write_checkpoint(state, model, paths, (log, watch_log) if observer else (log,))
 
 
-def _save(
+def _save_point(
     points: ResumePoints, done: int, state: State, losses: Losses, noted: Mapping[str, Path]
 ) -> None:
     """Starts to write a resumable checkpoint, if the parameters are finite."""
@@ -278,7 +278,9 @@ def rates_of(
     return Rates(learning=scaled, decay=decay, dropout_key=key)
 
 
-def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]) -> None:
+def _write_checkpoint(
+    state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]
+) -> None:
     # Every process takes part in gathering, because each holds parts; only the first one keeps what
     # was gathered.
     params: dict[str, Any] = {}

@@ -42,7 +42,7 @@ def fetch_and_print(
     catalogued = load(catalogue or CATALOGUE)
     if list_all:
         for name, data_set in sorted(catalogued.items()):
-            write_line(_line(name, data_set))
+            write_line(_describe_data_set(name, data_set))
         return
     # Wrong requests end here or in the next line, before anything is fetched.
     if not names:
@@ -51,27 +51,27 @@ def fetch_and_print(
     # All that one must know first (terms, what must be got by hand) is printed before the
     # downloads.
     for name, data_set in selected.items():
-        write_line(_line(name, data_set))
+        write_line(_describe_data_set(name, data_set))
         write_line(f"  described at {data_set.page}")
         if data_set.terms:
             write_line(f"  terms: {data_set.terms}")
         if dry_run:
             for file in data_set.files:
-                write_line(f"  {file.address} -> {to / data_set.folder / _target(file)}")
+                write_line(f"  {file.address} -> {to / data_set.folder / _target_name(file)}")
         if data_set.by_hand:
             write_line(f"  by hand: {data_set.by_hand}")
     if not dry_run:
-        _fetch(selected, to, workers, write_line)
+        _fetch_selected(selected, to, workers, write_line)
 
 
-def _fetch(
+def _fetch_selected(
     selected: Mapping[str, DataSet], to: Path, workers: int, write_line: Callable[[str], None]
 ) -> None:
     last: dict[RemoteFile, float] = {}
 
     def on_file(name: str, file: RemoteFile, sha256: str) -> None:
         outcome = "is there already" if sha256 == "there" else f"sha256 {sha256}"
-        write_line(f"{name}: {_target(file)} {outcome}")
+        write_line(f"{name}: {_target_name(file)} {outcome}")
 
     def on_progress(file: RemoteFile, size: int) -> None:
         if time.monotonic() - last.setdefault(file, time.monotonic()) >= _INTERVAL:
@@ -82,11 +82,11 @@ def _fetch(
     fetch_data_sets(selected, to, workers=workers, on_file=on_file, on_progress=on_progress)
 
 
-def _target(file: RemoteFile) -> str:
+def _target_name(file: RemoteFile) -> str:
     return file.name if file.unpack is None else f"{file.unpack}/ of {file.name}"
 
 
-def _line(name: str, data_set: DataSet) -> str:
+def _describe_data_set(name: str, data_set: DataSet) -> str:
     if data_set.files:
         size = data_set.size
         size_text = "size not known" if size is None else f"{size / 1e9:.2f} GB"

@@ -62,24 +62,24 @@ def read_slice(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iter
         return
     # Two passes: the first learns where the bounds of the part lie, the second yields what is
     # between them. Memory holds the ids, never the items.
-    order = sorted(_rank(item) for item in read())
+    order = sorted(_item_rank(item) for item in read())
     ranks_in_part = order[slice_bounds(part, len(order))]
     if not ranks_in_part:
         return
     first, last = ranks_in_part[0], ranks_in_part[-1]
-    yield from (item for item in read() if first <= _rank(item) <= last)
+    yield from (item for item in read() if first <= _item_rank(item) <= last)
 
 
 def slice_bounds(part: Slice, total: int) -> slice:
     """Returns the slice of `total` records, sorted by the hashes of their ids, that is the part."""
-    return slice(_bound(part.start, total), _bound(part.stop, total))
+    return slice(_bound_index(part.start, total), _bound_index(part.stop, total))
 
 
-def _rank(item: Item | Reject) -> tuple[int, str]:
+def _item_rank(item: Item | Reject) -> tuple[int, str]:
     return stable_hash(item.id), item.id
 
 
-def _bound(text: str, total: int) -> int | None:
+def _bound_index(text: str, total: int) -> int | None:
     if not text:
         return None
     return round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)

@@ -76,14 +76,17 @@ def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, s
         rising = chart.points[0][-1] > chart.points[0][0]
         trend = (f"Does the {part} rise or fall?", "rise" if rising else "fall")
         return [(f"What is the color of the {part}?", chart.colors[0]), trend]
-    most_question = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
-    candidates = [_comparison(chart, rng)]
+    most_question = (
+        f"What is the color of the {_MOST[chart.kind]} {part}?",
+        _extreme_color(chart, max),
+    )
+    candidates = [_comparison_question(chart, rng)]
     if chart.kind == "bar":
         candidates.append(("What is the color of the leftmost bar?", chart.colors[0]))
         candidates.append(("What is the color of the rightmost bar?", chart.colors[-1]))
     elif rng.random() < 0.3:
         least_question = f"What is the color of the {_LEAST[chart.kind]} {part}?"
-        candidates.append((least_question, _extreme(chart, min)))
+        candidates.append((least_question, _extreme_color(chart, min)))
     return [most_question, candidates[int(rng.integers(len(candidates)))]]
 
 
@@ -97,11 +100,11 @@ def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[st
         questions.append((question, str(chart.values[bar])))
     else:
         questions.append(("What is the title of the chart?", chart.title))
-    first = ("Which color has the highest value?", _extreme(chart, max))
+    first = ("Which color has the highest value?", _extreme_color(chart, max))
     if len(chart.colors) == 1:
         first = ("Which color is shown?", chart.colors[0])
     elif rng.random() < 0.1:
-        first = ("Which color has the lowest value?", _extreme(chart, min))
+        first = ("Which color has the lowest value?", _extreme_color(chart, min))
     return [first, questions[int(rng.integers(len(questions)))]]
 
 
@@ -132,11 +135,11 @@ def _line_points(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
     return tuple(lines)
 
 
-def _extreme(chart: Chart, pick: Callable[[Sequence[int]], int]) -> str:
+def _extreme_color(chart: Chart, pick: Callable[[Sequence[int]], int]) -> str:
     return chart.colors[chart.values.index(pick(chart.values))]
 
 
-def _comparison(chart: Chart, rng: np.random.Generator) -> tuple[str, str]:
+def _comparison_question(chart: Chart, rng: np.random.Generator) -> tuple[str, str]:
     left_bar, right_bar = (int(i) for i in rng.permutation(len(chart.colors))[:2])
     winner = left_bar if chart.values[left_bar] > chart.values[right_bar] else right_bar
     colors = f"{chart.colors[left_bar]} or the {chart.colors[right_bar]}"

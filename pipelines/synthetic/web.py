@@ -85,7 +85,7 @@ def _members(
         key = f"{shard:05d}{number:04d}"
         pair = make_pair(config, index)
         image = jpeg_bytes(pair.image)
-        row = _metadata(key, pair, image)
+        row = _pair_metadata(key, pair, image)
         if index >= config.num_web:
             image = image[: len(image) // 3]
         else:
@@ -95,7 +95,7 @@ def _members(
         yield f"{key}.txt", row["caption"].encode()
 
 
-def _metadata(key: str, pair: Pair, image: bytes) -> dict:
+def _pair_metadata(key: str, pair: Pair, image: bytes) -> dict:
     # The fields that img2dataset writes, then ours: captions in more languages and annotations. The
     # digest is that of the whole picture, also for a defect, which is cut off later.
     height, width = pair.image.shape[:2]

@@ -64,7 +64,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
             if stem in stems:
                 continue
             stems.add(stem)
-        elif _suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
+        elif _file_suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
             continue
         has_units = True
         yield name
@@ -82,7 +82,7 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
     if files := unit_archives(corpus, unit):
         samples = (sample for archive in files for sample in _read_tar(corpus, archive))
     else:
-        samples = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
+        samples = _TABLES[_file_suffix(unit)](corpus, corpus.folder / unit)
     for sample in samples:
         if isinstance(sample, Reject):
             yield sample
@@ -105,7 +105,7 @@ def _archive_stem(name: str) -> str:
     return name
 
 
-def _suffix(name: str) -> str:
+def _file_suffix(name: str) -> str:
     return PurePosixPath(name).suffix
 
 

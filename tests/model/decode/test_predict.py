@@ -58,7 +58,7 @@ def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pyt
     predictor, how = Predictor(checkpoint), {"budget": 16, "max_tokens": 5}
     looked = predictor.answer(IMAGES, PROMPT, **how)
     seen = predictor.encode_images(IMAGES)
-    monkeypatch.delattr(vlm, "_features")  # The vision tower's only way into a program.
+    monkeypatch.delattr(vlm, "_image_features")  # The vision tower's only way into a program.
     assert predictor.answer(seen, PROMPT, **how).tokens == looked.tokens
 
 
