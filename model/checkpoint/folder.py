@@ -96,8 +96,8 @@ def params_of(checkpoint: Checkpoint) -> ParamsReader:
         )
     if not (folder / PARAMS).exists():
         raise ValueError(
-            f"checkpoint {_folder_name(place)!r} has no {PARAMS}: an earlier version made it; convert "
-            f"or train it again."
+            f"checkpoint {_folder_name(place)!r} has no {PARAMS}: an earlier version made it; "
+            f"convert or train it again."
         )
     return ParamsReader(place, read_index(place))
 
