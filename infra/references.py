@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Any
 
 _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
-_NAMED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+_REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
 def file_reference(reference: str) -> tuple[Path, str] | None:
@@ -30,7 +30,7 @@ def file_reference(reference: str) -> tuple[Path, str] | None:
 
 def module_reference(reference: str) -> tuple[str, str] | None:
     """Returns the module and the name in it; None if the reference is of another form."""
-    match = _NAMED.fullmatch(reference)
+    match = _REFERENCE.fullmatch(reference)
     return (match[1], match[2]) if match and not reference.endswith(".py") else None
 
 

@@ -15,7 +15,7 @@ a tree, and is followed like the rest: own/my_metric.py is the module `my_metric
 be relative.
 
 A digest is the same under every Python that the project supports, so that machines with different
-ones can share a store: `_Stripped` and `_canonical` remove what the versions disagree on.
+ones can share a store: `_Stripped` and `_canonical_text` remove what the versions disagree on.
 """
 
 import ast
@@ -33,7 +33,7 @@ from infra.store.digest import value_sha256
 ROOTS = ("flows", "model", "pipelines")
 """Packages whose modules can be part of a step's code."""
 
-OWN = "own"
+USER_CODE = "own"
 """Folder of a tree that holds the user's own code."""
 
 OUTSIDE = (
@@ -81,11 +81,11 @@ class Module:
         """
         parts = module.split(".")
         package = parts if path.endswith("/__init__.py") else parts[:-1]
-        found = {*self.names, *(".".join(parts[:n]) for n in range(1, len(parts)))}
+        names = {*self.names, *(".".join(parts[:n]) for n in range(1, len(parts)))}
         for _, level, below, aliases in self.relative:
             base = [*package[: len(package) - level + 1], *([below] if below else [])]
-            found |= {".".join(base), *(".".join([*base, alias]) for alias in aliases)}
-        return found
+            names |= {".".join(base), *(".".join([*base, alias]) for alias in aliases)}
+        return names
 
 
 class Tree:
@@ -98,9 +98,9 @@ class Tree:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
         self._paths = {
-            _dotted(path): path
+            _module_name(path): path
             for path in files
-            if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, OWN)
+            if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, USER_CODE)
         }
 
     def __contains__(self, module: str) -> bool:
@@ -125,15 +125,15 @@ class Tree:
           DynamicImportError: if any of them imports by a computed name.
         """
         closed = {*stop, *OUTSIDE}
-        found: dict[str, str] = {}
-        waiting = [*modules]
-        while waiting:
-            name = waiting.pop()
-            if name in found or name in closed or name not in self._paths:
+        digests: dict[str, str] = {}
+        pending = [*modules]
+        while pending:
+            name = pending.pop()
+            if name in digests or name in closed or name not in self._paths:
                 continue
             module, path = read_module(self.text(name)), self._paths[name]
             dynamic = module.dynamic
-            if module.relative and not self.is_own(name):
+            if module.relative and not self.is_user_code(name):
                 line, _, _, aliases = module.relative[0]
                 dynamic = f"{line}: {aliases[0]}"
             if dynamic:
@@ -141,13 +141,13 @@ class Tree:
                     f"{name} line {dynamic} imports by a computed name, so the code of a "
                     f"step that reaches it is not known; import the module by its name."
                 )
-            found[name] = module.digest
-            waiting += module.names_in(name, path) if self.is_own(name) else module.names
-        return dict(sorted(found.items()))
+            digests[name] = module.digest
+            pending += module.names_in(name, path) if self.is_user_code(name) else module.names
+        return dict(sorted(digests.items()))
 
-    def is_own(self, module: str) -> bool:
+    def is_user_code(self, module: str) -> bool:
         """Whether a module is the user's own code."""
-        return self._paths.get(module, "").startswith(f"{OWN}/")
+        return self._paths.get(module, "").startswith(f"{USER_CODE}/")
 
 
 def code_sha256(modules: Mapping[str, str]) -> str:
@@ -155,30 +155,30 @@ def code_sha256(modules: Mapping[str, str]) -> str:
     return value_sha256(dict(modules))
 
 
-_own: dict[str, bytes] = {}
+_user_files: dict[str, bytes] = {}
 """Path in a tree -> bytes, for the user's own code that this process imports."""
 
 
-def add_own(files: Mapping[str, bytes]) -> None:
+def add_user_code(files: Mapping[str, bytes]) -> None:
     """Adds the user's own code to the sources of this process; known paths keep their bytes."""
-    _own.update({path: data for path, data in files.items() if path not in _own})
+    _user_files.update({path: data for path, data in files.items() if path not in _user_files})
     checkout.cache_clear()
 
 
 @functools.cache
 def checkout() -> Tree:
     """Returns the sources as this process first read them."""
-    return Tree({**_found(), **_own})
+    return Tree({**_disk_files_once(), **_user_files})
 
 
 def read_checkout() -> Tree:
     """Returns the sources as they are on disk now; the user's own as they were imported."""
-    return Tree({**_on_disk(), **_own})
+    return Tree({**_on_disk(), **_user_files})
 
 
-# Cached apart from `checkout`: when `add_own` clears that one, the disk is not read again.
+# Cached apart from `checkout`: when `add_user_code` clears that one, the disk is not read again.
 @functools.cache
-def _found() -> dict[str, bytes]:
+def _disk_files_once() -> dict[str, bytes]:
     return _on_disk()
 
 
@@ -195,7 +195,7 @@ def _on_disk() -> dict[str, bytes]:
     return files
 
 
-def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
+def changed_definitions(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
     """Returns the names of functions, classes and constants that differ, or that one tree lacks.
 
     A difference outside any definition is listed under the module's own name.
@@ -210,14 +210,18 @@ def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
         texts = [tree.text(module) if module in tree else b"" for tree in (old, new)]
         if texts[0] == texts[1]:
             continue
-        before, after = (_definitions(text) for text in texts)
-        names = [n for n in before | after if before.get(n) != after.get(n)]
+        old_definitions, new_definitions = (_definitions(text) for text in texts)
+        names = [
+            n
+            for n in old_definitions | new_definitions
+            if old_definitions.get(n) != new_definitions.get(n)
+        ]
         changed += [f"{module}.{name}" if name else module for name in names]
     return changed
 
 
-def _dotted(path: str) -> str:
-    path = path.removeprefix(f"{OWN}/")
+def _module_name(path: str) -> str:
+    path = path.removeprefix(f"{USER_CODE}/")
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -234,7 +238,7 @@ def read_module(text: bytes) -> Module:
     Raises:
       SyntaxError: if it is not Python.
     """
-    tree = _bare(text)
+    tree = _stripped_tree(text)
     names: set[str] = set()
     relative: list[tuple[int, int, str, tuple[str, ...]]] = []
     dynamic = ""
@@ -245,8 +249,8 @@ def read_module(text: bytes) -> Module:
             case ast.ImportFrom(names=aliases) if _IMPORTERS & {alias.name for alias in aliases}:
                 dynamic = f"{node.lineno}: {aliases[0].name}"
             case ast.ImportFrom(level=level, module=below, names=aliases) if level:
-                said = tuple(alias.name for alias in aliases)
-                relative.append((node.lineno, level, below or "", said))
+                alias_names = tuple(alias.name for alias in aliases)
+                relative.append((node.lineno, level, below or "", alias_names))
             case ast.ImportFrom(module=str(package), names=aliases):
                 names.update((package, *(f"{package}.{alias.name}" for alias in aliases)))
             # Any dotted string may be a module's name; `Tree.reach` ignores those that are not.
@@ -254,25 +258,25 @@ def read_module(text: bytes) -> Module:
                 names.add(word)
             case ast.Name(id="__file__"):
                 names.add("__file__")
-            case ast.Name(id=said) if said in _DYNAMIC:
-                dynamic = f"{node.lineno}: {said}"
-            case ast.Attribute(attr=said) if said in _IMPORTERS:
-                dynamic = f"{node.lineno}: {said}"
-    digest = hashlib.sha256(_canonical(tree).encode()).hexdigest()
+            case ast.Name(id=function) if function in _DYNAMIC:
+                dynamic = f"{node.lineno}: {function}"
+            case ast.Attribute(attr=function) if function in _IMPORTERS:
+                dynamic = f"{node.lineno}: {function}"
+    digest = hashlib.sha256(_canonical_text(tree).encode()).hexdigest()
     return Module(digest, frozenset(names), tuple(relative), dynamic)
 
 
-def _bare(text: bytes) -> ast.Module:
+def _stripped_tree(text: bytes) -> ast.Module:
     """Returns a syntax tree without docstrings; comments and formatting are not in it anyway.
 
     Every string that is a statement is dropped, also one that documents an attribute: none has an
     effect. f-strings are brought into one form.
     """
     with _PARSING:
-        return _Stripped().visit(_parsed(text))
+        return _Stripped().visit(_parse_source(text))
 
 
-def _parsed(text: bytes) -> ast.Module:
+def _parse_source(text: bytes) -> ast.Module:
     for _ in range(_TRIES):
         with contextlib.suppress(SystemError):
             return ast.parse(text)
@@ -300,7 +304,7 @@ def _is_empty_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value == ""
 
 
-def _canonical(node: object) -> str:
+def _canonical_text(node: object) -> str:
     """Returns the text of a syntax tree, the same under every supported Python.
 
     `ast.dump` and `ast.unparse` write other texts in other versions.
@@ -311,13 +315,15 @@ def _canonical(node: object) -> str:
       node: a node, or what a field of one holds: a list, a name, a number or None.
     """
     if isinstance(node, list):
-        return f"[{','.join(map(_canonical, node))}]"
+        return f"[{','.join(map(_canonical_text, node))}]"
     if isinstance(node, ast.Constant):  # Without its `kind`: u"a" is "a".
-        return f"Constant({_canonical(node.value)})"
+        return f"Constant({_canonical_text(node.value)})"
     if isinstance(node, ast.AST):
         # Empty fields are left out: Python 3.12 and 3.13 have fields that 3.11 lacks.
         values = {name: getattr(node, name, None) for name in sorted(node._fields)}
-        fields = [f"{n}={_canonical(v)}" for n, v in values.items() if v is not None and v != []]
+        fields = [
+            f"{n}={_canonical_text(v)}" for n, v in values.items() if v is not None and v != []
+        ]
         return f"{type(node).__name__}({','.join(fields)})"
     if type(node) is int:
         return hex(node)  # Python refuses to write very long integers in decimals.
@@ -331,20 +337,23 @@ def _definitions(text: bytes) -> dict[str, str]:
     """Returns qualified name -> text of functions, classes and constants; "" -> the rest."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
-        rest = [node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)]
-        yield prefix.rstrip("."), _canonical(rest)
+        statements = [
+            node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)
+        ]
+        yield prefix.rstrip("."), _canonical_text(statements)
         for node in body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", _canonical(node)
+                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", _canonical_text(node)
             elif isinstance(node, ast.ClassDef):
                 head = [*node.bases, *node.decorator_list, *(k.value for k in node.keywords)]
-                yield f"{prefix}{node.name} (class)", _canonical(head)
+                yield f"{prefix}{node.name} (class)", _canonical_text(head)
                 yield from walk(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, _Scope):
-                yield f"{prefix}{node.name}", _canonical(node)
+                yield f"{prefix}{node.name}", _canonical_text(node)
 
-    found: dict[str, str] = {}
-    for name, source in walk(_bare(text).body, ""):
-        found[name] = f"{found[name]}\n{source}" if name in found else source  # A setter, say.
-    return found
+    definitions: dict[str, str] = {}
+    for name, source in walk(_stripped_tree(text).body, ""):
+        # A name may come twice, say as a property and its setter.
+        definitions[name] = f"{definitions[name]}\n{source}" if name in definitions else source
+    return definitions

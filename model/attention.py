@@ -71,8 +71,8 @@ def _heads_forward(
 ) -> tuple:
     logits, _ = _capped(queries, keys, mask, cap)
     # A row's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
-    most = jnp.max(logits, axis=-1, keepdims=True)
-    weights = jnp.exp(logits - most)
+    max_logits = jnp.max(logits, axis=-1, keepdims=True)
+    weights = jnp.exp(logits - max_logits)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     full = {"preferred_element_type": jnp.float32}
     # Dividing the few outputs is cheaper than dividing the many weights.
@@ -80,7 +80,7 @@ def _heads_forward(
     read = keep_for_backward((read / total).astype(values.dtype))
     # Kept for the backward pass: the outputs and one number per row. The weights, a row of S
     # numbers for each query, are computed again from queries and keys.
-    return read, (queries, keys, values, mask, read, keep_for_backward(most + jnp.log(total)))
+    return read, (queries, keys, values, mask, read, keep_for_backward(max_logits + jnp.log(total)))
 
 
 def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"]) -> tuple:

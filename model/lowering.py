@@ -10,7 +10,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
-KEPT = "kept"
+SAVED_FOR_BACKWARD = "kept"
 """Name of the arrays that `remat="minimal"` keeps for the backward pass: outputs of matrix products
 and of attention. Norms, activations and attention weights are recomputed."""
 
@@ -26,13 +26,15 @@ def platform() -> str:
 
 
 def keep_for_backward(x: Array) -> Array:
-    """Returns `x`, marked as an array that the backward pass need not recompute; see `KEPT`."""
-    return checkpoint_name(x, KEPT)
+    """Returns `x`, marked as an array that the backward pass saves, so it is not recomputed."""
+    return checkpoint_name(x, SAVED_FOR_BACKWARD)
 
 
 def policy(remat: str) -> Callable[..., bool]:
     """Returns the policy for `jax.checkpoint`: which arrays a block keeps besides its input."""
-    return jax.checkpoint_policies.save_only_these_names(*([KEPT] if remat == "minimal" else []))
+    return jax.checkpoint_policies.save_only_these_names(
+        *([SAVED_FOR_BACKWARD] if remat == "minimal" else [])
+    )
 
 
 def materialize(x: Arrays) -> Arrays:

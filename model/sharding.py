@@ -107,7 +107,7 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
     #     text/embedding                  (257152, 2304)     P("fsdp", None)        32144 rows each
     #     text/blocks/gate                (26, 2304, 9216)   P(None, "fsdp", None)  288 rows each
     #     vision/blocks/attn_norm/scale   (27, 1152)         P()                    a copy each
-    rule = next(how for pattern, how in RULES if re.match(pattern, path))
+    rule = next(spec for pattern, spec in RULES if re.match(pattern, path))
     if rule == "replicate" or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
     within = (FSDP,) if num_slices(mesh) > 1 else AXES
@@ -126,7 +126,7 @@ def _fits(rows: int, parts: int) -> bool:
     return padding <= _MOST_PADDING * (rows // parts)
 
 
-def specs(tree: Any, mesh: Mesh) -> Any:
+def partition_specs(tree: Any, mesh: Mesh) -> Any:
     """Returns the tree of `PartitionSpec`s, each chosen by its leaf's path; see `spec_of`."""
 
     def spec(path: Sequence[Any], leaf: Any) -> P:
@@ -137,12 +137,12 @@ def specs(tree: Any, mesh: Mesh) -> Any:
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree of `NamedSharding`s; see `specs`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(tree, mesh))
+    """Returns the tree of `NamedSharding`s; see `partition_specs`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), partition_specs(tree, mesh))
 
 
 def shard_tree(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree placed on the mesh (see `specs`); every process passes the whole tree.
+    """Returns the tree placed on the mesh by `partition_specs`; every process passes all of it.
 
     An array that is already placed like this is returned as it is.
 

@@ -37,7 +37,7 @@ AnyArray = Array | np.ndarray
 Images = Float[AnyArray, "B I H W 3"] | UInt8[AnyArray, "B I H W 3"]
 
 
-class Seen(typing.NamedTuple):
+class EncodedImages(typing.NamedTuple):
     """Images already encoded by the vision tower, which need not run again for another budget.
 
     Attributes:
@@ -91,7 +91,7 @@ class Prompt(typing.NamedTuple):
     """The input of a batch: images, then text.
 
     Attributes:
-      images: frames or image pairs along I, in [-1, 1] or bytes, or already encoded as `Seen`;
+      images: frames or image pairs along I, in [-1, 1] or bytes, or `EncodedImages`;
         each gets the same budget.
       text: token ids, prefix first, padded on the right; lengths may differ.
       mask_input: 1 on real tokens, 0 on padding; None means that all are real, as in training.
@@ -100,7 +100,7 @@ class Prompt(typing.NamedTuple):
       real: False on rows that only fill up the batch; None means that all are real.
     """
 
-    images: Images | Seen
+    images: Images | EncodedImages
     text: Int32[AnyArray, "B T"]
     mask_input: Int32[AnyArray, "B T"] | Bool[AnyArray, "B T"] | None = None
     mask_ar: Int32[AnyArray, "B T"] | None = None
@@ -155,13 +155,13 @@ def abstract_params(cfg: ModelConfig) -> Params:
 
 def image_features(structure: Structure, params: Params, images: Images) -> Float[Array, "B I P C"]:
     """Returns the vision tower's features of every image."""
-    return _features(merge(structure, params), images)
+    return _image_features(merge(structure, params), images)
 
 
 @functools.partial(jax.jit, static_argnames="structure")
-def see(structure: Structure, params: Params, images: Images) -> Seen:
+def encode_images(structure: Structure, params: Params, images: Images) -> EncodedImages:
     """Returns images encoded by the vision tower, for prompts at several budgets."""
-    return Seen(image_features(structure, params, images))
+    return EncodedImages(image_features(structure, params, images))
 
 
 def soft_tokens(
@@ -201,7 +201,7 @@ def token_losses(
       label_smoothing: probability mass moved from the target to all other tokens.
     """
     model = merge(structure, params)
-    targets, hidden = _read(model, example, slots, None)
+    targets, hidden = _targets_and_hidden(model, example, slots, None)
     has_loss = jnp.asarray(example.mask_loss)[:, 1:] > 0
     return chunked_losses(model.text, hidden, targets, has_loss, label_smoothing)
 
@@ -228,11 +228,11 @@ def loss(
       dropout: dropout in the decoder; None drops nothing.
     """
     model = merge(structure, params)
-    targets, hidden = _read(model, example, slots, dropout)
+    targets, hidden = _targets_and_hidden(model, example, slots, dropout)
     return weighted_loss(model.text, hidden, targets, jnp.asarray(weights), label_smoothing)
 
 
-def _read(
+def _targets_and_hidden(
     model: Vlm, example: Example, slots: Slots, dropout: Dropout | None
 ) -> tuple[Int32[Array, "B T"], Float[Array, "B T D"]]:
     """Returns the targets, and the decoder's output for the text before each."""
@@ -278,9 +278,11 @@ def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:
 
 
 def _soft_tokens(
-    model: Vlm, images: Images | Seen, slots: Slots
+    model: Vlm, images: Images | EncodedImages, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
-    features = images.features if isinstance(images, Seen) else _features(model, images)
+    features = (
+        images.features if isinstance(images, EncodedImages) else _image_features(model, images)
+    )
     # The connector treats each image alone, so images of all examples are one long batch for it.
     batch, count, patches, width = features.shape
     features = features.reshape(batch * count, patches, width)
@@ -293,7 +295,7 @@ def _soft_tokens(
     return tokens.reshape(*shape, -1), jnp.broadcast_to(valid[None], shape)
 
 
-def _features(model: Vlm, images: Images) -> Float[Array, "B I P C"]:
+def _image_features(model: Vlm, images: Images) -> Float[Array, "B I P C"]:
     batch, count = images.shape[:2]
     flat = jnp.asarray(images).reshape(batch * count, *images.shape[2:])
     features = model.vision(flat, dtype=jnp.dtype(model.cfg.dtype))

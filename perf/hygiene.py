@@ -166,11 +166,11 @@ def index_of(pictures: Sequence[Picture]) -> PictureIndex:
 
 
 def search(
-    index: PictureIndex, pictures: Sequence[Picture], before: list[int] | None = None
+    index: PictureIndex, pictures: Sequence[Picture], row_limits: list[int] | None = None
 ) -> list[list[SimilarPicture]]:
     """Returns, for each picture, the indexed pictures that it looks like."""
     prints = [p.print for p in pictures]
-    return index.search(prints, lambda number: pictures[number].data, before=before)
+    return index.search(prints, lambda number: pictures[number].data, row_limits=row_limits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class Alarms:
 def with_itself(pictures: Sequence[Picture], index: PictureIndex) -> Alarms:
     """Searches for every picture among the earlier ones."""
     rows = list(range(len(pictures)))
-    found = search(index, pictures, before=rows)
+    found = search(index, pictures, row_limits=rows)
     return Alarms(asked=rows, found=found, pictures=pictures)
 
 

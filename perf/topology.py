@@ -19,8 +19,8 @@ from model import presets
 from model.analysis.flops import Modality, update_flops
 from model.connector.budgets import check_budget
 from model.connector.config import ConnectorConfig
-from model.train.ahead import lower_ahead
 from model.train.config import TrainConfig
+from model.train.slice_programs import lower_for_slice
 from perf.timing import table
 
 _HEAD = [
@@ -70,7 +70,7 @@ def main() -> None:
     train = TrainConfig(batch_size=args.batch, text_len=args.text_len, num_replicas=args.replicas)
     # The compiler needs the topology, not the chips; the step is only estimated from what it reads.
     started = time.monotonic()
-    ahead = lower_ahead(model, train, topology, args.budget).compile()
+    ahead = lower_for_slice(model, train, topology, args.budget).compile()
     took = time.monotonic() - started
     computes = ahead.cost.compute_s(topology)
     interconnect = ahead.cost.interconnect_s(topology)

@@ -11,12 +11,12 @@ from flows.config.references import metric_named, reader_named
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, prompt_fields
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
-from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
 
-OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+OWN_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
@@ -107,7 +107,7 @@ def own_benchmark(
         tune_split="train",
         final_split="train",
         eval_split=splits[0],
-        rows=tuple(Row(titles=(name,), split=split, suite="other") for split in splits),
+        rows=tuple(ResultRow(titles=(name,), split=split, suite="other") for split in splits),
         recipes={224: OWN_RECIPE},
     )
 
@@ -134,7 +134,7 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
     if name in BENCHMARKS or transfer is None:
         return name
     prompt = benchmark_of(name, transfer).prompt
-    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN)
+    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN_FORMATS)
     return OwnSource(reader=reader, name=name, prompt=prompt)
 
 
@@ -225,14 +225,14 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
     if not transfer.reader:
         raise ValueError(
             f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
-            f"of your own, which says its reader: {', '.join(OWN)}, or a function."
+            f"of your own, which says its reader: {', '.join(OWN_FORMATS)}, or a function."
         )
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"transfers: the name of a benchmark must be lower-case letters, digits, - and _, got "
             f"{name!r}."
         )
-    reader_named(f"{where}.reader", transfer.reader, OWN)
+    reader_named(f"{where}.reader", transfer.reader, OWN_FORMATS)
     if unknown := prompt_fields(transfer.prompt) - {"text", "lang"}:
         raise ValueError(
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
@@ -262,7 +262,7 @@ def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
     """
     for split in splits:
         try:
-            get(source).parse(split)
+            source_spec(source).parse(split)
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
 

@@ -18,13 +18,15 @@ def check_groups(config: StudyConfig) -> None:
     for field, train, models in _stages(config):
         if not train.groups:
             continue
-        from model.train.optimizer import unmatched
+        from model.train.optimizer import unmatched_groups
 
         # Patterns that no model has matched so far; each model can only take some away.
         never = [group.params for group in train.groups]
         for model in reversed(models):  # The last is usually PARCEL's, which has every part.
             if never:
-                never = [params for params in unmatched(train, _paths(model)) if params in never]
+                never = [
+                    params for params in unmatched_groups(train, _paths(model)) if params in never
+                ]
         if never:
             parts = sorted({path.partition("/")[0] for path in _paths(models[-1])})
             raise ConfigError(
@@ -51,6 +53,6 @@ def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelC
 @functools.lru_cache(64)
 def _paths(model: ModelConfig) -> tuple[str, ...]:
     from model import vlm
-    from model.checkpoint.digest import flatten
+    from model.checkpoint.digest import flatten_params
 
-    return tuple(path for path, _ in flatten(vlm.abstract_params(model)))
+    return tuple(path for path, _ in flatten_params(vlm.abstract_params(model)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
 from flows.config.references import corpus_named
 from flows.config.source import SourceConfig
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from pipelines.sources.spec import SourceSpec
 
 
@@ -21,7 +21,12 @@ def check_held_out(
       ValueError: naming the field, the split, the benchmark scored on it, and the cure.
     """
     mixture = [
-        (f"sources.{i}.split", get(corpus_named(f"sources.{i}.reader", s.reader)), s.path, s.split)
+        (
+            f"sources.{i}.split",
+            source_spec(corpus_named(f"sources.{i}.reader", s.reader)),
+            s.path,
+            s.split,
+        )
         for i, s in enumerate(sources)
     ]
     for name, transfer in transfers.items():
@@ -31,8 +36,11 @@ def check_held_out(
         # What a row's checkpoints have read: the benchmark's own training split, and the mixture.
         folder, split = train_data(name, transfers)
         field = f"transfers.{trained if trained in transfers else name}.train_split"
-        read = [(field, get(source_of(trained, transfers.get(trained))), folder, split), *mixture]
-        scored = get(source_of(name, transfer))
+        read = [
+            (field, source_spec(source_of(trained, transfers.get(trained))), folder, split),
+            *mixture,
+        ]
+        scored = source_spec(source_of(name, transfer))
         for row in rows_of(name, transfer):
             for field, spec, folder, split in read:
                 if _share(spec, folder, split, scored, transfer.path, row.split):
@@ -51,9 +59,9 @@ def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfi
     """
     # Every pair: a watched loss on records that are trained on would fall for the wrong reason.
     for i, source in enumerate(watched):
-        other = get(corpus_named(f"watch.sources.{i}.reader", source.reader))
+        other = source_spec(corpus_named(f"watch.sources.{i}.reader", source.reader))
         for j, trained in enumerate(sources):
-            spec = get(corpus_named(f"sources.{j}.reader", trained.reader))
+            spec = source_spec(corpus_named(f"sources.{j}.reader", trained.reader))
             if _share(spec, trained.path, trained.split, other, source.path, source.split):
                 raise ValueError(
                     f"watch.sources.{i}.split must be held out from sources.{j}.split, "

@@ -22,7 +22,7 @@ from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.config import ModelConfig
 from model.connector.registry import KINDS, has_parameters
 from model.files import CONFIG, DIGEST, TOKENIZER
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
@@ -141,15 +141,15 @@ def folders_of(config: StudyConfig) -> set[str]:
     # is its parent's for a zero-shot one.
     for view in config.resolutions:
         read |= {
-            source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
+            source.path or source_spec(corpus_named(f"sources.{i}.reader", source.reader)).folder
             for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
         }
         for name, transfer in view.transfers.items():
             trained = trained_on(name)
             folder, _ = train_data(name, view.transfers)
             read |= {
-                transfer.path or get(source_of(name, transfer)).folder,
-                folder or get(source_of(trained, view.transfers.get(trained))).folder,
+                transfer.path or source_spec(source_of(name, transfer)).folder,
+                folder or source_spec(source_of(trained, view.transfers.get(trained))).folder,
             }
     return read
 

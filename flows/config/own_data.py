@@ -9,10 +9,10 @@ from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from model.eval.scorer import Scorer
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import BENCHMARKS, get
+from pipelines.sources.registry import BENCHMARKS, source_spec
 
 _ROWS = 1000
 """Most rows of each split that are read; a wrong column shows in the first ones."""
@@ -53,9 +53,9 @@ def _readable(
     field: str, name: str, transfer: TransferConfig, data_root: str, split: str, accepted: float
 ) -> list[Item]:
     """Returns the usable items among the first rows of a split, once enough of them are usable."""
-    spec, root = get(source_of(name, transfer)), raw_path(data_root)
+    spec, root = source_spec(source_of(name, transfer)), raw_path(data_root)
     try:
-        corpus = Corpus(root, transfer.path or spec.folder, Spool())
+        corpus = Corpus(root, transfer.path or spec.folder, UnpackedMedia())
         rows = list(islice(spec.read_splits(corpus, split), _ROWS))
     except FileNotFoundError as error:
         raise ConfigError(f"{field}: {error}") from None

@@ -78,7 +78,7 @@ def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple
     if not as_json:
         return rows_text(rows, looked=data_root is not None), is_complete
     entries = [
-        {**dataclasses.asdict(row), "found": row.found, "as_published": row.as_published}
+        {**dataclasses.asdict(row), "found": row.all_present, "as_published": row.as_published}
         for row in rows
     ]
     return json.dumps(entries, indent=1) + "\n", is_complete

@@ -23,7 +23,7 @@ from flows.report.columns import listed
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.registry import KINDS, code_of
-from infra.source_code import Tree, changes
+from infra.source_code import Tree, changed_definitions
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -290,7 +290,7 @@ def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Di
         # The functions that differ; a change of the module as a whole has no name of its own.
         names = [
             name.removeprefix(f"{module}.")
-            for name in changes(old, new, [module])
+            for name in changed_definitions(old, new, [module])
             if name != module
         ]
         path = next(tree.path(module) for tree in trees if module in tree)

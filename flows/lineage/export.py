@@ -24,7 +24,7 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in walk_lineage(view, root.key, seen=seen)
+        for visit in walk_lineage(view, root.key, visited_keys=seen)
         if not visit.is_again
     ]
     if form == "openlineage":

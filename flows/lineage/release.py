@@ -16,7 +16,7 @@ from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.release import write_release
-from model.checkpoint.target import RequestError, whole
+from model.checkpoint.target import RequestError, atomic_output
 from model.files import CONFIG
 
 CARD, CROISSANT = "README.md", "croissant"
@@ -42,7 +42,7 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
     # Weights, card and descriptions go to a temporary folder, which becomes `out` only at the end:
     # a release without its card never looks finished.
     try:
-        with whole(out) as target:
+        with atomic_output(out) as target:
             target.mkdir()
             place = folder if origin is None else origin.checkpoint.uri
             cfg = write_release(place, target, _DTYPES[dtype])

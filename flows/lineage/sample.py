@@ -16,7 +16,7 @@ from flows.lineage.named import Named
 from flows.report.cells import CellKey
 from flows.report.columns import listed
 from infra.errors import ConfigError
-from infra.source_code import Tree, changes, checkout
+from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -143,7 +143,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in walk_lineage(store, root.key, seen=seen)
+        for visit in walk_lineage(store, root.key, visited_keys=seen)
         if not visit.is_again
     ]
     datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
@@ -261,7 +261,7 @@ class _Search:
     def _changed_since(self, source: str) -> tuple[str, ...]:
         """Returns the functions of the loader that have changed since a kept source tree."""
         return (
-            tuple(changes(Tree(self._store.open_source(source)), checkout(), _LOADER))
+            tuple(changed_definitions(Tree(self._store.open_source(source)), checkout(), _LOADER))
             if source
             else ()
         )

@@ -32,7 +32,7 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
         yield what.name
     for place, artifact in enumerate(what.artifacts):
         role = f"seed {what.seeds[place]}" if what.seeds else ""
-        for visit in walk_lineage(view, artifact.key, role, seen=seen):
+        for visit in walk_lineage(view, artifact.key, role, visited_keys=seen):
             depth = visit.depth + bool(what.seeds)
             is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
             arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")

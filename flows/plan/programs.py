@@ -68,23 +68,23 @@ def compile_program(
         raise NotHere(
             "libtpu is not installed: memory and time are not known; pip install '.[tpu]'"
         ) from None
-    from model.train.ahead import Ahead, TooLarge, lower_ahead
+    from model.train.slice_programs import ProgramTooLargeError, SliceProgram, lower_for_slice
 
     # Lowering is quick, compiling is not: so an outcome is kept under the digest of the
     # lowered program, and whatever does not change the program does not compile again.
-    lowered = lower_ahead(model, train, topology, tokens)
+    lowered = lower_for_slice(model, train, topology, tokens)
     program = "\n".join([version, str(topology), str(model.loss_chunk), lowered.text])
     outcome_file = cache / f"{hashlib.sha256(program.encode()).hexdigest()}.json"
     if outcome_file.is_file():
         return Compiled(**json.loads(outcome_file.read_text()))
     started = time.monotonic()
     try:
-        ahead: Ahead = lowered.compile()
+        ahead: SliceProgram = lowered.compile()
     # Too large is an answer, too: the compiler says how much memory it would need.
-    except TooLarge as error:
+    except ProgramTooLargeError as error:
         took = time.monotonic() - started
         compiled = Compiled(
-            memory_bytes=error.asked_bytes,
+            memory_bytes=error.needed_bytes,
             compute_s=None,
             interconnect_s=None,
             traffic_bytes=None,

@@ -13,7 +13,7 @@ from infra.store.digest import value_sha256
 from infra.store.environment import execution_environment
 from infra.store.store import Store
 from infra.store.stored_folder import open_backend
-from pipelines.prepare.estimate import DatasetEstimate, Interval, estimate_dataset
+from pipelines.prepare.estimate import DatasetEstimate, EstimateInterval, estimate_dataset
 
 _FOLDER = "samples"
 
@@ -53,7 +53,11 @@ class Samples:
         if not path.is_file():
             return None
         raw = json.loads(path.read_text())
-        ends = {name: Interval(*value) for name, value in raw["sample"].items() if _is_range(value)}
+        ends = {
+            name: EstimateInterval(*value)
+            for name, value in raw["sample"].items()
+            if _is_range(value)
+        }
         return SavedEstimate(
             asked=raw["asked"], cpu=raw["cpu"], sample=DatasetEstimate(**raw["sample"] | ends)
         )

@@ -74,7 +74,7 @@ def rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
     lines = _aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
     lines += ["", *dict.fromkeys(note for row in rows for note in _row_notes(row, looked))]
     if looked:
-        ready = sum(row.found and not row.problem for row in rows)
+        ready = sum(row.all_present and not row.problem for row in rows)
         same = sum(bool(row.as_published) for row in rows)
         lines.append(f"{ready} of {len(rows)} rows can be read, {same} hold the published number")
     return "\n".join(lines) + "\n"

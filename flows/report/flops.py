@@ -41,7 +41,7 @@ def as_text(models: Sequence[ModelConfig], at: Sequence[int] | None, *, parts: b
     return head + (_parts_table(models, rows) if parts else _totals_table(rows))
 
 
-def _rows(models: Iterable[ModelConfig], at: Sequence[int] | None) -> list[flops.Row]:
+def _rows(models: Iterable[ModelConfig], at: Sequence[int] | None) -> list[flops.EfficiencyCell]:
     rows = flops.efficiency(models, at=at or None)
     missing = sorted(set(at or ()) - {row.budget for row in rows})
     if missing:
@@ -52,7 +52,7 @@ def _rows(models: Iterable[ModelConfig], at: Sequence[int] | None) -> list[flops
     return rows
 
 
-def _totals_table(rows: Sequence[flops.Row]) -> str:
+def _totals_table(rows: Sequence[flops.EfficiencyCell]) -> str:
     # A toy model's costs would all print as 0.000.
     unit, scale = ("TFLOPs", 1.0) if rows[0].tflops >= 0.1 else ("GFLOPs", 1e3)
     titles = ["connector", "budget"]
@@ -68,7 +68,7 @@ def _totals_table(rows: Sequence[flops.Row]) -> str:
     return _lines(titles, lines)
 
 
-def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.Row]) -> str:
+def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.EfficiencyCell]) -> str:
     of_kind = {cfg.connector.kind: cfg for cfg in models}
     modalities = {modality.name: modality for modality in flops.MODALITIES}
     lines = []

@@ -23,7 +23,7 @@ from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import install_user_code
 from flows.steps.worker import OtherCodeError, import_step_code
 from infra.errors import one_line_message
-from infra.gang.launcher import launcher_rank, rendezvous
+from infra.gang.launcher import launcher_rank, rendezvous_address
 from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import (
     FAILED,
@@ -88,7 +88,7 @@ def _run(asked: argparse.Namespace) -> int:
     import jax
     from jax.experimental.multihost_utils import reached_preemption_sync_point
 
-    from model.train.loop import Preempted
+    from model.train.loop import PreemptedError
 
     writer = ProgressWriter(asked.supervised)
     try:
@@ -97,7 +97,7 @@ def _run(asked: argparse.Namespace) -> int:
         _check_code(stage)
         # Code is checked before members meet: a wrong checkout on one host fails at once, and not
         # after all have waited for one another.
-        coordinator = asked.coordinator or rendezvous(asked.supervised, asked.rank, _START)
+        coordinator = asked.coordinator or rendezvous_address(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
             writer.write_accelerator(jax.devices()[0].device_kind)
@@ -109,7 +109,7 @@ def _run(asked: argparse.Namespace) -> int:
         # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
         return 0
-    except Preempted:
+    except PreemptedError:
         return PREEMPTED
     except Exception as error:
         traceback.print_exc()

@@ -30,7 +30,7 @@ from infra.references import (
     load_reference,
     module_reference,
 )
-from infra.source_code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
+from infra.source_code import ROOTS, USER_CODE, add_user_code, checkout, read_checkout, read_module
 from infra.store.environment import PACKAGES
 from pipelines.sources.own_source import OwnSource
 
@@ -76,16 +76,16 @@ def named(reference: str, group: str) -> str:
 
 def install_user_code(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
-    user_files = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
+    user_files = {path: files[path] for path in files if path.startswith(f"{USER_CODE}/")}
     if not user_files.keys() <= checkout().files.keys():
         add_sources(_relative(user_files))
-        add_own(user_files)
+        add_user_code(user_files)
 
 
 def is_taken(files: Mapping[str, bytes]) -> bool:
     """Returns whether this process has the same user's own code as a run's source tree."""
     held = read_checkout().files
-    return all(held.get(path) == files[path] for path in files if path.startswith(f"{OWN}/"))
+    return all(held.get(path) == files[path] for path in files if path.startswith(f"{USER_CODE}/"))
 
 
 def with_code(reader: str | OwnSource) -> str | OwnSource:
@@ -99,7 +99,9 @@ def with_code(reader: str | OwnSource) -> str | OwnSource:
 def own_files(modules: Iterable[str]) -> dict[str, bytes]:
     """Returns path -> bytes of the user's files that modules reach, for `install_user_code`."""
     tree = checkout()
-    return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
+    return {
+        tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_user_code(name)
+    }
 
 
 def reader_of(spec: Mapping[str, Any]) -> str:
@@ -109,7 +111,7 @@ def reader_of(spec: Mapping[str, Any]) -> str:
 
 
 def _relative(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {path.removeprefix(f"{OWN}/"): data for path, data in files.items()}
+    return {path.removeprefix(f"{USER_CODE}/"): data for path, data in files.items()}
 
 
 @functools.cache
@@ -120,7 +122,7 @@ def libraries(module: str) -> dict[str, str]:
     """
     tree = checkout()
     tops = {module.partition(".")[0]}
-    for module_name in filter(tree.is_own, tree.reach([module])):
+    for module_name in filter(tree.is_user_code, tree.reach([module])):
         tops |= {name.partition(".")[0] for name in read_module(tree.text(module_name)).names}
     distributions = importlib.metadata.packages_distributions()
     distributions_used = {name for top in tops - _OURS for name in distributions.get(top, ())}
@@ -188,7 +190,7 @@ def _add(folder: Path, module: str) -> None:
             continue
         data = path.read_bytes()
         # Its place in the source tree of the run, which workers import from.
-        place = f"{OWN}/{path.relative_to(folder).as_posix()}"
+        place = f"{USER_CODE}/{path.relative_to(folder).as_posix()}"
         try:
             names = read_module(data).names_in(name, place)
         except SyntaxError as error:
@@ -201,5 +203,5 @@ def _add(folder: Path, module: str) -> None:
         files[place] = data
         waiting += names
     # Added only now: a folder with one file that is refused adds nothing.
-    add_own(files)
+    add_user_code(files)
     checkout().reach([module])  # Raises if its code cannot be determined.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps import remake_child, replay_child
-from infra.source_code import OWN
+from infra.source_code import USER_CODE
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
@@ -113,7 +113,7 @@ def _child(
                 env={
                     **os.environ,
                     **(variables or {}),
-                    "PYTHONPATH": f"{folder}/tree:{folder}/tree/{OWN}",
+                    "PYTHONPATH": f"{folder}/tree:{folder}/tree/{USER_CODE}",
                 },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

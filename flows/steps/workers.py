@@ -12,7 +12,7 @@ from flows.steps.worker import StepOutcome
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
 from infra.ray.errors import RayWorkerLostError
-from infra.ray.jobs import Job, JobServer
+from infra.ray.jobs import JobServer, RayJob
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
 from infra.store.store import Store
@@ -129,7 +129,7 @@ class JobWorkers:
 
     def __init__(self, server: JobServer, store: Store) -> None:
         self._server, self._store = server, store
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, RayJob] = {}
         self._changing = threading.Lock()
         self.at_once = _JOBS_AT_ONCE
 
@@ -147,7 +147,7 @@ class JobWorkers:
         # The store is part of the name: the same step in another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
 
-        def submit() -> Job:
+        def submit() -> RayJob:
             job = self._server.submit(
                 work,
                 lambda job: command(self._store, job.name, job.earlier_attempts, recipes, context),

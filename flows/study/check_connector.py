@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from flows.config.load import load
 from flows.config.references import connector_named
 from infra.errors import ConfigError
-from model.connector.contract import Finding
-from model.connector.contract import check as check_promises
+from model.connector.contract import PromiseCheck, check_promises
 
 
-def check(name: str, config: str | None) -> Iterator[Finding]:
+def check(name: str, config: str | None) -> Iterator[PromiseCheck]:
     """Yields a finding for each promise of a connector.
 
     Args:

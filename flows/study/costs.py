@@ -28,7 +28,7 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
         for (num_images, text_len), rows in alike.items():
             prompt = flops.Modality(name="", num_images=num_images, text_tokens=text_len)
             for budget in config.budgets_of(method):
-                cost = flops.row(model, budget, prompt)
+                cost = flops.efficiency_cell(model, budget, prompt)
                 costs.append(
                     Cost(
                         benchmarks=tuple(rows),

@@ -21,7 +21,7 @@ from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.reading import describe_reads
 from infra.errors import ConfigError
-from infra.source_code import Tree, changes, checkout
+from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -306,7 +306,7 @@ class Explanation:
             reached = code_of(recipe.kind, recipe.config, then) | code_of(
                 recipe.kind, recipe.config, now
             )
-            self._changes[key] = changes(then, now, reached)
+            self._changes[key] = changed_definitions(then, now, reached)
         return listed(self._changes[key], _NAMED) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:

@@ -52,7 +52,7 @@ from model.eval.config import EvalConfig
 from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
@@ -604,7 +604,7 @@ def raw_files_spec(spec: DatasetSpec, state: RawFingerprint) -> RawFilesSpec:
         path=spec.path,
         split=spec.split,
         features=spec.features,
-        state=state.sha256(get(spec.reader).folders(spec.path)),
+        state=state.sha256(source_spec(spec.reader).folders(spec.path)),
         prepare=spec.prepare,
     )
 

@@ -105,7 +105,7 @@ def launcher_rank(environment: Mapping[str, str]) -> int | None:
     return next(map(int, ranks), None)
 
 
-def rendezvous(place: Place, rank: int, seconds: float) -> str:
+def rendezvous_address(place: Place, rank: int, seconds: float) -> str:
     """Returns rank 0's address as "host:port"; rank 0 publishes it, the others wait for it.
 
     Args:

@@ -360,7 +360,7 @@ def _application(beside: Beside) -> ASGIApp:
 
 
 def _write_note(path: Path, api: str, auth: str) -> None:
-    own, folder = dataclasses.asdict(ProcessNote.own()), folder_id(path.parents[1])
+    own, folder = dataclasses.asdict(ProcessNote.of_this_process()), folder_id(path.parents[1])
     partial = path.with_suffix(".partial")
     with open_private(partial, "w") as file:
         file.write(json.dumps({"api": api, "auth": auth, "process": own, "folder": folder}))

@@ -93,7 +93,11 @@ class Journal:
         self.flow_run_id = flow_run_id
         self.path = folder(store) / f"{flow_run_id}.jsonl"
         self._lock = threading.Lock()
-        self._write("run", flow_run_id=flow_run_id, process=dataclasses.asdict(ProcessNote.own()))
+        self._write(
+            "run",
+            flow_run_id=flow_run_id,
+            process=dataclasses.asdict(ProcessNote.of_this_process()),
+        )
 
     def plan(self, study: str, reads: Mapping[str, Sequence[str]]) -> None:
         """Notes every node of the run, so that a node that is never reached has a row, too.

@@ -94,7 +94,7 @@ def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
         return client.create_flow_run(
             flow,
             parameters=flow.serialize_parameters(parameters),
-            context={_PROCESS: dataclasses.asdict(ProcessNote.own())},
+            context={_PROCESS: dataclasses.asdict(ProcessNote.of_this_process())},
         )
 
 
@@ -104,7 +104,7 @@ def settle_ended(store: Path) -> None:
     Args:
       store: the store's folder on this machine; Prefect's client must be set to its server.
     """
-    own = ProcessNote.own()
+    own = ProcessNote.of_this_process()
     for path in sorted(journal.folder(store).glob("*.jsonl")):
         try:
             record = journal.read(path)

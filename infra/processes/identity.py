@@ -26,7 +26,7 @@ class ProcessNote:
     host: str
 
     @classmethod
-    def own(cls) -> Self:
+    def of_this_process(cls) -> Self:
         """Returns the note of this process."""
         process = psutil.Process()
         return cls(pid=process.pid, began=process.create_time(), host=os.uname().nodename)
@@ -48,7 +48,7 @@ class ProcessNote:
             process = psutil.Process(self.pid)
             # psutil reckons the start from the time of the boot, which moves a little when the
             # clock is set.
-            same = abs(process.create_time() - self.began) < _SAME_START
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            has_same_start = abs(process.create_time() - self.began) < _SAME_START
+            return has_same_start and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False

@@ -44,7 +44,7 @@ _RESOURCES = ("CPU", "GPU", "TPU")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class RayJob:
     """One attempt at some work.
 
     Attributes:
@@ -107,12 +107,12 @@ class JobServer:
     def submit(
         self,
         work: str,
-        command: Callable[[Job], str],
+        command: Callable[[RayJob], str],
         *,
         num_cpus: int,
         num_gpus: float = 0.0,
         run: str | None = None,
-    ) -> Job:
+    ) -> RayJob:
         """Returns the job that does some work: one under way, or a new one.
 
         Args:
@@ -143,7 +143,7 @@ class JobServer:
         # The first attempt that is under way or new is the job; earlier ones have ended.
         while True:
             # Named before it is submitted, since the command holds the name: reports go under it.
-            job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
+            job = RayJob(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
             info = self._job_info(job)
             wait_if_stopping()  # A job that was just stopped must not be started again.
             if info is None:
@@ -174,7 +174,7 @@ class JobServer:
                 return dataclasses.replace(job, reattached=True)
             attempt += 1
 
-    def end_reason(self, job: Job) -> str | None:
+    def end_reason(self, job: RayJob) -> str | None:
         """Returns why a job has ended; None while it runs or waits for its turn.
 
         Raises:
@@ -195,7 +195,7 @@ class JobServer:
             self._check_feasible(job, info)
         return None
 
-    def timed_out_unscheduled(self, job: Job) -> bool:
+    def timed_out_unscheduled(self, job: RayJob) -> bool:
         """Whether Ray gave a job up because no node was free for 15 minutes."""
         info = self._job_info(job)
         return info is not None and info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
@@ -211,7 +211,7 @@ class JobServer:
         """
         self._pause(max(1.0, waiting / _REQUESTS))
 
-    def stop(self, jobs: Sequence[Job]) -> None:
+    def stop(self, jobs: Sequence[RayJob]) -> None:
         """Stops jobs: their processes are asked to end, and killed three seconds later."""
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(self._stop, jobs))
@@ -229,7 +229,7 @@ class JobServer:
             for job in self._request_with_retries(lambda: self._client.list_jobs())
             if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
         ]
-        self.stop([Job(id=job, cluster=self._cluster, attempt=0) for job in jobs])
+        self.stop([RayJob(id=job, cluster=self._cluster, attempt=0) for job in jobs])
         return jobs
 
     def leave(self) -> None:
@@ -280,7 +280,7 @@ class JobServer:
             "TPU": (most["TPU"] or _HOST_CHIPS) if device == "tpu" and wants_accelerator else 0,
         }
 
-    def _job_info(self, job: Job) -> Any:
+    def _job_info(self, job: RayJob) -> Any:
         """Returns the server's record of a job; None if it has none of that id."""
         try:
             return self._request_with_retries(lambda: self._client.get_job_info(job.id))
@@ -318,7 +318,7 @@ class JobServer:
                 self._nodes = time.monotonic(), nodes
             return nodes
 
-    def _check_feasible(self, job: Job, info: Any) -> None:
+    def _check_feasible(self, job: RayJob, info: Any) -> None:
         """Stops a job that no node could run, even if idle, once it has waited long enough.
 
         Raises:
@@ -341,7 +341,7 @@ class JobServer:
             f"{self._node_wait:.0f} s (compute.node_wait); there are {nodes_text or 'no nodes'}."
         )
 
-    def _stop(self, job: Job) -> None:
+    def _stop(self, job: RayJob) -> None:
         with contextlib.suppress(Exception):  # It has ended, or its cluster has.
             self._client.stop_job(job.id)
 

@@ -83,9 +83,9 @@ class Disk:
         return Receipt(file)
 
     def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
-        waiting, visited = [("", self._root / folder)], set[str]()
-        while waiting:
-            prefix, path = waiting.pop()
+        pending, visited = [("", self._root / folder)], set[str]()
+        while pending:
+            prefix, path = pending.pop()
             # By its real path: two links to one folder are one folder, which is listed once.
             real_path = os.path.realpath(path)
             if real_path in visited:  # Links may lead in a circle.
@@ -98,7 +98,7 @@ class Disk:
                 for entry in entries:
                     name = f"{prefix}{entry.name}"
                     if entry.is_dir():
-                        waiting.append((f"{name}/", Path(entry.path)))
+                        pending.append((f"{name}/", Path(entry.path)))
                     elif entry.is_file():
                         with contextlib.suppress(FileNotFoundError):
                             yield name, _file_stat(entry.stat())

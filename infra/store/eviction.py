@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-_WRITTEN = 60.0
+_MIN_AGE = 60.0
 """Age from which an empty file cannot be one that is being written [s]."""
 
 _LOCK = ".lock"
@@ -36,7 +36,7 @@ def evict_oldest_files(folder: Path, limit: float) -> None:
                     if stat.st_size:
                         # Most disks note the time of use only to a day, or not at all.
                         files.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
-                    elif name != _LOCK and time.time() - stat.st_mtime > _WRITTEN:
+                    elif name != _LOCK and time.time() - stat.st_mtime > _MIN_AGE:
                         os.unlink(path)
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):

@@ -266,13 +266,13 @@ class _StoreView:
         if not self._is_idle:
             return
         artifacts = (*self._artifacts.values(), *self._quarantined.values())
-        named: set[str] = set()
+        sources_in_use: set[str] = set()
         # A manifest names the listing of its tree, and the listing the files: both are in use.
         for listing in {artifact.manifest.source for artifact in artifacts} - {""}:
             with contextlib.suppress(KeyError):  # A lost listing names no files.
-                named |= {listing, *self._store.open_source(listing).digests.values()}
+                sources_in_use |= {listing, *self._store.open_source(listing).digests.values()}
         for name in self._store.files.listing(SOURCES):
-            if name not in named:
+            if name not in sources_in_use:
                 yield from self._if_old("source", f"{SOURCES}/{name}", name)
 
     def old_jobs(self) -> Iterator[Garbage]:
@@ -327,13 +327,13 @@ def _with_ancestors(roots: Iterable[str], artifacts: Mapping[str, Artifact]) -> 
     #   results -> predictions -> checkpoint -> dataset -> files
     #
     # are all reached from there.
-    waiting = list(roots)
-    while waiting:
-        key = waiting.pop()
+    pending = list(roots)
+    while pending:
+        key = pending.pop()
         if key not in reachable:
             reachable.add(key)
             if key in artifacts:
-                waiting += [entry.key for entry in artifacts[key].manifest.inputs.values()]
+                pending += [entry.key for entry in artifacts[key].manifest.inputs.values()]
     return reachable
 
 
@@ -447,11 +447,11 @@ def _delete_attempt_folder(store: Store, item: Garbage) -> bool:
             store.files.compare_and_delete(
                 _quarantine_record(item), store.files.read(_quarantine_record(item))
             )
-    protected |= (named := store.named_attempts(item.name))
+    protected |= (named_attempts := store.named_attempts(item.name))
     if item.path.rpartition("/")[2] in protected:
         return False
     store.files.remove(item.path)
-    if not named and not store.files.folders(f"{ARTIFACTS}/{item.name}/{ATTEMPTS}"):
+    if not named_attempts and not store.files.folders(f"{ARTIFACTS}/{item.name}/{ATTEMPTS}"):
         store.files.remove(f"{ARTIFACTS}/{item.name}")  # Its history is all that is left.
     return True
 

@@ -31,7 +31,7 @@ class LineageVisit:
 
 
 def walk_lineage(
-    store: Store, key: str, role: str = "", *, seen: set[str] | None = None
+    store: Store, key: str, role: str = "", *, visited_keys: set[str] | None = None
 ) -> Iterator[LineageVisit]:
     """Yields everything an artifact was made from, depth first, inputs by role.
 
@@ -42,7 +42,7 @@ def walk_lineage(
       store: store of the artifacts.
       key: key of the artifact where the walk begins.
       role: role of that artifact.
-      seen: keys that were met before; the walk adds its own.
+      visited_keys: keys that were met before; the walk adds its own.
 
     Raises:
       KeyError: if an artifact of the history is not in the store.
@@ -53,10 +53,10 @@ def walk_lineage(
     #   |-- checkpoint           1
     #   |   `-- data             2   is_last
     #   `-- data                 1   is_last, is_again: its inputs were visited above
-    visited = set() if seen is None else seen
-    waiting = [(0, role, key, True)]
-    while waiting:
-        depth, role, key, is_last = waiting.pop()
+    visited = set() if visited_keys is None else visited_keys
+    pending = [(0, role, key, True)]
+    while pending:
+        depth, role, key, is_last = pending.pop()
         artifact = store.get_cached(key)
         yield LineageVisit(
             depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in visited
@@ -69,20 +69,20 @@ def walk_lineage(
         if below:
             below[-1] = (*below[-1][:3], True)
         # The list is a stack, so the first input must be pushed last.
-        waiting += reversed(below)
+        pending += reversed(below)
 
 
 def lineage_edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
     """Returns (input, role, product) for every step of an artifact's history, each once."""
     edges: list[tuple[Manifest, str, Manifest]] = []
-    waiting, visited = [key], {key}
-    while waiting:
-        product = store.get_cached(waiting.pop()).manifest
+    pending, visited = [key], {key}
+    while pending:
+        product = store.get_cached(pending.pop()).manifest
         for role, entry in sorted(product.inputs.items()):
             edges.append((store.get_cached(entry.key).manifest, role, product))
             if entry.key not in visited:
                 visited.add(entry.key)
-                waiting.append(entry.key)
+                pending.append(entry.key)
     return edges
 
 

@@ -41,7 +41,7 @@ def _are_keys(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 _RUN: Mapping[str, tuple[Callable[[Any], bool], str]] = {

@@ -38,10 +38,10 @@ def redact(value: Any) -> Any:
     if isinstance(value, list | tuple):
         # ["--password", "x1"]: the secret is in an entry of its own, named by the entry before it.
         # Pairs each entry with the one before it, which may be a flag such as --password.
-        before = ["", *value][: len(value)]
+        preceding = ["", *value][: len(value)]
         return type(value)(
             _redact_value(entry) if _is_bare_flag(flag) else redact(entry)
-            for flag, entry in zip(before, value, strict=True)
+            for flag, entry in zip(preceding, value, strict=True)
         )
     return value
 

@@ -90,11 +90,11 @@ class StoreSnapshot:
 
     def total_stat(self, name: str) -> FileStat:
         below = [self._stats[name]] if name in self._stats else []
-        waiting = [name]
-        while waiting:
-            folder = waiting.pop()
+        pending_folders = [name]
+        while pending_folders:
+            folder = pending_folders.pop()
             below += self._names.get(folder, {}).values()
-            waiting += [f"{folder}/{inner}" for inner in self._folders.get(folder, ())]
+            pending_folders += [f"{folder}/{inner}" for inner in self._folders.get(folder, ())]
         newest = max((stat.modified for stat in below), default=0)
         return FileStat(size=sum(stat.size for stat in below), modified=newest, version=())
 
@@ -109,19 +109,19 @@ class RecordCache:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def get(self, wanted: Mapping[str, FileStat], read: Callable[[str], bytes]) -> dict[str, bytes]:
+    def get(self, states: Mapping[str, FileStat], read: Callable[[str], bytes]) -> dict[str, bytes]:
         """Returns the bytes of files, reading those that are new or changed, many at a time.
 
         Files that are no longer asked for are removed from the cache.
 
         Args:
-          wanted: name -> state, of the files.
+          states: name -> state, of the files.
           read: returns a file's bytes.
         """
         records = {}
         # Manifests hardly ever change, so nearly all of thousands come from this file, and the
         # bucket is asked only for those that are new since the last command on this machine.
-        versions = {name: str(stat.version) for name, stat in wanted.items()}
+        versions = {name: str(stat.version) for name, stat in states.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as database:
             database.execute(
@@ -134,7 +134,7 @@ class RecordCache:
                     records[name] = data
                 elif name not in versions:
                     deleted.append((name,))
-            missing = [name for name in wanted if name not in records]
+            missing = [name for name in states if name not in records]
             # Small files: the time is latency, so many at a time.
             with ThreadPoolExecutor(_MAX_READS) as pool:
                 for name, data in zip(

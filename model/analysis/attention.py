@@ -14,7 +14,7 @@ from model.connector.build import build_connector
 from model.vision.layers import Attention
 
 
-class Watched(typing.NamedTuple):
+class ConnectorAttention(typing.NamedTuple):
     """A connector's output, and the attention weights of its queries.
 
     Attributes:
@@ -27,7 +27,7 @@ class Watched(typing.NamedTuple):
     weights: Float[Array, "B Q P"] | None
 
 
-class WatchedAttention:
+class RecordingAttention:
     """Stand-in for an attention layer that has the same parameters and keeps its weights.
 
     The programs of training and decoding never hold these weights as one array.
@@ -63,12 +63,12 @@ class WatchedAttention:
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "budget"))
-def watch(
+def record_attention(
     cfg: ModelConfig,
     params: dict[str, typing.Any],
     features: Float[Array, "B P C"],
     budget: int,
-) -> Watched:
+) -> ConnectorAttention:
     """Runs a connector on features, and returns its queries' attention to them as well.
 
     Args:
@@ -79,15 +79,15 @@ def watch(
     """
     # The connector's code runs as it is. Only the layer that it calls is another object:
     #
-    #     connector.mqt.attn   Attention   ->   WatchedAttention(Attention), which keeps its weights
+    #     connector.mqt.attn   Attention  ->  RecordingAttention(Attention), which keeps its weights
     structure, _ = nnx.split(nnx.eval_shape(lambda: build_connector(cfg, rngs=nnx.Rngs(0))))
     connector = nnx.merge(structure, params)
-    attended = _watch_features(connector)
+    recorder = _record_features(connector)
     tokens = connector(features, bucket=budget, budget=jnp.int32(budget))
-    return Watched(tokens, attended.weights if attended else None)
+    return ConnectorAttention(tokens, recorder.weights if recorder else None)
 
 
-def _watch_features(connector: typing.Any) -> WatchedAttention | None:
+def _record_features(connector: typing.Any) -> RecordingAttention | None:
     """Replaces the cross-attention from queries to features by a watched layer, and returns it."""
     path = getattr(connector, "feature_attention", None)
     if path is None:
@@ -101,6 +101,6 @@ def _watch_features(connector: typing.Any) -> WatchedAttention | None:
             f"{type(connector).__name__}.feature_attention must be the path of an Attention of "
             f"model.vision.layers, got {path!r}, which is {attention!r:.60}."
         )
-    recorder = WatchedAttention(attention)
+    recorder = RecordingAttention(attention)
     setattr(owner, name, recorder)
     return recorder

@@ -36,14 +36,14 @@ _STYLE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class LabelledCurves:
     """A checkpoint's curves under the name it has in the figures."""
 
     label: str
     curves: Sequence[Curve]
 
 
-def draw_concentration(checkpoints: Sequence[Measured], num_images: int, path: Path) -> None:
+def draw_concentration(checkpoints: Sequence[LabelledCurves], num_images: int, path: Path) -> None:
     """Writes the PNG of cumulative spectral concentration: features and pooled tokens.
 
     Args:
@@ -52,14 +52,14 @@ def draw_concentration(checkpoints: Sequence[Measured], num_images: int, path: P
       path: path of the PNG.
     """
     with _figure(path) as axes:
-        for entry, curve, look in _lines(checkpoints, (FEATURES, POOLED)):
-            axes.plot(curve.radii, curve.cumulative, label=_name(entry, curve), **look)
-        axes.set_title(f"Cumulative spectral concentration, {_count(num_images)}")
+        for entry, curve, style in _curve_styles(checkpoints, (FEATURES, POOLED)):
+            axes.plot(curve.radii, curve.cumulative, label=_curve_label(entry, curve), **style)
+        axes.set_title(f"Cumulative spectral concentration, {_image_count_text(num_images)}")
         axes.set_ylabel("cumulative power up to r [fraction]")
         axes.set_ylim(0, 1.03)
 
 
-def draw_profiles(checkpoints: Sequence[Measured], num_images: int, path: Path) -> None:
+def draw_profiles(checkpoints: Sequence[LabelledCurves], num_images: int, path: Path) -> None:
     """Writes the PNG of normalized radial mean power: features, pooled tokens and queries.
 
     Args:
@@ -68,9 +68,9 @@ def draw_profiles(checkpoints: Sequence[Measured], num_images: int, path: Path) 
       path: path of the PNG.
     """
     with _figure(path) as axes:
-        for entry, curve, look in _lines(checkpoints, (FEATURES, POOLED, QUERIES)):
-            axes.plot(curve.radii, curve.shares, label=_name(entry, curve), **look)
-        axes.set_title(f"Normalized radial mean power, {_count(num_images)}")
+        for entry, curve, style in _curve_styles(checkpoints, (FEATURES, POOLED, QUERIES)):
+            axes.plot(curve.radii, curve.shares, label=_curve_label(entry, curve), **style)
+        axes.set_title(f"Normalized radial mean power, {_image_count_text(num_images)}")
         axes.set_ylabel("normalized mean power at r [fraction]")
         axes.set_yscale("log")
 
@@ -97,9 +97,9 @@ def _figure(path: Path) -> Iterator[Any]:
         figure.savefig(path, format="png", metadata={"Software": None})
 
 
-def _lines(
-    checkpoints: Sequence[Measured], kinds: Sequence[str]
-) -> Iterator[tuple[Measured, Curve, dict[str, Any]]]:
+def _curve_styles(
+    checkpoints: Sequence[LabelledCurves], kinds: Sequence[str]
+) -> Iterator[tuple[LabelledCurves, Curve, dict[str, Any]]]:
     """Yields the lines of a plot: a colour per checkpoint, dashes and markers by quantity."""
     # A colour says which checkpoint, dashes and markers which quantity. Of a single checkpoint, the
     # features are grey: they are what its other curves are compared with.
@@ -120,7 +120,7 @@ def _lines(
                 )
 
 
-def _name(entry: Measured, curve: Curve) -> str:
+def _curve_label(entry: LabelledCurves, curve: Curve) -> str:
     grid = f"{curve.grid}×{curve.grid}"
     if curve.what == FEATURES:
         return f"{entry.label}: vision features, {grid}"
@@ -129,5 +129,5 @@ def _name(entry: Measured, curve: Curve) -> str:
     return f"{entry.label}: features its queries see, budget {curve.budget}"
 
 
-def _count(num_images: int) -> str:
+def _image_count_text(num_images: int) -> str:
     return f"{num_images} image{'s' if num_images > 1 else ''}"

@@ -71,7 +71,7 @@ class Flops:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class EfficiencyCell:
     """One cell of the efficiency table.
 
     Attributes:
@@ -150,7 +150,7 @@ def connector_flops(cfg: ModelConfig, budget: int) -> int:
     formula = flops_formula(cfg.connector.kind)
     if formula is None:
         # Imported here because it imports JAX, which places that need only formulas may lack.
-        from model.analysis.counted import counted_flops
+        from model.analysis.xla_flops import counted_flops
 
         return counted_flops(cfg, budget)
     count = formula(cfg, budget)
@@ -192,22 +192,22 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
 def with_connectors(
     cfg: ModelConfig,
     settings: Mapping[typing.Any, ConnectorConfig] | None = None,
-    own: Iterable[str] = (),
+    extra_kinds: Iterable[str] = (),
 ) -> Iterator[ModelConfig]:
     """Yields the model with each connector that its sizes allow, vanilla first.
 
     Args:
       cfg: the model.
       settings: connector settings by kind, where they differ from the model's.
-      own: the user's own kinds of connectors, which come last.
+      extra_kinds: the user's own kinds of connectors, which come last.
     """
-    for kind in (*KINDS, *own):
+    for kind in (*KINDS, *extra_kinds):
         shared = dataclasses.replace(cfg.connector, buckets=())
         connector = dataclasses.replace((settings or {}).get(kind, shared), kind=kind)
         try:
             yield dataclasses.replace(cfg, connector=connector)
         except ValueError:
-            if kind in own:
+            if kind in extra_kinds:
                 raise
             continue  # Its grid or width does not divide as this connector needs.
 
@@ -217,7 +217,7 @@ def efficiency(
     *,
     at: Iterable[int] | None = None,
     modalities: Iterable[Modality] = MODALITIES,
-) -> list[Row]:
+) -> list[EfficiencyCell]:
     """Returns the table: a row per model, budget and modality.
 
     Args:
@@ -230,13 +230,13 @@ def efficiency(
     for cfg in models:
         for budget in budgets.supported_budgets(cfg):
             if listed_budgets is None or budget in listed_budgets:
-                rows += [row(cfg, budget, modality) for modality in modalities]
+                rows += [efficiency_cell(cfg, budget, modality) for modality in modalities]
     return rows
 
 
-def row(cfg: ModelConfig, budget: int, modality: Modality) -> Row:
+def efficiency_cell(cfg: ModelConfig, budget: int, modality: Modality) -> EfficiencyCell:
     """Returns one cell of the table."""
-    return Row(
+    return EfficiencyCell(
         connector=cfg.connector.kind,
         budget=budget,
         modality=modality.name,

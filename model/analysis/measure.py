@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 
 from model import vlm
 from model.analysis import spectral
-from model.analysis.attention import watch
+from model.analysis.attention import record_attention
 from model.config import ModelConfig
 from model.connector import budgets
 
@@ -53,11 +53,11 @@ class Curve:
         return spectral.concentration(np.array(self.mean_power)).tolist()
 
 
-def measure(
+def measure_spectra(
     cfg: ModelConfig,
     params: vlm.Params,
     images: Sequence[UInt8[np.ndarray, "H W 3"]],
-    at: Iterable[int],
+    requested_budgets: Iterable[int],
 ) -> list[Curve]:
     """Returns the curve of the features, then of pooled tokens and queries at each budget.
 
@@ -67,13 +67,13 @@ def measure(
       cfg: the model.
       params: its parameters.
       images: pixels as in training; at least one.
-      at: budgets to measure at; the connector must serve all of them.
+      requested_budgets: budgets to measure at; the connector must serve all of them.
 
     Raises:
       ValueError: if a budget is not served, or there is no image.
     """
     # A budget that is listed twice is measured once, in the place where it came first.
-    budgets_at = list(dict.fromkeys(at))
+    budgets_at = list(dict.fromkeys(requested_budgets))
     for budget in budgets_at:
         budgets.check_budget(cfg, budget)
     if not images:
@@ -82,10 +82,10 @@ def measure(
     grids: dict[tuple[str, int | None], int] = {}
     # Features are in memory a batch at a time. Of each image, only its radial profile is kept: as
     # many numbers as there are rings.
-    for features in _features(cfg, params, images):
-        for what, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
-            profiles.setdefault((what, budget), []).append(spectral.radial_mean_power(spectra))
-            grids[what, budget] = grid
+    for features in _tower_features(cfg, params, images):
+        for kind, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
+            profiles.setdefault((kind, budget), []).append(spectral.radial_mean_power(spectra))
+            grids[kind, budget] = grid
     # Averaged over images last, so that batches of different sizes do not matter.
     return [
         Curve(*key, grids[key], tuple(np.concatenate(profile).mean(axis=0).tolist()))
@@ -93,7 +93,7 @@ def measure(
     ]
 
 
-def _features(
+def _tower_features(
     cfg: ModelConfig, params: vlm.Params, images: Sequence[np.ndarray]
 ) -> Iterator[tuple[Float[np.ndarray, "B P C"], int]]:
     """Yields the tower's features of a batch, and how many of its images are not padding."""
@@ -101,10 +101,10 @@ def _features(
     for start in range(0, len(images), size):
         # The last batch is filled up by repeating an image, so that the tower is compiled once. How
         # many are real goes along, and the copies never reach a spectrum.
-        chosen = list(images[start : start + size])
-        filled = np.stack(chosen + [chosen[-1]] * (size - len(chosen)))
+        batch = list(images[start : start + size])
+        filled = np.stack(batch + [batch[-1]] * (size - len(batch)))
         features = _tower(vlm.structure(cfg), params, filled[:, None])[:, 0]
-        yield features, len(chosen)
+        yield features, len(batch)
 
 
 _tower = functools.partial(jax.jit, static_argnums=0)(vlm.image_features)
@@ -114,7 +114,7 @@ def _spectra(
     cfg: ModelConfig,
     params: vlm.Params,
     features_and_count: tuple[typing.Any, int],
-    at: Sequence[int],
+    shown_budgets: Sequence[int],
 ) -> Iterator[tuple[str, int | None, int, Float[np.ndarray, "B H W"]]]:
     features, count = features_and_count
     grid = cfg.vision.grid
@@ -122,8 +122,8 @@ def _spectra(
     # queries read; a connector may lack either.
     source = _grid(features[:count], grid)
     yield FEATURES, None, grid, spectral.power_spectrum(source)
-    for budget in at:
-        tokens, weights = watch(cfg, params.get("connector", {}), features, budget)
+    for budget in shown_budgets:
+        tokens, weights = record_attention(cfg, params.get("connector", {}), features, budget)
         routing = cfg.connector.routing
         # A pooling method's tokens are all cells of a grid; of PARCEL's, the anchors are.
         pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from infra.errors import ConfigError
-from model.analysis.figures import Measured, draw_concentration, draw_profiles
-from model.analysis.measure import Curve, measure
+from model.analysis.figures import LabelledCurves, draw_concentration, draw_profiles
+from model.analysis.measure import Curve, measure_spectra
 from model.checkpoint.folder import load_config, load_params
 from model.config import ModelConfig
 from model.connector import budgets
@@ -47,41 +47,47 @@ def open_checkpoint(folder: Path, budget: int | None) -> Checkpoint:
       ConfigError: if it does not serve the budget.
     """
     model = load_config(folder)
-    served = budgets.supported_budgets(model)
+    supported = budgets.supported_budgets(model)
     if budget is not None:
         try:
             budgets.check_budget(model, budget)
         except ValueError as error:
             raise ConfigError(f"--{error}") from None
         return Checkpoint(folder, model, budget, budget)
-    pooled = min(served, key=lambda b: abs(b - PAPER_POOLED_BUDGET))
-    return Checkpoint(folder, model, pooled, served[-1])
+    pooled = min(supported, key=lambda b: abs(b - PAPER_POOLED_BUDGET))
+    return Checkpoint(folder, model, pooled, supported[-1])
 
 
 def write_spectra(
-    chosen: Sequence[Checkpoint], images: Mapping[int, Sequence[np.ndarray]], out: Path
+    checkpoints: Sequence[Checkpoint], images: Mapping[int, Sequence[np.ndarray]], out: Path
 ) -> list[Path]:
     """Writes both figures, the numbers as JSON and as CSV, and returns the four files.
 
     Args:
-      chosen: the checkpoints.
+      checkpoints: the checkpoints.
       images: side of a checkpoint's images -> the images at this size; the same at all sizes.
       out: folder of the results; made if absent.
     """
-    labels = _labels(chosen)
+    labels = _checkpoint_labels(checkpoints)
     measured, entries = [], []
     # Each checkpoint is measured once, at both budgets; the figures then choose among its curves.
-    for label, checkpoint in zip(labels, chosen, strict=True):
-        at = checkpoint.pooled_budget, checkpoint.query_budget
+    for label, checkpoint in zip(labels, checkpoints, strict=True):
+        shown_budgets = checkpoint.pooled_budget, checkpoint.query_budget
         params = load_params(checkpoint.folder)
-        curves = measure(checkpoint.model, params, images[checkpoint.model.vision.image_px], at)
-        measured.append((checkpoint, Measured(label, curves)))
+        curves = measure_spectra(
+            checkpoint.model, params, images[checkpoint.model.vision.image_px], shown_budgets
+        )
+        measured.append((checkpoint, LabelledCurves(label, curves)))
         entries.append(_entry(label, checkpoint, curves))
     num_images = len(next(iter(images.values())))
     out.mkdir(parents=True, exist_ok=True)
     # One budget in each figure. The features' curve has no budget and is in both.
-    at_pooled = [_at(entry, checkpoint.pooled_budget) for checkpoint, entry in measured]
-    at_queries = [_at(entry, checkpoint.query_budget) for checkpoint, entry in measured]
+    at_pooled = [
+        _curves_at_budget(entry, checkpoint.pooled_budget) for checkpoint, entry in measured
+    ]
+    at_queries = [
+        _curves_at_budget(entry, checkpoint.query_budget) for checkpoint, entry in measured
+    ]
     draw_concentration(at_pooled, num_images, out / CONCENTRATION)
     draw_profiles(at_queries, num_images, out / PROFILES)
     report = {"num_images": num_images, "checkpoints": entries}
@@ -90,7 +96,7 @@ def write_spectra(
     return [out / name for name in (CONCENTRATION, PROFILES, NUMBERS, TABLE)]
 
 
-def _labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
+def _checkpoint_labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
     """Names checkpoints by their connector, and by their folder too where that is not enough."""
     kinds = [checkpoint.model.connector.kind for checkpoint in checkpoints]
     return [
@@ -99,8 +105,8 @@ def _labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
     ]
 
 
-def _at(entry: Measured, budget: int) -> Measured:
-    return Measured(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
+def _curves_at_budget(entry: LabelledCurves, budget: int) -> LabelledCurves:
+    return LabelledCurves(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
 
 
 def _entry(label: str, checkpoint: Checkpoint, curves: Sequence[Curve]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 
 Shape = tuple[int, ...]
 
@@ -179,9 +179,9 @@ def read_safetensors_folder(folder: Path) -> Arrays:
     if absent:
         raise ValueError(f"{folder / INDEX} names shards that are absent: {absent}.")
     shards = {file: read_safetensors(folder / file) for file in sorted(set(places.values()))}
-    lost = sorted(name for name, file in places.items() if name not in shards[file].entries)
-    if lost:
-        raise ValueError(f"{folder / INDEX} names tensors its shards do not hold: {lost[:6]}.")
+    missing = sorted(name for name, file in places.items() if name not in shards[file].entries)
+    if missing:
+        raise ValueError(f"{folder / INDEX} names tensors its shards do not hold: {missing[:6]}.")
     return Arrays({name: shards[file].entries[name] for name, file in places.items()})
 
 
@@ -266,9 +266,9 @@ def read_orbax(folder: Path) -> Arrays:
 
     # Metadata only. Each leaf is restored when it is asked for, without the others.
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
-        found = loader.metadata(folder.absolute()).item_metadata
+        metadata = loader.metadata(folder.absolute()).item_metadata
     # The metadata is the tree, or an object that holds it.
-    tree = getattr(found, "tree", found)
+    tree = getattr(metadata, "tree", metadata)
     if not isinstance(tree, Mapping):
         raise ValueError(f"{folder} must be an Orbax checkpoint, got no _METADATA in it.")
     return Arrays(
@@ -303,5 +303,5 @@ def _orbax_leaf(folder: Path, keys: tuple[str, ...]) -> np.ndarray:
     args = ocp.args.PyTreeRestore(item=item, restore_args=want, partial_restore=True)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
         restored = loader.restore(folder, args=args)
-    ((_, leaf),) = flatten(restored)
+    ((_, leaf),) = flatten_params(restored)
     return np.asarray(leaf)

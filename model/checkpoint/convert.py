@@ -10,7 +10,12 @@ import numpy as np
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.exporter import export_checkpoint
 from model.checkpoint.hugging_face_config import GEMMA_PIECES
-from model.checkpoint.importer import Source, check_tokenizer, import_checkpoint, open_source
+from model.checkpoint.importer import (
+    SourceCheckpoint,
+    check_tokenizer,
+    import_checkpoint,
+    open_source,
+)
 from model.checkpoint.stage0 import open_towers
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
@@ -74,7 +79,7 @@ class Request:
         return len(self.paths) == 2 and (self.paths[0] / CONFIG).is_file()
 
 
-def convert(request: Request) -> Iterator[str]:
+def convert_checkpoint(request: Request) -> Iterator[str]:
     """Converts a checkpoint; yields a line of text for each finished part.
 
     Raises:
@@ -86,14 +91,14 @@ def convert(request: Request) -> Iterator[str]:
         export_checkpoint(request.paths[0], target, _DTYPES.get(request.dtype))
         yield f"{target}: written from {request.paths[0]}"
     else:
-        source = _source(request)
+        source = _open_requested_source(request)
         digest = import_checkpoint(source, target, request.tokenizer)
         yield f"{target}: {_count(source.model):,} parameters, digest {digest[:12]}"
         if request.tokenizer is None and source.tokenizer is None:
             yield f"no {TOKENIZER}: `parcel predict` needs one; copy it into the folder"
 
 
-def _source(request: Request) -> Source:
+def _open_requested_source(request: Request) -> SourceCheckpoint:
     if request.siglip is None or request.gemma is None:
         return open_source(request.paths[0], request.config)
     pieces = GEMMA_PIECES

@@ -17,7 +17,7 @@ from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays, Safete
 from model.checkpoint.folder import load_config, params_of
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROWS, write_config
 from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING
-from model.checkpoint.target import RequestError, whole
+from model.checkpoint.target import RequestError, atomic_output
 from model.files import DIGEST, TOKENIZER
 
 SHARD_BYTES = 4_500_000_000
@@ -52,7 +52,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
         # An imported model goes back in the type it came in.
         imported = origin is not None and origin["dtype"] == "bfloat16"
         dtype = BFLOAT16 if imported else np.dtype(np.float32)
-    with whole(out) as target:
+    with atomic_output(out) as target:
         if out.suffix == ".npz":
             array_files.write_npz(target, translate.to_big_vision(params, model), dtype)
             return

@@ -61,7 +61,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
 
     sentencepiece_ = Tokenizer(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    model_type, pieces = _read(processor.serialized_model_proto())
+    model_type, pieces = _read_pieces(processor.serialized_model_proto())
     if model_type != _BPE or processor.normalize(_PROBE) != _PROBE.replace(" ", "▁"):
         raise ValueError(
             f"tokenizer {path.name} must be byte-pair encoding without normalization, as Gemma's "
@@ -143,7 +143,7 @@ def _merges(scores: dict[str, float]) -> list[list[str]]:
     return [[left, right] for _, left, right in ranked_pairs]
 
 
-def _read(model: bytes) -> tuple[int, list[_Piece]]:
+def _read_pieces(model: bytes) -> tuple[int, list[_Piece]]:
     """Returns the type of a SentencePiece model, and its pieces.
 
     The file is parsed by hand, because `sentencepiece_model_pb2` needs another build of protobuf
@@ -171,24 +171,24 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     #
     # A number has 7 bits per byte, the lowest first; the top bit says that more follow. So ac 02 is
     # 44 + 2 * 128 = 300.
-    at = 0
+    offset = 0
 
     def varint() -> int:
-        nonlocal at
+        nonlocal offset
         value = shift = 0
         while True:
-            byte, at = message[at], at + 1
+            byte, offset = message[offset], offset + 1
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
                 return value
 
-    while at < len(message):
+    while offset < len(message):
         field, wire = divmod(varint(), 8)
         if wire == 0:
             yield field, varint()
             continue
         # Wire type 2 states its length; types 1 and 5 are numbers of 8 and 4 bytes, as a score is.
         length = varint() if wire == 2 else {1: 8, 5: 4}[wire]
-        yield field, message[at : at + length]
-        at += length
+        yield field, message[offset : offset + length]
+        offset += length

@@ -18,7 +18,7 @@ from typing import Any
 
 from infra.store.stored_folder import StoredFolder, open_stored_folder
 from model.checkpoint.config_json import config_from_json, config_to_json
-from model.checkpoint.digest import params_digest, unflatten
+from model.checkpoint.digest import params_digest, unflatten_params
 from model.checkpoint.params_files import (
     ParamsReader,
     Put,
@@ -79,7 +79,7 @@ def load_params(checkpoint: Checkpoint) -> Params:
       ValueError: if the folder holds no finished checkpoint, or a checksum does not match.
     """
     reader = params_of(checkpoint)
-    return unflatten(reader.read_all(dict.fromkeys(reader.arrays, ())))
+    return unflatten_params(reader.read_all(dict.fromkeys(reader.arrays, ())))
 
 
 def params_of(checkpoint: Checkpoint) -> ParamsReader:
@@ -92,12 +92,12 @@ def params_of(checkpoint: Checkpoint) -> ParamsReader:
     folder = _small(place)
     if not (folder / DIGEST).exists():
         raise ValueError(
-            f"checkpoint {_name(place)!r} is not finished: no {DIGEST}; train it again."
+            f"checkpoint {_folder_name(place)!r} is not finished: no {DIGEST}; train it again."
         )
     if not (folder / PARAMS).exists():
         raise ValueError(
-            f"checkpoint {_name(place)!r} has no {PARAMS}: an earlier version made it; convert or "
-            f"train it again."
+            f"checkpoint {_folder_name(place)!r} has no {PARAMS}: an earlier version made it; "
+            f"convert or train it again."
         )
     return ParamsReader(place, read_index(place))
 
@@ -134,7 +134,7 @@ def tokenizer_path(checkpoint: Checkpoint) -> Path:
     path = _small(place) / TOKENIZER
     if not path.exists():
         raise ValueError(
-            f"checkpoint {_name(place)!r} has no {TOKENIZER}; convert it again with "
+            f"checkpoint {_folder_name(place)!r} has no {TOKENIZER}; convert it again with "
             "--tokenizer FILE, or copy the file there."
         )
     return path
@@ -160,5 +160,5 @@ def _small(checkpoint: Checkpoint) -> Path:
     return open_stored_folder(checkpoint).local_folder(_SMALL)
 
 
-def _name(place: StoredFolder) -> str:
+def _folder_name(place: StoredFolder) -> str:
     return place.uri.rpartition("/")[2]

@@ -35,7 +35,7 @@ _FIXED = (
 """Settings that are built into our model: section, field, the only accepted value."""
 
 
-class Facts(typing.NamedTuple):
+class CheckpointFacts(typing.NamedTuple):
     """Facts that the shapes in a checkpoint do not show.
 
     Attributes:
@@ -60,7 +60,7 @@ class Facts(typing.NamedTuple):
     rope_base: float = 10_000.0
 
 
-def read_config(config: Mapping[str, Any]) -> Facts:
+def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
     """Returns the facts of a `config.json`.
 
     Raises:
@@ -85,7 +85,7 @@ def read_config(config: Mapping[str, Any]) -> Facts:
             f"config.json: text_config.query_pre_attn_scalar must equal head_dim={head_dim} "
             f"(Gemma-2 2B and 9B), got {scale}."
         )
-    return Facts(
+    return CheckpointFacts(
         vision_heads=vision.get("num_attention_heads", 12),
         num_heads=text.get("num_attention_heads", 8),
         num_kv_heads=text.get("num_key_value_heads", 4),

@@ -13,7 +13,7 @@ import numpy as np
 
 from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, read_config
 from model.checkpoint.names import (
@@ -25,13 +25,13 @@ from model.checkpoint.names import (
     hugging_face_keys,
 )
 from model.checkpoint.sizes import big_vision_facts, model_config
-from model.checkpoint.target import RequestError, whole
+from model.checkpoint.target import RequestError, atomic_output
 from model.config import ModelConfig
 from model.files import CONFIG, TOKENIZER
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class SourceCheckpoint:
     """A checkpoint of another codebase: names and shapes are checked, arrays are not read yet.
 
     Attributes:
@@ -56,7 +56,7 @@ class Source:
             yield path, array[: self.model.text.vocab_size] if path == EMBEDDING else array
 
 
-def open_source(path: Path, config: Path | None = None) -> Source:
+def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
     """Returns a checkpoint to import, checked by name and shape.
 
     Args:
@@ -83,7 +83,7 @@ def open_source(path: Path, config: Path | None = None) -> Source:
     return _hugging_face_source(arrays, _config_beside(arrays, folder, config), tokenizer)
 
 
-def big_vision_source(arrays: Arrays) -> Source:
+def big_vision_source(arrays: Arrays) -> SourceCheckpoint:
     """Returns the checked source of arrays with big_vision's names; raises as `open_source`."""
     # Names first, then sizes, then shapes: a missing parameter is reported by its name, and not as
     # a size that cannot be read.
@@ -96,7 +96,7 @@ def big_vision_source(arrays: Arrays) -> Source:
         key: expected_shapes[name] for key, name in big_vision_keys(expected_shapes).items()
     }
     translate.check_shapes(expected, shapes, origin)
-    return Source(model, arrays, origin)
+    return SourceCheckpoint(model, arrays, origin)
 
 
 def _config_beside(arrays: Arrays, folder: Path, config: Path | None) -> dict[str, Any]:
@@ -113,7 +113,9 @@ def _config_beside(arrays: Arrays, folder: Path, config: Path | None) -> dict[st
     return json.loads(text)
 
 
-def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path | None) -> Source:
+def _hugging_face_source(
+    arrays: Arrays, config: dict[str, Any], tokenizer: Path | None
+) -> SourceCheckpoint:
     origin, facts = "Hugging Face", read_config(config)
     # Names, sizes, shapes, as in `big_vision_source`. Sizes come from the shapes of the first
     # layer; all others must then agree with the model that results.
@@ -133,10 +135,10 @@ def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path
         tied = arrays[keys[HUGGING_FACE_EMBEDDING]]
         if not np.array_equal(tied, arrays[keys[LM_HEAD]]):
             raise NamesError(f"{keys[LM_HEAD]} must equal the embedding (Gemma 2 ties them).")
-    return Source(model, arrays, origin, config, tokenizer)
+    return SourceCheckpoint(model, arrays, origin, config, tokenizer)
 
 
-def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
+def import_checkpoint(source: SourceCheckpoint, out: Path, tokenizer: Path | None) -> str:
     """Writes an imported checkpoint as our checkpoint folder, and returns its digest.
 
     Args:
@@ -152,8 +154,8 @@ def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
         check_tokenizer(tokenizer, source.model)
     # Transposed views are copied here, one by one: the writer would copy all of them at once, and
     # keep the originals.
-    params = unflatten({path: np.ascontiguousarray(x) for path, x in source.parameters()})
-    with whole(out) as folder:
+    params = unflatten_params({path: np.ascontiguousarray(x) for path, x in source.parameters()})
+    with atomic_output(out) as folder:
         folder.mkdir()
         if source.config is not None:
             _keep_origin(source, folder)
@@ -183,7 +185,7 @@ def check_tokenizer(path: Path, model: ModelConfig | None = None) -> None:
         )
 
 
-def _keep_origin(source: Source, folder: Path) -> None:
+def _keep_origin(source: SourceCheckpoint, folder: Path) -> None:
     """Stores the config and the embedding's extra rows: an export then gives the same tensors."""
     dtypes = source.arrays.dtypes
     config = dict(source.config or {})

@@ -45,9 +45,10 @@ def key_heads(cfg: ModelConfig) -> int:
     return cfg.text.num_kv_heads
 
 
-def merged(axis: int, heads: Heads) -> Layout:
+def merged_heads(axis: int, heads: Heads) -> Layout:
     """Returns the layout with heads and channels on axes `axis` and `axis + 1`, merged in ours."""
-    # merged(1, vision_heads), an output kernel: theirs (27, 16, 72, 1152), ours (27, 1152, 1152).
+    # merged_heads(1, vision_heads), an output kernel: theirs (27, 16, 72, 1152), ours
+    # (27, 1152, 1152).
     # Only the direction to theirs needs the model: 1152 alone does not say 16 heads of 72.
     return Layout(
         lambda x: x.reshape(
@@ -65,7 +66,7 @@ def heads_first(heads: Heads) -> Layout:
     Theirs is (layers, heads, width, channels), ours (layers, width, heads * channels).
     """
     # The decoder's query: theirs (26, 8, 2304, 256), ours (26, 2304, 2048).
-    last = merged(2, heads)
+    last = merged_heads(2, heads)
     return Layout(
         lambda x: last.read(x.transpose(0, 2, 1, 3)),
         lambda x, cfg: last.write(x, cfg).transpose(0, 2, 1, 3),

@@ -16,7 +16,7 @@ from model.checkpoint.layouts import (
     Layout,
     heads_first,
     key_heads,
-    merged,
+    merged_heads,
     query_heads,
     vision_heads,
 )
@@ -27,7 +27,7 @@ EMBEDDING, HUGGING_FACE_EMBEDDING = "text/embedding", "language_model.model.embe
 """Our and Hugging Face's name of the embedding, which may have more rows in other codebases."""
 
 
-class Name(typing.NamedTuple):
+class ParameterName(typing.NamedTuple):
     """Names and layouts of one parameter.
 
     Attributes:
@@ -95,36 +95,38 @@ _HF_TEXT = "language_model.model."
 _HF_LAYER = _HF_TEXT + "layers.{i}."
 
 
-def _vision() -> list[Name]:
+def _vision_names() -> list[ParameterName]:
     patches, post = _HF_IMG + "embeddings.", _HF_IMG + "post_layernorm."
     # What the tower has once. Our patch kernel is big_vision's; torch's convolution puts the output
     # channels first.
     table = [
-        Name(
+        ParameterName(
             "vision/patches/kernel",
             "img/embedding/kernel",
             SAME,
             patches + "patch_embedding.weight",
             OIHW,
         ),
-        Name(
+        ParameterName(
             "vision/patches/bias",
             "img/embedding/bias",
             SAME,
             patches + "patch_embedding.bias",
             SAME,
         ),
-        Name(
+        ParameterName(
             "vision/positions",
             "img/pos_embedding",
             ROWS,
             patches + "position_embedding.weight",
             SAME,
         ),
-        Name(
+        ParameterName(
             "vision/norm/scale", "img/Transformer/encoder_norm/scale", SAME, post + "weight", SAME
         ),
-        Name("vision/norm/bias", "img/Transformer/encoder_norm/bias", SAME, post + "bias", SAME),
+        ParameterName(
+            "vision/norm/bias", "img/Transformer/encoder_norm/bias", SAME, post + "bias", SAME
+        ),
     ]
     # What every block has. Ours and big_vision's arrays hold all layers, stacked on axis 0;
     # Hugging Face has an array per layer, hence `{i}` in its names:
@@ -134,7 +136,7 @@ def _vision() -> list[Name]:
     for layer_name, bv, hf in (("attn_norm", "0", "layer_norm1"), ("mlp_norm", "1", "layer_norm2")):
         for part, hf_part in (("scale", "weight"), ("bias", "bias")):
             table.append(
-                Name(
+                ParameterName(
                     f"vision/blocks/{layer_name}/{part}",
                     f"{_BV_IMG}LayerNorm_{bv}/{part}",
                     SAME,
@@ -143,36 +145,36 @@ def _vision() -> list[Name]:
                 )
             )
     for layer_name, bv, hf in (("up", "0", "fc1"), ("down", "1", "fc2")):
-        table += _linear(
+        table += _linear_names(
             f"vision/blocks/mlp/{layer_name}",
             f"{_BV_IMG}MlpBlock_0/Dense_{bv}",
             f"{_HF_BLOCK}mlp.{hf}",
         )
     # big_vision keeps the heads on an axis of their own; ours are merged, as Hugging Face's.
     for part, hf in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
-        table += _linear(
+        table += _linear_names(
             f"vision/blocks/attn/{part}",
             _BV_ATTN + part,
             f"{_HF_BLOCK}self_attn.{hf}",
-            merged(2, vision_heads),
-            merged(1, vision_heads),
+            merged_heads(2, vision_heads),
+            merged_heads(1, vision_heads),
         )
     out = "vision/blocks/attn/out", _BV_ATTN + "out", f"{_HF_BLOCK}self_attn.out_proj"
-    return table + _linear(*out, merged(1, vision_heads))
+    return table + _linear_names(*out, merged_heads(1, vision_heads))
 
 
-def _linear(
+def _linear_names(
     ours: str, big_vision: str, hugging_face: str, kernel: Layout = SAME, bias: Layout = SAME
-) -> list[Name]:
+) -> list[ParameterName]:
     return [
-        Name(
+        ParameterName(
             f"{ours}/kernel", f"{big_vision}/kernel", kernel, f"{hugging_face}.weight", TRANSPOSED
         ),
-        Name(f"{ours}/bias", f"{big_vision}/bias", bias, f"{hugging_face}.bias", SAME),
+        ParameterName(f"{ours}/bias", f"{big_vision}/bias", bias, f"{hugging_face}.bias", SAME),
     ]
 
 
-def _text() -> list[Name]:
+def _text_names() -> list[ParameterName]:
     attn, mlp = "llm/layers/attn/", "llm/layers/mlp/"
     keys = heads_first(key_heads)
     # big_vision packs two of our arrays into one; the number is the index of ours on axis 1:
@@ -183,7 +185,7 @@ def _text() -> list[Name]:
         ("query", attn + "q_einsum/w", None, heads_first(query_heads), "self_attn.q_proj"),
         ("key", attn + "kv_einsum/w", 0, keys, "self_attn.k_proj"),
         ("value", attn + "kv_einsum/w", 1, keys, "self_attn.v_proj"),
-        ("out", attn + "attn_vec_einsum/w", None, merged(1, query_heads), "self_attn.o_proj"),
+        ("out", attn + "attn_vec_einsum/w", None, merged_heads(1, query_heads), "self_attn.o_proj"),
         ("gate", mlp + "gating_einsum", 0, SAME, "mlp.gate_proj"),
         ("up", mlp + "gating_einsum", 1, SAME, "mlp.up_proj"),
         ("down", mlp + "linear", None, SAME, "mlp.down_proj"),
@@ -195,21 +197,25 @@ def _text() -> list[Name]:
         ("post_mlp_norm", "post_ffw_norm", "post_feedforward_layernorm"),
     )
     table = [
-        Name(f"text/blocks/{layer_name}", bv, layout, f"{_HF_LAYER}{hf}.weight", TRANSPOSED, part)
+        ParameterName(
+            f"text/blocks/{layer_name}", bv, layout, f"{_HF_LAYER}{hf}.weight", TRANSPOSED, part
+        )
         for layer_name, bv, part, layout, hf in rows
     ]
     for layer_name, bv, hf in norms:
         path = f"text/blocks/{layer_name}/scale"
-        table.append(Name(path, f"llm/layers/{bv}/scale", SAME, f"{_HF_LAYER}{hf}.weight", SAME))
+        table.append(
+            ParameterName(path, f"llm/layers/{bv}/scale", SAME, f"{_HF_LAYER}{hf}.weight", SAME)
+        )
     # Beside the blocks: the embedding, which is the output matrix, too, and the last norm.
     embedding, norm = HUGGING_FACE_EMBEDDING, _HF_TEXT + "norm.weight"
-    table.append(Name(EMBEDDING, "llm/embedder/input_embedding", SAME, embedding, SAME))
-    table.append(Name("text/final_norm/scale", "llm/final_norm/scale", SAME, norm, SAME))
+    table.append(ParameterName(EMBEDDING, "llm/embedder/input_embedding", SAME, embedding, SAME))
+    table.append(ParameterName("text/final_norm/scale", "llm/final_norm/scale", SAME, norm, SAME))
     return table
 
 
-TABLE: tuple[Name, ...] = (
-    *_vision(),
-    *_text(),
-    *_linear("projector", "img/head", "multi_modal_projector.linear"),
+TABLE: tuple[ParameterName, ...] = (
+    *_vision_names(),
+    *_text_names(),
+    *_linear_names("projector", "img/head", "multi_modal_projector.linear"),
 )

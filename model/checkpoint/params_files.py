@@ -22,7 +22,7 @@ import numpy as np
 from infra.store.backend import ByteSource
 from infra.store.stored_folder import StoredFolder
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.files import PARAMS
 
 Put = Callable[[str, ByteSource], None]
@@ -37,7 +37,7 @@ PIECE = 2**20
 _READ = 16 * PIECE
 """Largest range that one request reads [bytes]."""
 
-_AT_ONCE = 8
+_MAX_READS = 8
 """Number of files written, or ranges read, at the same time."""
 
 _REREADS = 3
@@ -79,7 +79,7 @@ def write_params(params: Mapping[str, Any], put: Put) -> str:
       params: the arrays.
       put: stores one file; called by several threads.
     """
-    arrays = {path: np.asarray(leaf) for path, leaf in flatten(params)}
+    arrays = {path: np.asarray(leaf) for path, leaf in flatten_params(params)}
     return json.dumps(write_arrays(arrays, put)) + "\n"
 
 
@@ -103,7 +103,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
         starts = range(0, files[name].size, PIECE)
         return [zlib.crc32(files[name].read(start, PIECE)) for start in starts]
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_READS) as pool:
         checksums = dict(zip(files, pool.map(write, files), strict=True))
     # The index, of which `start` counts from the file's first byte: no header is needed to read.
     #
@@ -144,7 +144,7 @@ class _Range:
     out: memoryview
 
 
-class Source(Protocol):
+class RangeSource(Protocol):
     """A reader of files in ranges, such as a `StoredFolder`.
 
     Attributes:
@@ -181,7 +181,7 @@ class ParamsReader:
       index: index of the arrays, from `write_arrays`.
     """
 
-    def __init__(self, source: Source, index: Mapping[str, Any]) -> None:
+    def __init__(self, source: RangeSource, index: Mapping[str, Any]) -> None:
         self._place, self._arrays = source, index["arrays"]
         self._piece: int = index["piece"]
         self._checksums: dict[str, list[int]] = index["crc32"]
@@ -219,13 +219,13 @@ class ParamsReader:
         (array,) = self.read_all({path: index}).values()
         return array
 
-    def read_all(self, wanted: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
+    def read_all(self, slices: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
         """Returns several arrays, or parts of them, read in parallel; see `read`."""
         # First an empty array for each, then all ranges together: a thread fills its part of one.
         arrays, ranges = {}, []
-        for path, index in wanted.items():
+        for path, index in slices.items():
             arrays[path] = self._prepare(path, index, ranges)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_READS) as pool:
             list(pool.map(self._fill, ranges))
         return arrays
 
@@ -264,13 +264,13 @@ class ParamsReader:
             yield _Range(file, start, out[:length])
             start, out = start + length, out[length:]
 
-    def _fill(self, wanted: _Range) -> None:
+    def _fill(self, target: _Range) -> None:
         # Checksums are of whole pieces, so the range is widened to piece boundaries.
-        first = wanted.start // self._piece
-        stop = -(-(wanted.start + len(wanted.out)) // self._piece)
-        skipped = wanted.start - first * self._piece
-        pieces = self._checked(wanted.file, first, stop)
-        wanted.out[:] = memoryview(pieces)[skipped : skipped + len(wanted.out)]
+        first = target.start // self._piece
+        stop = -(-(target.start + len(target.out)) // self._piece)
+        skipped = target.start - first * self._piece
+        pieces = self._checked(target.file, first, stop)
+        target.out[:] = memoryview(pieces)[skipped : skipped + len(target.out)]
 
     def _checked(self, file: str, first: int, stop: int) -> bytes:
         """Returns pieces `first` to `stop` of a file, after comparing their checksums."""

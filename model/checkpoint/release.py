@@ -70,7 +70,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
     params = params_of(checkpoint).arrays
     tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}
-    served = budgets.supported_budgets(cfg)
+    supported = budgets.supported_budgets(cfg)
     texts = {
         **tokenizer.files,
         "config.json": _json(
@@ -88,7 +88,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                 # All sizes, under our names; `ParcelConfig` repeats those that transformers looks
                 # for.
                 **_settings(cfg),
-                "budgets": served,
+                "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 **tokens,
                 "torch_dtype": dtype.name,
@@ -103,7 +103,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                 "processor_class": "ParcelProcessor",
                 "auto_map": {"AutoProcessor": "processing_parcel.ParcelProcessor"},
                 "image_px": cfg.vision.image_px,
-                "budgets": served,
+                "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 "separator_id": tokenizer.separator_id,
             }
@@ -118,7 +118,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     # torch's words for the layers, and torch's layout:
     #
     #     connector/mqt/attn/query/kernel (in, out)  ->  connector.mqt.attn.q_proj.weight (out, in)
-    connector = {_theirs(path): _laid_out(path, params) for path in _connector(params)}
+    connector = {_hugging_face_name(path): _laid_out(path, params) for path in _connector(params)}
     # Shapes come before tensors, because a shard begins with a header of all its shapes. The
     # towers' tensors are then read and written one at a time.
     shapes = translate.hugging_face_shapes(cfg)
@@ -155,7 +155,7 @@ def _connector(params: Arrays) -> Iterator[str]:
     return (path for path in params if path.startswith("connector/"))
 
 
-def _theirs(path: str) -> str:
+def _hugging_face_name(path: str) -> str:
     """Returns torch's name of a connector's parameter."""
     *above, last = (_LAYERS.get(part, part) for part in path.split("/"))
     return ".".join([*above, {"kernel": "weight", "scale": "weight"}.get(last, last)])

@@ -30,15 +30,15 @@ from infra.store.backend import ByteSource, StoreBackend
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.checkpoint.params_files import ParamsReader, write_arrays
 
-_KEPT = 2
+_MAX_POINTS = 2
 """Number of complete points that are kept."""
-_OFFERED = 8
+_MAX_CANDIDATES = 8
 """Largest number of points that a restore tries, the newest first."""
-_AT_ONCE = 8
+_MAX_READS = 8
 """Number of arrays that are read at the same time."""
-_MOST_SAID = 512
+_MAX_MESSAGE = 512
 """Longest message between processes; the rest is cut off [bytes]."""
-_LOOK_EVERY = 0.5
+_POLL_SECONDS = 0.5
 """Time between two checks of what the other processes have written [s]."""
 
 Region = tuple[tuple[int, int], ...]
@@ -46,7 +46,7 @@ Region = tuple[tuple[int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class StatePart:
     """A part of an array of the state, in this process's own memory.
 
     Attributes:
@@ -60,7 +60,7 @@ class Part:
     data: np.ndarray
 
 
-def own_parts(state: Any) -> list[Part]:
+def process_parts(state: Any) -> list[StatePart]:
     """Returns copies of the parts of a state that this process is to write.
 
     A part that several devices hold is returned for one of them only. The state may change later.
@@ -70,9 +70,9 @@ def own_parts(state: Any) -> list[Part]:
         leaf.copy_to_host_async()
     return [
         # A copy: on a CPU, `shard.data` shares memory that the next step is given to overwrite.
-        Part(
+        StatePart(
             path,
-            tuple(start for start, _ in _region(shard.index, leaf.shape)),
+            tuple(start for start, _ in _region_of_index(shard.index, leaf.shape)),
             np.array(shard.data),
         )
         for path, leaf in leaves
@@ -111,10 +111,12 @@ class ResumePoints:
         self._news = threading.Event()
         # The first process chooses <start> and the points to try, so that all of them agree.
         offer = (
-            " ".join([uuid.uuid4().hex[:8], *self._found()[:_OFFERED]]) if not self._rank else ""
+            " ".join([uuid.uuid4().hex[:8], *self._point_names()[:_MAX_CANDIDATES]])
+            if not self._rank
+            else ""
         )
-        self._start, *self._offered = _of_all(offer)[0].split()
-        self._kept: list[str] = []
+        self._start, *self._candidates = _gather_messages(offer)[0].split()
+        self._complete_points: list[str] = []
         self.damaged: tuple[str, ...] = ()
 
     def restore(self, template: Any) -> tuple[int, Any, Mapping[str, str]] | None:
@@ -127,13 +129,13 @@ class ResumePoints:
         Raises:
           OSError: if a point cannot be read.
         """
-        while self._offered:
-            name, restored, reason = self._offered[0], None, ""
+        while self._candidates:
+            name, restored, reason = self._candidates[0], None, ""
             # A point that is damaged is passed over: the one before it is good. Other errors of the
             # store, such as a bucket that refuses, are raised: they say nothing about the point.
             try:
                 point = _Point(self._files, name)
-                restored = _step(name), point.read(template), point.notes
+                restored = _step_of_point(name), point.read(template), point.notes
             except ValueError as error:
                 reason = str(error)
             except KeyError as error:
@@ -143,23 +145,24 @@ class ResumePoints:
             except FileNotFoundError as error:
                 reason = f"{error} is not there any more"
             # Each process reads its own parts only; if one finds damage, all skip the point.
-            reason = next(filter(None, _of_all(reason)), "")
+            reason = next(filter(None, _gather_messages(reason)), "")
             if not reason:
-                self._kept = self._offered[::-1]  # Oldest first: `_write` deletes from the front.
+                # Oldest first: `_write` deletes from the front.
+                self._complete_points = self._candidates[::-1]
                 return restored
-            warning = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
+            warning = f"resumable checkpoint of step {_step_of_point(name)} is not used: {reason}"
             self.damaged = (*self.damaged, warning)
             if self._rank == 0:
                 self._files.remove(name)
-            self._offered.pop(0)
+            self._candidates.pop(0)
         return None
 
-    def save(self, step: int, parts: Sequence[Part], notes: Mapping[str, Path]) -> None:
+    def save(self, step: int, parts: Sequence[StatePart], notes: Mapping[str, Path]) -> None:
         """Starts to write the state after `step` updates, in a thread; `news` reports the end.
 
         Args:
           step: updates done.
-          parts: this process's parts of the state, from `own_parts`.
+          parts: this process's parts of the state, from `process_parts`.
           notes: name -> local file whose current text is stored with the point, if it exists; the
             first process's notes are used.
 
@@ -201,8 +204,8 @@ class ResumePoints:
         self._leaving.set()
         self._writer.shutdown()
 
-    def _write(self, name: str, parts: Sequence[Part], notes: Mapping[str, str]) -> None:
-        named = {f"{part.path} {list(part.start)}": part for part in parts}
+    def _write(self, name: str, parts: Sequence[StatePart], notes: Mapping[str, str]) -> None:
+        part_of_key = {f"{part.path} {list(part.start)}": part for part in parts}
         sizes = {}
 
         def put(file: str, data: ByteSource) -> None:
@@ -210,23 +213,23 @@ class ResumePoints:
             sizes[file] = self._files.upload_bytes(f"{name}/{self._rank}-{file}", data).file.size
 
         # Arrays first, index last: where an index lies, the parts that it names are complete.
-        index = write_arrays({key: part.data for key, part in named.items()}, put)
+        index = write_arrays({key: part.data for key, part in part_of_key.items()}, put)
         index["of"], index["notes"], index["sizes"] = self._size, notes, sizes
-        index["parts"] = {key: (part.path, part.start) for key, part in named.items()}
+        index["parts"] = {key: (part.path, part.start) for key, part in part_of_key.items()}
         self._check_held()
         self._files.put(f"{name}/{self._rank}.json", json.dumps(index).encode())
         if self._rank:
             return
         # The first process alone finds out when a point is complete, and deletes older ones.
         while len(_ranks(self._files.listing(name))) < self._size:
-            if self._leaving.wait(_LOOK_EVERY):
+            if self._leaving.wait(_POLL_SECONDS):
                 return
-        self._kept.append(name)
+        self._complete_points.append(name)
         self._news.set()
-        while len(self._kept) > _KEPT:
+        while len(self._complete_points) > _MAX_POINTS:
             with contextlib.suppress(OSError):  # A point that stays does no harm.
-                self._files.remove(self._kept[0])
-            del self._kept[0]
+                self._files.remove(self._complete_points[0])
+            del self._complete_points[0]
 
     def _check_held(self) -> None:
         """Raises an error if the folder is gone: another process has taken over the stage."""
@@ -235,10 +238,12 @@ class ResumePoints:
                 f"{self._place} is gone: another process has taken over this stage."
             )
 
-    def _found(self) -> list[str]:
+    def _point_names(self) -> list[str]:
         """Returns the names of folders that may be points, the newest first."""
         names = self._files.folders("")
-        return sorted((n for n in names if n.partition("-")[0].isdigit()), key=_step, reverse=True)
+        return sorted(
+            (n for n in names if n.partition("-")[0].isdigit()), key=_step_of_point, reverse=True
+        )
 
 
 class _Point:
@@ -265,8 +270,8 @@ class _Point:
         #
         #     120-9f3c/  0.json 0-params…  1.json 1-params…   complete, of 2 processes
         #     140-07aa/  0.json 0-params…  1-params…          process 1 stopped before its index
-        of = indices[0]["of"] if 0 in indices else 0
-        if set(indices) != set(range(of)) or not of:
+        num_processes = indices[0]["of"] if 0 in indices else 0
+        if set(indices) != set(range(num_processes)) or not num_processes:
             raise ValueError("it was not finished")
         for rank, index in indices.items():
             for file, size in index["sizes"].items():
@@ -300,30 +305,30 @@ class _Point:
         }
         regions = sorted(  # A set: devices that hold the same region share one read.
             {
-                (path, _region(index, leaves[path].shape))
+                (path, _region_of_index(index, leaves[path].shape))
                 for path in leaves
                 for index in devices[path]
             }
         )
 
-        def read(one: tuple[str, Region]) -> np.ndarray:
-            path, region = one
-            return self._read(path, region, leaves[path].dtype)
+        def read(key: tuple[str, Region]) -> np.ndarray:
+            path, region = key
+            return self._read_region(path, region, leaves[path].dtype)
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_READS) as pool:
             pieces = dict(zip(regions, pool.map(read, regions), strict=True))
 
         # JAX asks once for each of its devices; those with the same region get the same array.
         def leaf_of(path: str, leaf: jax.Array) -> jax.Array:
             def part(index: Sequence[slice] | None) -> np.ndarray:
-                return pieces[path, _region(index or (), leaf.shape)]
+                return pieces[path, _region_of_index(index or (), leaf.shape)]
 
             return jax.make_array_from_callback(leaf.shape, leaf.sharding, part)
 
         restored = [leaf_of(path, leaf) for path, leaf in leaves.items()]
         return jax.tree.unflatten(jax.tree.structure(template), restored)
 
-    def _read(self, path: str, region: Region, dtype: np.dtype) -> np.ndarray:
+    def _read_region(self, path: str, region: Region, dtype: np.dtype) -> np.ndarray:
         """Returns a region of an array, put together from the parts that were written."""
         # Written parts do not overlap, so the region is complete once as many elements are filled.
         out = np.empty([stop - start for start, stop in region], dtype)
@@ -362,13 +367,13 @@ class _Source:
         return self._files.read_range(self._begins + name, start, length)
 
 
-def _step(name: str) -> int:
+def _step_of_point(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _ranks(there: Iterable[str]) -> list[int]:
+def _ranks(file_names: Iterable[str]) -> list[int]:
     """Returns the ranks that have written all their parts, according to a point's files."""
-    return sorted(int(file.removesuffix(".json")) for file in there if file.endswith(".json"))
+    return sorted(int(file.removesuffix(".json")) for file in file_names if file.endswith(".json"))
 
 
 def _leaves(state: Any) -> Iterator[tuple[str, Any]]:
@@ -377,7 +382,7 @@ def _leaves(state: Any) -> Iterator[tuple[str, Any]]:
         yield jax.tree_util.keystr(keys, simple=True, separator="/"), leaf
 
 
-def _region(index: Sequence[slice], shape: Sequence[int]) -> Region:
+def _region_of_index(index: Sequence[slice], shape: Sequence[int]) -> Region:
     bounds = (cut.indices(size) for cut, size in zip(index, shape, strict=True))
     return tuple((start, stop) for start, stop, _ in bounds)
 
@@ -387,13 +392,13 @@ def _slices(region: Iterable[tuple[int, int]], start: Iterable[int]) -> tuple[sl
     return tuple(slice(a - at, b - at) for (a, b), at in zip(region, start, strict=True))
 
 
-def _of_all(word: str) -> list[str]:
+def _gather_messages(message: str) -> list[str]:
     """Returns the messages of all processes, by rank; all of them must call this together."""
     if jax.process_count() == 1:
-        return [word]
+        return [message]
     # Only arrays of one shape can be gathered, so a message travels as bytes of fixed length.
-    buffer = np.zeros(_MOST_SAID, np.uint8)
-    encoded = word.encode()[:_MOST_SAID]
+    buffer = np.zeros(_MAX_MESSAGE, np.uint8)
+    encoded = message.encode()[:_MAX_MESSAGE]
     buffer[: len(encoded)] = list(encoded)
     return [
         bytes(row).rstrip(b"\0").decode(errors="replace")

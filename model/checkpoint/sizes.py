@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from model.checkpoint.hugging_face_config import Facts
+from model.checkpoint.hugging_face_config import CheckpointFacts
 from model.config import ModelConfig
 from model.text.config import TextConfig
 from model.vision.config import VisionConfig
@@ -14,7 +14,7 @@ _ATTN = "img/Transformer/encoderblock/MultiHeadDotProductAttention_0/query/kerne
 _Q, _KV = "llm/layers/attn/q_einsum/w", "llm/layers/attn/kv_einsum/w"
 
 
-def big_vision_facts(shapes: Mapping[str, Shape]) -> Facts:
+def big_vision_facts(shapes: Mapping[str, Shape]) -> CheckpointFacts:
     """Returns the facts in big_vision's attention kernels, where heads are a separate axis.
 
     Args:
@@ -27,10 +27,10 @@ def big_vision_facts(shapes: Mapping[str, Shape]) -> Facts:
         if len(shapes[key]) != axes:
             raise ValueError(f"{key} must have {axes} axes (layers first), got {shapes[key]}.")
     _, num_heads, _, head_dim = shapes[_Q]
-    return Facts(shapes[_ATTN][2], num_heads, shapes[_KV][2], head_dim)
+    return CheckpointFacts(shapes[_ATTN][2], num_heads, shapes[_KV][2], head_dim)
 
 
-def model_config(shapes: Mapping[str, Shape], facts: Facts) -> ModelConfig:
+def model_config(shapes: Mapping[str, Shape], facts: CheckpointFacts) -> ModelConfig:
     """Returns the vanilla model whose parameters have these shapes.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from model.checkpoint import array_files
 from model.checkpoint.array_files import Arrays, Entry
 from model.checkpoint.hugging_face_config import GEMMA_PIECES
-from model.checkpoint.importer import Source, big_vision_source
+from model.checkpoint.importer import SourceCheckpoint, big_vision_source
 from model.checkpoint.names import NamesError
 from model.checkpoint.target import RequestError
 from pipelines.records.codes import EXTRA_TOKENS
@@ -25,7 +25,9 @@ _LAYER = re.compile(r"^layer_(\d+)/")
 _GEMMA_W = ("attn/q_einsum", "attn/kv_einsum", "attn/attn_vec_einsum")
 
 
-def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: int = 0) -> Source:
+def open_towers(
+    siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: int = 0
+) -> SourceCheckpoint:
     """Returns both towers as one checkpoint to import; the projector is zero, as published.
 
     Args:
@@ -83,21 +85,21 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
         entries[name.removesuffix("/w")] = entry
     stacked = _stacked(entries, _LAYER, "layers/")
     # Keys come with or without a last part `/w`; big_vision has it on attention kernels only.
-    named = {
+    renamed = {
         f"llm/{key}{'/w' if key.endswith(_GEMMA_W) else ''}": entry
         for key, entry in stacked.items()
     }
     gating, linear = "llm/layers/mlp/gating_einsum", "llm/layers/mlp/linear"
-    if gating in named and linear in named and len(named[gating].shape) == 4:
+    if gating in renamed and linear in renamed and len(renamed[gating].shape) == 4:
         # Some files have the gating kernel transposed, as (hidden, width); the down projection,
         # which is always (hidden, width), shows which number is which.
-        hidden, width = named[linear].shape[-2:]
-        if named[gating].shape[-2:] == (hidden, width) and hidden != width:
-            named[gating] = _swapped(named[gating])
+        hidden, width = renamed[linear].shape[-2:]
+        if renamed[gating].shape[-2:] == (hidden, width) and hidden != width:
+            renamed[gating] = _swapped(renamed[gating])
     embedding = "llm/embedder/input_embedding"
-    if embedding in named:
-        named[embedding] = _extended(named[embedding], pieces, seed)
-    return named
+    if embedding in renamed:
+        renamed[embedding] = _extended(renamed[embedding], pieces, seed)
+    return renamed
 
 
 def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict[str, Entry]:

@@ -12,7 +12,7 @@ class RequestError(ValueError):
 
 
 @contextlib.contextmanager
-def whole(out: Path) -> Iterator[Path]:
+def atomic_output(out: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder, and renames it to `out` if the body succeeds.
 
     Raises:

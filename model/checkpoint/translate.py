@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.names import (
     LM_HEAD,
     TABLE,
-    Name,
     NamesError,
+    ParameterName,
     big_vision_keys,
     hugging_face_keys,
 )
@@ -37,7 +37,7 @@ def from_big_vision(arrays: Arrays) -> Params:
     Raises:
       NamesError: if keys are missing or unknown, naming them.
     """
-    return unflatten(dict(read_big_vision(arrays)))
+    return unflatten_params(dict(read_big_vision(arrays)))
 
 
 def from_hugging_face(arrays: Arrays) -> Params:
@@ -46,7 +46,7 @@ def from_hugging_face(arrays: Arrays) -> Params:
     Raises:
       NamesError: if keys are missing or unknown, naming them.
     """
-    return unflatten(dict(read_hugging_face(arrays)))
+    return unflatten_params(dict(read_hugging_face(arrays)))
 
 
 def read_big_vision(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
@@ -64,7 +64,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     keys = hugging_face_keys(arrays)
     check_hugging_face(keys)
     for name in TABLE:
-        count = _depth(name, keys)
+        count = _num_layers(name, keys)
         if count is None:
             # Outside the blocks: one array there, one here.
             array = arrays[keys[name.hugging_face]]
@@ -72,7 +72,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
             continue
         stack = np.zeros((0,), np.float32)
         for i in range(count):  # The stack is allocated at the first layer, which has the shape.
-            layer = name.hugging_face_layout.read(arrays[keys[_layer(name, i)]])
+            layer = name.hugging_face_layout.read(arrays[keys[_layer_key(name, i)]])
             stack = stack if i else np.empty((count, *layer.shape), np.float32)
             stack[i] = layer
         yield name.ours, stack
@@ -92,17 +92,17 @@ def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.
             yield name.hugging_face, name.hugging_face_layout.write(array, cfg)
             continue
         for i, layer in enumerate(array):
-            yield _layer(name, i), name.hugging_face_layout.write(layer, cfg)
+            yield _layer_key(name, i), name.hugging_face_layout.write(layer, cfg)
 
 
 def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     """Returns the shape of every array in a model's big_vision checkpoint, without any data."""
     # Pieces of one array are stacked after the layers: (layers, 2, …).
     return {
-        f"params/{key}": (one[0].shape[0], len(one), *one[0].shape[1:])
-        if len(one) > 1
-        else one[0].shape
-        for key, one in _big_vision_pieces(_no_memory(cfg), cfg)
+        f"params/{key}": (pieces[0].shape[0], len(pieces), *pieces[0].shape[1:])
+        if len(pieces) > 1
+        else pieces[0].shape
+        for key, pieces in _big_vision_pieces(_no_memory(cfg), cfg)
     }
 
 
@@ -128,7 +128,7 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         try:
             if hugging_face:
                 shape = name.hugging_face_layout.read(blank).shape
-                depth = _depth(name, keys)
+                depth = _num_layers(name, keys)
                 our[name.ours] = shape if depth is None else (depth, *shape)
             else:
                 piece = blank if name.part is None else blank[:, name.part]
@@ -138,37 +138,39 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     return our
 
 
-def check_big_vision(found: Collection[str]) -> None:
+def check_big_vision(names: Collection[str]) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names({name.big_vision for name in TABLE}, found, "big_vision")
+    _check_names({name.big_vision for name in TABLE}, names, "big_vision")
 
 
-def check_hugging_face(found: Collection[str]) -> None:
+def check_hugging_face(names: Collection[str]) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names(_all_layers(found), set(found) - {LM_HEAD}, "Hugging Face")
+    _check_names(_expected_keys(names), set(names) - {LM_HEAD}, "Hugging Face")
 
 
-def _check_names(expected: Collection[str], found: Collection[str], origin: str) -> None:
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+def _check_names(expected: Collection[str], names: Collection[str], origin: str) -> None:
+    missing, extra = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
     if missing or extra:
         raise NamesError(
-            f"a {origin} checkpoint must hold each parameter once, got missing {_some(missing)} "
-            f"and unknown {_some(extra)}."
+            f"a {origin} checkpoint must hold each parameter once, got missing "
+            f"{_format_names(missing)} and unknown {_format_names(extra)}."
         )
 
 
-def check_shapes(expected: Mapping[str, Shape], found: Mapping[str, Shape], origin: str) -> None:
+def check_shapes(expected: Mapping[str, Shape], shapes: Mapping[str, Shape], origin: str) -> None:
     """Raises an error if arrays' shapes do not fit the rest of the file, naming them."""
     wrong = [
-        f"{key}: {found[key]} for {expected[key]}"
+        f"{key}: {shapes[key]} for {expected[key]}"
         for key in expected
-        if key in found and tuple(found[key]) != tuple(expected[key])
+        if key in shapes and tuple(shapes[key]) != tuple(expected[key])
     ]
     if wrong:
-        raise NamesError(f"a {origin} checkpoint has arrays of another shape: {_some(wrong)}.")
+        raise NamesError(
+            f"a {origin} checkpoint has arrays of another shape: {_format_names(wrong)}."
+        )
 
 
-def _some(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"{names[:_LISTED]}{more}"
 
@@ -176,7 +178,7 @@ def _some(names: list[str]) -> str:
 def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, list[np.ndarray]]]:
     # One array of big_vision may hold several of our parameters, such as keys and values. They are
     # put together in the order of their index in it.
-    groups: dict[str, list[Name]] = collections.defaultdict(list)
+    groups: dict[str, list[ParameterName]] = collections.defaultdict(list)
     for name in TABLE:
         groups[name.big_vision].append(name)
     for key, group in groups.items():
@@ -186,7 +188,7 @@ def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, 
 
 def _no_memory(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Returns an array of every parameter's shape, each a zero byte that is broadcast to it."""
-    shapes = flatten(vlm.abstract_params(cfg))
+    shapes = flatten_params(vlm.abstract_params(cfg))
     return {path: np.broadcast_to(np.int8(0), leaf.shape) for path, leaf in shapes}
 
 
@@ -194,24 +196,24 @@ def _float32(x: np.ndarray) -> np.ndarray:
     return np.array(x, np.float32, order="C")
 
 
-def _layer(name: Name, index: int) -> str:
+def _layer_key(name: ParameterName, index: int) -> str:
     return name.hugging_face.replace("{i}", str(index))
 
 
-def _depth(name: Name, found: Iterable[str]) -> int | None:
+def _num_layers(name: ParameterName, keys: Iterable[str]) -> int | None:
     """Returns how many layers a file has in a parameter's tower; None if it belongs to no layer."""
-    before, _, after = name.hugging_face.partition("{i}")
-    if not after:
+    tower_prefix, _, layer_suffix = name.hugging_face.partition("{i}")
+    if not layer_suffix:
         return None
     # Any parameter of the tower counts, so that a layer that lacks only this one is found missing.
-    tower = re.compile(re.escape(before) + r"(\d+)\.")
-    return 1 + max((int(m[1]) for m in map(tower.match, found) if m), default=0)
+    tower = re.compile(re.escape(tower_prefix) + r"(\d+)\.")
+    return 1 + max((int(m[1]) for m in map(tower.match, keys) if m), default=0)
 
 
-def _all_layers(found: Collection[str]) -> set[str]:
+def _expected_keys(keys: Collection[str]) -> set[str]:
     """Returns every key that a file must have, given the number of layers that it shows."""
     expected = set()
     for name in TABLE:
-        count = _depth(name, found)
-        expected |= {_layer(name, i) for i in range(1 if count is None else count)}
+        count = _num_layers(name, keys)
+        expected |= {_layer_key(name, i) for i in range(1 if count is None else count)}
     return expected

@@ -35,7 +35,7 @@ _EVEN_BUCKETS = {16: tuple(range(32, 257, 32)), 32: (*range(88, 1024, 88), 1024)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bucket:
+class SlotBucket:
     """One compiled shape: every budget in it runs as `size` slots, the last ones masked.
 
     Attributes:
@@ -59,10 +59,10 @@ def supported_budgets(cfg: ConnectedConfig) -> tuple[int, ...]:
 
 def check_budget(cfg: ConnectedConfig, budget: int) -> None:
     """Raises ValueError, listing the supported budgets, if the connector cannot serve `budget`."""
-    served = supported_budgets(cfg)
-    if budget not in served:
+    supported = supported_budgets(cfg)
+    if budget not in supported:
         raise ValueError(
-            f"budget must be one of {_describe(served)} for connector "
+            f"budget must be one of {_describe(supported)} for connector "
             f"{cfg.connector.kind!r} at {cfg.vision.image_px} px, got {budget}."
         )
 
@@ -76,14 +76,14 @@ def num_anchors(cfg: ConnectedConfig, budget: int) -> int:
     return cfg.connector.routing.num_anchors(cfg.vision.grid, budget)
 
 
-def buckets(cfg: ConnectedConfig) -> tuple[Bucket, ...]:
+def buckets(cfg: ConnectedConfig) -> tuple[SlotBucket, ...]:
     """Returns the declared shapes: the only ones training compiles, one program each."""
     sizes = cfg.connector.buckets or _default_buckets(cfg.connector.routing, cfg.vision.grid)
     # A size is a budget, too: its own number of anchors is that of the whole bucket.
-    return tuple(Bucket(size=s, num_anchors=num_anchors(cfg, s)) for s in sorted(sizes))
+    return tuple(SlotBucket(size=s, num_anchors=num_anchors(cfg, s)) for s in sorted(sizes))
 
 
-def bucket_of(cfg: ConnectedConfig, budget: int) -> Bucket:
+def bucket_of(cfg: ConnectedConfig, budget: int) -> SlotBucket:
     """Returns the smallest declared bucket that serves `budget` with the same anchors."""
     # Budget 50 of `parcel` at 224 px: 16 anchors, and the bucket of 62 slots with as many:
     #
@@ -94,10 +94,10 @@ def bucket_of(cfg: ConnectedConfig, budget: int) -> Bucket:
     return next(b for b in buckets(cfg) if b.size >= budget and b.num_anchors == anchors)
 
 
-def exact_bucket(cfg: ConnectedConfig, budget: int) -> Bucket:
+def exact_bucket(cfg: ConnectedConfig, budget: int) -> SlotBucket:
     """Returns a bucket with no masked slot: for evaluation at a few fixed budgets."""
     check_budget(cfg, budget)
-    return Bucket(size=budget, num_anchors=num_anchors(cfg, budget))
+    return SlotBucket(size=budget, num_anchors=num_anchors(cfg, budget))
 
 
 def check_connector(cfg: ConnectedConfig) -> None:
@@ -123,23 +123,23 @@ def check_connector(cfg: ConnectedConfig) -> None:
 
 def _check_buckets(cfg: ConnectedConfig) -> None:
     """Raises ValueError if `connector.buckets` leaves a supported budget without a bucket."""
-    served = supported_budgets(cfg)
+    supported = supported_budgets(cfg)
     kind, sizes = cfg.connector.kind, cfg.connector.buckets
-    if not served:
+    if not supported:
         raise ValueError(
             f"{kind} serves no budget at {cfg.vision.image_px} px, {cfg.vision.num_patches} "
             f"patches; its routing must state budgets of at most that many tokens."
         )
     # Sizes that no budget has would be programs that nothing needs.
-    unknown = sorted(set(sizes) - set(served))
+    unknown = sorted(set(sizes) - set(supported))
     if unknown:
         raise ValueError(
-            f"connector.buckets must be budgets of {kind!r}, {_describe(served)}, got {unknown}."
+            f"connector.buckets must be budgets of {kind!r}, {_describe(supported)}, got {unknown}."
         )
     # A pooled grid has no slots to mask: each budget needs its own program.
-    if cfg.connector.routing.pooled and sizes and set(sizes) != set(served):
+    if cfg.connector.routing.pooled and sizes and set(sizes) != set(supported):
         raise ValueError(
-            f"connector.buckets of {kind!r} must be exactly {served} (or empty), got {sizes}."
+            f"connector.buckets of {kind!r} must be exactly {supported} (or empty), got {sizes}."
         )
     # A bucket serves the budgets up to its size that have its number of anchors. For `parcel`:
     #
@@ -148,10 +148,10 @@ def _check_buckets(cfg: ConnectedConfig) -> None:
     #
     # without 62, budgets 42 to 62 would have none: 96 slots hold 64 anchors.
     declared = buckets(cfg)
-    for budget in served:
+    for budget in supported:
         anchors = num_anchors(cfg, budget)
         if not any(b.size >= budget and b.num_anchors == anchors for b in declared):
-            largest = max(b for b in served if num_anchors(cfg, b) == anchors)
+            largest = max(b for b in supported if num_anchors(cfg, b) == anchors)
             raise ValueError(
                 f"connector.buckets must hold every budget, got {sizes} with none for {budget} "
                 f"({anchors} anchors); add {largest}."
@@ -170,16 +170,16 @@ def training_budgets(cfg: ConnectedConfig, listed: tuple[int, ...] | None) -> tu
     Raises:
       ValueError: if the connector serves none of them.
     """
-    served = supported_budgets(cfg)
+    supported = supported_budgets(cfg)
     if listed is None:
-        return served
-    chosen = tuple(budget for budget in listed if budget in served)
-    if not chosen:
+        return supported
+    common = tuple(budget for budget in listed if budget in supported)
+    if not common:
         raise ValueError(
-            f"train.budgets must hold some of {_describe(served)} for connector "
+            f"train.budgets must hold some of {_describe(supported)} for connector "
             f"{cfg.connector.kind!r} at {cfg.vision.image_px} px, got {list(listed)}."
         )
-    return chosen
+    return common
 
 
 def draw_budget(
@@ -203,17 +203,17 @@ def draw_budget(
 
 
 def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
-    served = routing.budgets(grid)
+    supported = routing.budgets(grid)
     # Pooled grids differ in every slot, so each budget has a program.
     if routing.pooled:
-        return served
+        return supported
     if routing.sizes:
-        most = len(_ROUTED_BUCKETS[32])
+        max_buckets = len(_ROUTED_BUCKETS[32])
         # Thinned from the largest downwards, so that the largest is among them.
-        return served[:: -max(1, -(-len(served) // most))][::-1]
+        return supported[:: -max(1, -(-len(supported) // max_buckets))][::-1]
     measured_buckets = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
     if grid in measured_buckets:
-        return tuple(size for size in measured_buckets[grid] if size >= served[0])
+        return tuple(size for size in measured_buckets[grid] if size >= supported[0])
     if routing.anchor_grids:
         # The number of anchors changes at each count but the first. A bucket has one number of
         # anchors, so one must end just below each of these counts.
@@ -222,7 +222,7 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
     return tuple(sorted({*range(step, grid * grid, step), grid * grid}))
 
 
-def _describe(served: tuple[int, ...]) -> str:
-    if len(served) <= 6 or served != tuple(range(served[0], served[-1] + 1, 2)):
-        return ", ".join(str(b) for b in served)
-    return f"{served[0]}, {served[1]}, ..., {served[-1]} (even)"
+def _describe(supported: tuple[int, ...]) -> str:
+    if len(supported) <= 6 or supported != tuple(range(supported[0], supported[-1] + 1, 2)):
+        return ", ".join(str(b) for b in supported)
+    return f"{supported[0]}, {supported[1]}, ..., {supported[-1]} (even)"

@@ -26,7 +26,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from model.connector import budgets
-from model.connector.budgets import Bucket
+from model.connector.budgets import SlotBucket
 from model.connector.build import build_connector
 from model.connector.config import ConnectedConfig
 
@@ -45,18 +45,18 @@ _FAST = {"xla_backend_optimization_level": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class PromiseCheck:
     """One promise, and whether it is kept.
 
     Attributes:
       name: name of the promise.
-      kept: whether it is kept.
-      told: how it is kept, or where it is broken; one line.
+      holds: whether it holds.
+      detail: how it is kept, or where it is broken; one line.
     """
 
     name: str
-    kept: bool
-    told: str
+    holds: bool
+    detail: str
 
 
 class _Result(typing.NamedTuple):
@@ -67,31 +67,31 @@ class _Result(typing.NamedTuple):
     by_features: Float[np.ndarray, "B P C"]
 
 
-def check(cfg: ConnectedConfig) -> Iterator[Finding]:
+def check_promises(cfg: ConnectedConfig) -> Iterator[PromiseCheck]:
     """Yields for each promise whether a connector keeps it; an exception breaks the promise.
 
     Args:
       cfg: config of the model that it is part of.
     """
-    trial = _Tried(cfg)
+    trial = _ConnectorTrial(cfg)
     first, *remaining = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
-    finding = _keeps(trial, first)
-    yield finding
+    promise = _check_promise(trial, first)
+    yield promise
     for name in remaining:
         # All other checks start by tracing its programs.
         yield (
-            _keeps(trial, name)
-            if finding.kept
-            else Finding(name=name, kept=False, told=f"not tried, because {first} failed")
+            _check_promise(trial, name)
+            if promise.holds
+            else PromiseCheck(name=name, holds=False, detail=f"not tried, because {first} failed")
         )
 
 
-def _keeps(tried: "_Tried", name: str) -> Finding:
-    promise: Callable[[], str] = getattr(tried, name)
+def _check_promise(trial: "_ConnectorTrial", name: str) -> PromiseCheck:
+    promise: Callable[[], str] = getattr(trial, name)
     try:
-        return Finding(name=name, kept=True, told=promise())
+        return PromiseCheck(name=name, holds=True, detail=promise())
     except Exception as error:  # A user's connector may raise anything.
-        return Finding(name=name, kept=False, told=_in_a_line(error))
+        return PromiseCheck(name=name, holds=False, detail=_in_a_line(error))
 
 
 def check_shapes(cfg: ConnectedConfig) -> None:
@@ -103,10 +103,10 @@ def check_shapes(cfg: ConnectedConfig) -> None:
     Raises:
       ValueError: naming the promise that is broken, in one line.
     """
-    trial = _Tried(cfg)
+    trial = _ConnectorTrial(cfg)
     for name in ("programs", "dtypes"):
-        if not (finding := _keeps(trial, name)).kept:
-            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {finding.told}")
+        if not (promise := _check_promise(trial, name)).holds:
+            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {promise.detail}")
 
 
 class _BrokenError(Exception):
@@ -125,12 +125,12 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {message:.300}"
 
 
-class _Tried:
+class _ConnectorTrial:
     """A connector run on random features; its results are cached."""
 
     def __init__(self, cfg: ConnectedConfig) -> None:
         self.cfg = cfg
-        self.served = budgets.supported_budgets(cfg)
+        self.supported = budgets.supported_budgets(cfg)
         self.shapes = budgets.buckets(cfg)
         shape = (_BATCH, cfg.vision.num_patches, cfg.vision.width)
         draw = np.random.default_rng(0)
@@ -140,23 +140,25 @@ class _Tried:
     def programs(self) -> str:
         """Traces every shape; code that reads the budget's value fails, as a trace has none."""
         for shape in self.shapes:
-            self._traced(shape.size, np.float32)
-        return f"{len(self.shapes)} for {len(self.served)} budgets"
+            self._trace(shape.size, np.float32)
+        return f"{len(self.shapes)} for {len(self.supported)} budgets"
 
     def budgets(self) -> str:
-        checked = sorted({*self.served[:: -(-len(self.served) // _BUDGETS)], self.served[-1]})
+        checked = sorted(
+            {*self.supported[:: -(-len(self.supported) // _BUDGETS)], self.supported[-1]}
+        )
         for budget in checked:
-            self._traced(budget, np.float32)
-        if checked == list(self.served):
+            self._trace(budget, np.float32)
+        if checked == list(self.supported):
             return ", ".join(map(str, checked))
-        return f"{len(checked)} of {len(self.served)} from {checked[0]} to {checked[-1]}"
+        return f"{len(checked)} of {len(self.supported)} from {checked[0]} to {checked[-1]}"
 
     def dtypes(self) -> str:
         for path, leaf in _leaves(self._abstract[1]):
             if leaf.dtype != np.float32:
                 raise _BrokenError(f"parameter {path} must be float32, got {leaf.dtype}")
         for dtype in (np.float32, jnp.bfloat16):
-            tokens = self._traced(self.shapes[-1].size, dtype)
+            tokens = self._trace(self.shapes[-1].size, dtype)
             if tokens.dtype != dtype:
                 raise _BrokenError(
                     f"features of {jnp.dtype(dtype).name} must give tokens of it, got "
@@ -170,9 +172,11 @@ class _Tried:
         for image in range(_BATCH):
             batch = self.weights.copy()
             batch[image] = self.features[image]
-            if (far := _far(self._run(size, size, batch).tokens[image], alone[image])) > TOLERANCE:
+            tokens = self._run(size, size, batch).tokens[image]
+            if (difference := _relative_difference(tokens, alone[image])) > TOLERANCE:
                 raise _BrokenError(
-                    f"tokens of an image change by {far:.1e} when other images of the batch change"
+                    f"tokens of an image change by {difference:.1e} when other images of the batch "
+                    "change"
                 )
         return "each by itself"
 
@@ -181,27 +185,27 @@ class _Tried:
         #
         #     40 slots, budget 20   [ t0 … t19 | anything ]
         #     20 slots, budget 20   [ t0 … t19 ]              the same tokens
-        if not (pairs := self._masked()):
+        if not (pairs := self._masked_pairs()):
             return "no slot is ever masked"
         # Shapes and budgets are those where most slots are masked: there, a leak shows best.
         for shape, budget in pairs:
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
-            if (far := _far(masked.tokens, exact.tokens)) > TOLERANCE:
+            if (difference := _relative_difference(masked.tokens, exact.tokens)) > TOLERANCE:
                 raise _BrokenError(
-                    f"budget {budget} in {shape.size} slots differs by {far:.1e} from budget "
-                    f"{budget} alone; slots beyond the budget must not be read"
+                    f"budget {budget} in {shape.size} slots differs by {difference:.1e} from "
+                    f"budget {budget} alone; slots beyond the budget must not be read"
                 )
         return f"equals truncation, budget {_pairs(pairs)} slots"
 
     def gradients(self) -> str:
         # At the largest budget every gradient must be finite; in each masked shape, it must be that
         # of the exact shape; and over all budgets together, each parameter must have one.
-        largest = self._run(self.served[-1], self.served[-1])
+        largest = self._run(self.supported[-1], self.supported[-1])
         names = [*(path for path, _ in _leaves(self._abstract[1])), "the features"]
         for name, gradient in zip(names, [*largest.by_params, largest.by_features], strict=True):
             if not np.all(np.isfinite(gradient)):
-                raise _BrokenError(f"of {name}, budget {self.served[-1]}: not finite")
-        for shape, budget in self._masked():
+                raise _BrokenError(f"of {name}, budget {self.supported[-1]}: not finite")
+        for shape, budget in self._masked_pairs():
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
             reference = [*exact.by_params, exact.by_features]
             total_norm = np.sqrt(sum(float(np.sum(np.square(a))) for a in reference))
@@ -210,41 +214,46 @@ class _Tried:
             ):
                 # A gradient that is much smaller than the whole has fewer correct digits.
                 scale = max(float(np.linalg.norm(b)), 1e-2 * total_norm, 1e-30)
-                if not (far := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
+                if not (difference := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
                     raise _BrokenError(
-                        f"of {name}, budget {budget} in {shape.size} slots: differs by {far:.1e} "
-                        f"from that of budget {budget} alone"
+                        f"of {name}, budget {budget} in {shape.size} slots: differs by "
+                        f"{difference:.1e} from that of budget {budget} alone"
                     )
         if not np.any(largest.by_features):
             raise _BrokenError("the tokens do not depend on the features")
         # A parameter may rest at some budgets, but not at all of them.
         for i, (path, _) in enumerate(_leaves(self._abstract[1])):
             cached_gradients = (run.by_params[i] for run in self._results.values())
-            more = (self._run(budget, budget).by_params[i] for budget in self._unlike())
-            if not any(np.any(gradient) for gradient in itertools.chain(cached_gradients, more)):
+            other_gradients = (
+                self._run(budget, budget).by_params[i] for budget in self._distinct_budgets()
+            )
+            if not any(
+                np.any(gradient) for gradient in itertools.chain(cached_gradients, other_gradients)
+            ):
                 raise _BrokenError(f"of {path}: zero at every budget tried; nothing trains it")
-        return "those of truncation, finite" if self._masked() else "finite"
+        return "those of truncation, finite" if self._masked_pairs() else "finite"
 
     def nesting(self) -> str:
-        detail, budget_pairs = "", self._nested()
+        detail, budget_pairs = "", self._nested_pairs()
         # What a budget trains shows in its gradients: an entry that is exactly 0 is not trained.
         #
         #     budget 20 of `parcel`   q0 q1 q2 q3              16 anchors, 4 queries
         #     budget 40               q0 q1 q2 q3 … q23        trains all of them, and more
-        for less, more in budget_pairs:
-            small, large = self._run(less, less), self._run(more, more)
-            most = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
+        for smaller, larger in budget_pairs:
+            small, large = self._run(smaller, smaller), self._run(larger, larger)
+            max_gradient = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
             for (path, _), a, b in zip(
                 _leaves(self._abstract[1]), small.by_params, large.by_params, strict=True
             ):
-                trained = np.abs(a) > _FAINT * most
-                if lost := int(np.sum(trained & (b == 0.0))):
+                trained = np.abs(a) > _FAINT * max_gradient
+                if num_untrained := int(np.sum(trained & (b == 0.0))):
                     raise _BrokenError(
-                        f"budget {less} trains {lost} numbers of {path} that budget {more} does not"
+                        f"budget {smaller} trains {num_untrained} numbers of {path} that budget "
+                        f"{larger} does not"
                     )
             # Reported, not required: where queries attend to each other, more of them change the
             # rest.
-            prefix = _far(large.tokens[:, :less], small.tokens) <= TOLERANCE
+            prefix = _relative_difference(large.tokens[:, :smaller], small.tokens) <= TOLERANCE
             detail = detail or ("" if prefix else "; its tokens are others")
         if not budget_pairs:
             return "one budget"
@@ -264,11 +273,11 @@ class _Tried:
         # Parameters that start at zero (biases, a gate) would hide what depends on them.
         draw = np.random.default_rng(1)
 
-        def drawn(x: typing.Any) -> typing.Any:
+        def with_noise(x: typing.Any) -> typing.Any:
             noise = 0.1 * draw.normal(size=x.shape).astype(np.float32)
             return x * (1 + noise) if np.any(x) else noise
 
-        return jax.tree.map(drawn, nnx.to_pure_dict(state))
+        return jax.tree.map(with_noise, nnx.to_pure_dict(state))
 
     def _tokens(
         self, params: typing.Any, features: typing.Any, bucket: int, budget: Int32[Array, ""]
@@ -276,7 +285,7 @@ class _Tried:
         connector = nnx.merge(self._abstract[0], params)
         return connector(features, bucket=bucket, budget=budget)
 
-    def _traced(self, bucket: int, dtype: typing.Any) -> typing.Any:
+    def _trace(self, bucket: int, dtype: typing.Any) -> typing.Any:
         features = jax.ShapeDtypeStruct(self.features.shape, dtype)
         budget = jax.ShapeDtypeStruct((), np.int32)
         run = functools.partial(self._tokens, bucket=bucket)
@@ -320,47 +329,49 @@ class _Tried:
             self._results[bucket, budget] = result
         return result
 
-    def _masked(self) -> list[tuple[Bucket, int]]:
+    def _masked_pairs(self) -> list[tuple[SlotBucket, int]]:
         """Returns (shape, budget) pairs: for some shapes, the budget that masks most slots."""
         pairs = []
         for shape in self.shapes:
-            bucket_budgets = [b for b in self.served if budgets.bucket_of(self.cfg, b) == shape]
+            bucket_budgets = [b for b in self.supported if budgets.bucket_of(self.cfg, b) == shape]
             if bucket_budgets and bucket_budgets[0] < shape.size:
                 pairs.append((shape, bucket_budgets[0]))
-        return _some(pairs)
+        return _first_middle_last(pairs)
 
-    def _unlike(self) -> list[int]:
+    def _distinct_budgets(self) -> list[int]:
         """Returns budgets that may train different parameters.
 
         For a pooling these are all budgets; otherwise, one for each number of anchors.
         """
         if self.cfg.connector.routing.reads is None:
-            return list(self.served)
-        return [*{budgets.num_anchors(self.cfg, budget): budget for budget in self.served}.values()]
+            return list(self.supported)
+        return [
+            *{budgets.num_anchors(self.cfg, budget): budget for budget in self.supported}.values()
+        ]
 
-    def _nested(self) -> list[tuple[int, int]]:
+    def _nested_pairs(self) -> list[tuple[int, int]]:
         """Returns pairs of budgets with the same anchors, the smaller one first."""
         groups: dict[int, list[int]] = {}
-        for budget in self.served:
+        for budget in self.supported:
             groups.setdefault(budgets.num_anchors(self.cfg, budget), []).append(budget)
         pairs: list[tuple[int, int]] = []
-        for group in _some([*groups.values()]):
-            chosen = {group[len(group) // 4], group[len(group) // 2], group[-1]}
-            pairs += itertools.pairwise(sorted(chosen))
+        for group in _first_middle_last([*groups.values()]):
+            sample = {group[len(group) // 4], group[len(group) // 2], group[-1]}
+            pairs += itertools.pairwise(sorted(sample))
         return pairs
 
 
 _T = typing.TypeVar("_T")
 
 
-def _some(values: list[_T]) -> list[_T]:
+def _first_middle_last(values: list[_T]) -> list[_T]:
     """Returns the first, a middle and the last one."""
     if len(values) <= _SHAPES:
         return values
     return [values[0], values[len(values) // 2], values[-1]]
 
 
-def _pairs(pairs: list[tuple[Bucket, int]]) -> str:
+def _pairs(pairs: list[tuple[SlotBucket, int]]) -> str:
     return ", ".join(f"{budget} in {shape.size}" for shape, budget in pairs)
 
 
@@ -372,7 +383,7 @@ def _leaves(tree: typing.Any) -> list[tuple[str, typing.Any]]:
     ]
 
 
-def _far(a: np.ndarray, b: np.ndarray) -> float:
+def _relative_difference(a: np.ndarray, b: np.ndarray) -> float:
     """Returns the largest difference, relative to the largest number; NaN counts as infinite."""
-    far = float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30))
-    return far if np.isfinite(far) else float("inf")
+    difference = float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30))
+    return difference if np.isfinite(difference) else float("inf")

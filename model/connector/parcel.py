@@ -46,9 +46,9 @@ class Parcel(nnx.Module):
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width, heads = cfg.vision.width, cfg.connector.num_heads
         self.model = cfg
-        served = budgets.supported_budgets(cfg)
+        supported = budgets.supported_budgets(cfg)
         # As many queries as any budget needs beside its anchors; at 224 px, 256 - 64 = 192.
-        bank = max(b - budgets.num_anchors(cfg, b) for b in served)
+        bank = max(b - budgets.num_anchors(cfg, b) for b in supported)
         init = nnx.initializers.truncated_normal(cfg.connector.query_std)
         self.queries = nnx.Param(init(rngs.params(), (bank, width)))
         self.reads = cfg.connector.routing.reads
@@ -86,7 +86,7 @@ class Parcel(nnx.Module):
         x = self.queries[:num_queries].astype(features.dtype)
         x = jnp.broadcast_to(x[None], (batch, num_queries, width))
         if self.reads != "nothing":
-            x = x + self._look_at_pool(anchors, x, budget)
+            x = x + self._attend_to_pool(anchors, x, budget)
         # Then all features: what the anchors' means have lost is read here.
         keys = values = self.feature_norm(features)
         if self.model.connector.parcel_key_positions:
@@ -94,7 +94,7 @@ class Parcel(nnx.Module):
         x = x + self.feature_attn(self.query_norm(x), keys, values)
         return x + self.mlp(self.mlp_norm(x))
 
-    def _look_at_pool(
+    def _attend_to_pool(
         self, anchors: Float[Array, "B A C"], x: Float[Array, "B Q C"], budget: Int32[Array, ""]
     ) -> Float[Array, "B Q C"]:
         num_anchors = anchors.shape[1]

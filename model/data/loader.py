@@ -96,10 +96,12 @@ class Examples:
         by_shape: dict[int, dict[str, Fraction]] = {}
         for name, num_images in self._stored.items():
             by_shape.setdefault(min(config.max_frames, num_images), {})[name] = weights[name]
-        self._shapes = Mixture({n: sum(of.values(), Fraction()) for n, of in by_shape.items()})
-        self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
+        self._shapes = Mixture(
+            {n: sum(shape_weights.values(), Fraction()) for n, shape_weights in by_shape.items()}
+        )
+        self._mixtures = {n: Mixture(shape_weights) for n, shape_weights in by_shape.items()}
         self.num_images = tuple(sorted(by_shape))
-        self._drawn = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
+        self._cached_draw = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
 
     def __len__(self) -> int:
         """Returns the number of records that are drawn from."""
@@ -111,7 +113,7 @@ class Examples:
 
     def draws(self, step: int, rows: slice = slice(None)) -> tuple[Draw, ...]:
         """Returns the examples of one batch, or of some rows; a lane's examples are consecutive."""
-        return self._drawn(step, rows.indices(self._config.batch_size)[:2])
+        return self._cached_draw(step, rows.indices(self._config.batch_size)[:2])
 
     def _draw(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
         size = self._config.batch_size
@@ -200,8 +202,8 @@ def samples_of_step(
     samples = []
     for draw in examples.draws(step):
         record = examples.record(draw)
-        prefix, chosen = examples.texts(draw, record)
-        samples.append((record.id, prefix, record.suffixes[chosen]))
+        prefix, suffix_number = examples.texts(draw, record)
+        samples.append((record.id, prefix, record.suffixes[suffix_number]))
     return samples
 
 
@@ -283,12 +285,12 @@ class Loader:
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
             self.examples.expect(step, self._rows)
 
-        def make(step: int) -> Batch:
+        def batch_of_step(step: int) -> Batch:
             if step + _EXPECTED_BATCHES < stop:
                 self.examples.expect(step + _EXPECTED_BATCHES, self._rows)
             return self.batch(step)
 
-        steps = grain.MapDataset.range(start, stop).map(make)
+        steps = grain.MapDataset.range(start, stop).map(batch_of_step)
         options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
         yield from steps.to_iter_dataset(options)
 
@@ -297,8 +299,8 @@ class Loader:
         self._pool.shutdown(cancel_futures=True)
 
     def _row(self, draw: Draw, record: Record) -> TextRow:
-        prefix, chosen = self.examples.texts(draw, record)
-        suffix = self._masks.fill(record, chosen)
+        prefix, suffix_number = self.examples.texts(draw, record)
+        suffix = self._masks.fill(record, suffix_number)
         if record.task == "ocr":
             rng = words_generator(self._seed, draw.number)
             suffix = fit_words(self._tokenizer, prefix, suffix, self._text_len, rng)

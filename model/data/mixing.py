@@ -7,12 +7,12 @@ from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import Generic, TypeVar
 
-from pipelines.records.shapes import plain
+from pipelines.records.shapes import part_without_images
 
 Name = TypeVar("Name", bound=Hashable)
 
 
-def exact(weight: Fraction | float) -> Fraction:
+def exact_fraction(weight: Fraction | float) -> Fraction:
     """Returns a weight as the exact decimal that is written: 0.1 is a tenth."""
     return Fraction(str(weight))
 
@@ -32,12 +32,12 @@ def weights_of(mixture: Mapping[str, float], sizes: Mapping[str, int]) -> dict[s
         return {name: Fraction(size) for name, size in sizes.items()}
     weights = {}
     for name, weight in mixture.items():
-        parts = {part: size for part, size in sizes.items() if plain(part) == name}
+        parts = {part: size for part, size in sizes.items() if part_without_images(part) == name}
         if not parts:
-            accepted = ", ".join(sorted({plain(part) for part in sizes}))
+            accepted = ", ".join(sorted({part_without_images(part) for part in sizes}))
             raise ValueError(f"mixture: no part {name!r} in the data. Accepted: {accepted}.")
         for part, size in parts.items():
-            weights[part] = exact(weight) * Fraction(size, sum(parts.values()))
+            weights[part] = exact_fraction(weight) * Fraction(size, sum(parts.values()))
     return weights
 
 
@@ -57,7 +57,7 @@ class Mixture(Generic[Name]):
     """
 
     def __init__(self, weights: Mapping[Name, Fraction | float]) -> None:
-        fractions = [exact(weight) for weight in weights.values()]
+        fractions = [exact_fraction(weight) for weight in weights.values()]
         common = math.lcm(*(fraction.denominator for fraction in fractions))
         self._names = list(weights)
         self._weights = [int(fraction * common) for fraction in fractions]
@@ -67,31 +67,31 @@ class Mixture(Generic[Name]):
         """Returns the stream of an example, and the example's number in it."""
         # `before` and `after` count the examples of this stream and all later ones, among the first
         # `number` and among one more. The example belongs to the stream whose own count grows.
-        before, after, rest = number, number + 1, self._total
+        before, after, remaining_weight = number, number + 1, self._total
         for name, weight in zip(self._names, self._weights, strict=True):
-            others_before = before * (rest - weight) // rest
-            others_after = after * (rest - weight) // rest
+            others_before = before * (remaining_weight - weight) // remaining_weight
+            others_after = after * (remaining_weight - weight) // remaining_weight
             if before - others_before != after - others_after:
                 return name, before - others_before
-            before, after, rest = others_before, others_after, rest - weight
+            before, after, remaining_weight = others_before, others_after, remaining_weight - weight
         raise AssertionError
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def number(self, name: Name, taken: int) -> int:
+    def number(self, name: Name, position: int) -> int:
         """Returns the number of a stream's example among all; the inverse of `self[number]`.
 
         Args:
           name: name of a stream of the mixture.
-          taken: the example's number in its stream.
+          position: the example's number in its stream.
         """
         weight = self._weights[self._names.index(name)]
-        # An upper bound: of that many examples, the stream has more than `taken` even after
+        # An upper bound: of that many examples, the stream has more than `position` even after
         # rounding. `_count` never falls, so bisection finds the number below it.
-        enough = (taken + 1 + len(self._names)) * self._total // weight + 1
+        enough = (position + 1 + len(self._names)) * self._total // weight + 1
         counts = functools.partial(self._count, name)
-        return bisect.bisect_right(range(enough + 1), taken, key=counts) - 1
+        return bisect.bisect_right(range(enough + 1), position, key=counts) - 1
 
     def _count(self, name: Name, number: int) -> int:
         """Returns how many of the first `number` examples belong to a stream."""
@@ -100,10 +100,10 @@ class Mixture(Generic[Name]):
         #     {a: 2, b: 1, c: 1}, first 10 examples   a 5, of 5 left: b 3, of 2 left: c 2
         #
         # Integers alone, so every host and every resumed run counts the same.
-        rest = self._total
-        for other, weight in zip(self._names, self._weights, strict=True):
-            preceding = number * (rest - weight) // rest
-            if other == name:
+        remaining_weight = self._total
+        for stream, weight in zip(self._names, self._weights, strict=True):
+            preceding = number * (remaining_weight - weight) // remaining_weight
+            if stream == name:
                 return number - preceding
-            number, rest = preceding, rest - weight
+            number, remaining_weight = preceding, remaining_weight - weight
         raise AssertionError

@@ -42,7 +42,7 @@ expected to come from the same block as an example."""
 _ROUNDS = 4
 """Rounds of the permutation, as in grain's own shuffle."""
 
-_PASSES_AT_ONCE = 4096
+_MAX_PASSES = 4096
 """Most passes in which a record is looked for at a time; arrays then have 32 kB."""
 
 
@@ -83,8 +83,8 @@ class Order:
         self._is_small = length <= block * window_blocks
         self._window = window_len(block, lanes, window_blocks)
         # The seed that `grain.MapDataset.range(length).seed(seed).shuffle()` uses.
-        self._whole_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
-        self._drawn = functools.lru_cache(maxsize=4)(self._draw)
+        self._grain_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+        self._cached_draw = functools.lru_cache(maxsize=4)(self._draw)
         # Room for all blocks that are open at a time, so that the place of each is computed once,
         # not once for every record.
         open_blocks = lanes * (self._window // block + 1)
@@ -94,17 +94,17 @@ class Order:
         """Returns the index of the record that a visit reads; a pass is `length` visits long."""
         number, turn = divmod(visit, self._length)
         if self._is_small:
-            seed = (self._whole_seed + number) % 2**32
+            seed = (self._grain_seed + number) % 2**32
             return shuffled(turn, self._length - 1, seed, _ROUNDS)
-        short_at, blocks_seed, windows_seed = self._drawn(number)
+        short_at, blocks_seed, windows_seed = self._cached_draw(number)
         place = self._place(turn, windows_seed)
         # The part's last block may be short. A pass puts it after `short_at` full blocks and
         # shuffles the full ones around it.
         full, short = divmod(self._length, self._block)
-        after = place - short_at * self._block
-        if 0 <= after < short:
-            return full * self._block + after
-        block, offset = divmod(place - short if after >= short else place, self._block)
+        past_short = place - short_at * self._block
+        if 0 <= past_short < short:
+            return full * self._block + past_short
+        block, offset = divmod(place - short if past_short >= short else place, self._block)
         return self._shuffled(block, blocks_seed) * self._block + offset
 
     def visits(self, position: int) -> Iterator[int]:
@@ -113,58 +113,58 @@ class Order:
         while True:
             passes = np.arange(first, first + count)
             yield from (passes * self._length + self._turns(position, passes)).tolist()
-            first, count = first + count, min(2 * count, _PASSES_AT_ONCE)
+            first, count = first + count, min(2 * count, _MAX_PASSES)
 
     def _turns(self, position: int, passes: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """Returns, for each pass, the visit that reads a record; the inverse of `position`."""
 
-        def undone(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
+        def unshuffled_places(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
             places, lasts, seeds = np.broadcast_arrays(places, lasts, seeds % 2**32)
             return unshuffled(places, lasts, seeds, rounds=_ROUNDS)
 
         if self._is_small:
-            return undone(position, self._length - 1, self._whole_seed + passes)
+            return unshuffled_places(position, self._length - 1, self._grain_seed + passes)
         # Undoes `position` from its end: the block's place, then lane and window, then the turn.
-        drawn = [self._draw(number) for number in passes.tolist()]
-        short_at, blocks_seed, windows_seed = np.array(drawn, np.int64).T
+        draws = [self._draw(number) for number in passes.tolist()]
+        short_at, blocks_seed, windows_seed = np.array(draws, np.int64).T
         full, short = divmod(self._length, self._block)
         block, offset = divmod(position, self._block)
         if block == full:
             place = short_at * self._block + offset
         else:
-            place = undone(block, full - 1, blocks_seed) * self._block + offset
+            place = unshuffled_places(block, full - 1, blocks_seed) * self._block + offset
             place += np.where(place >= short_at * self._block, short, 0)
         # Lanes differ in length by at most one record: 14 records in 4 lanes are 4 4 3 3. Places
         # below `longer` are in a lane with one more.
-        each, more = divmod(self._length, self._lanes)
-        longer = more * (each + 1)
+        lane_len, more = divmod(self._length, self._lanes)
+        longer = more * (lane_len + 1)
         lane = np.where(
-            place < longer, place // (each + 1), more + (place - longer) // max(each, 1)
+            place < longer, place // (lane_len + 1), more + (place - longer) // max(lane_len, 1)
         )
-        start = lane * each + np.minimum(lane, more)
+        start = lane * lane_len + np.minimum(lane, more)
         window, inside = np.divmod(place - start, self._window)
         shuffles = zip(lane.tolist(), window.tolist(), windows_seed.tolist(), strict=True)
         first, last, seed = np.array(
             [self._shuffle_of(*shuffle) for shuffle in shuffles], np.int64
         ).T
-        return (first + undone(inside, last, seed)) * self._lanes + lane
+        return (first + unshuffled_places(inside, last, seed)) * self._lanes + lane
 
     def _place(self, turn: int, windows_seed: int) -> int:
         """Returns a visit's place in the sequence of shuffled blocks of its pass."""
         step, lane = divmod(turn, self._lanes)
-        each, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
+        lane_len, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
         # Visits 0 1 2 3 4 … of two lanes are steps 0 0 1 1 2 … of lanes 0 1 0 1 0 …
-        start = lane * each + min(lane, more)
+        start = lane * lane_len + min(lane, more)
         window, inside = divmod(step, self._window)
         first, last, seed = self._shuffle_of(lane, window, windows_seed)
         return start + first + shuffled(inside, last, seed, _ROUNDS)
 
     def _shuffle_of(self, lane: int, window: int, windows_seed: int) -> tuple[int, int, int]:
         """Returns a window's start in its lane, its last index counted from there, and its seed."""
-        each, more = divmod(self._length, self._lanes)
+        lane_len, more = divmod(self._length, self._lanes)
         first = window * self._window
-        last = min(self._window, each + (lane < more) - first) - 1
-        return first, last, (windows_seed + lane * (each // self._window + 1) + window) % 2**32
+        last = min(self._window, lane_len + (lane < more) - first) - 1
+        return first, last, (windows_seed + lane * (lane_len // self._window + 1) + window) % 2**32
 
     def _shuffle_block(self, block: int, seed: int) -> int:
         """Returns which full block of the part comes at place `block` in one pass."""
@@ -173,5 +173,5 @@ class Order:
 
     def _draw(self, number: int) -> tuple[int, int, int]:
         """Returns, for one pass, the full blocks before the short one, and both shuffles' seeds."""
-        drawn = np.random.SeedSequence([self._seed, number]).generate_state(3).tolist()
-        return drawn[0] % (self._length // self._block + 1), drawn[1], drawn[2]
+        numbers = np.random.SeedSequence([self._seed, number]).generate_state(3).tolist()
+        return numbers[0] % (self._length // self._block + 1), numbers[1], numbers[2]

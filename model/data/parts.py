@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipelines.records.dataset import Dataset, Part, block_len
 from pipelines.records.schema import Record
-from pipelines.records.shapes import part_names, plain, shaped
+from pipelines.records.shapes import part_names, part_with_images, part_without_images
 
 
-class Joined(Sequence[Record]):
+class JoinedParts(Sequence[Record]):
     """The records of all parts of one name, one part after the other.
 
     Attributes:
@@ -47,11 +47,11 @@ class Joined(Sequence[Record]):
         return itertools.chain.from_iterable(part.shards() for part in self._parts)
 
     def _find(self, position: int) -> tuple[Part, int]:
-        chosen = bisect.bisect_right(self._starts, position) - 1
-        return self._parts[chosen], position - self._starts[chosen]
+        number = bisect.bisect_right(self._starts, position) - 1
+        return self._parts[number], position - self._starts[number]
 
 
-def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
+def records_by_id(parts: Mapping[str, JoinedParts]) -> Iterator[Record]:
     """Yields the records of all parts in order of id; few are in memory, as shards are sorted.
 
     Raises:
@@ -69,7 +69,7 @@ def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
         yield record
 
 
-def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
+def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, JoinedParts]:
     """Returns the non-empty parts of datasets; those of the same name and shape are joined.
 
     Args:
@@ -98,7 +98,7 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
     # Of two parts with 5 and 7 records, starts are 0 5 12: record 6 is record 1 of the second.
     if not parts_of_names:
         raise ValueError(f"data holds no records: {', '.join(data)}.")
-    return {name: Joined(parts) for name, parts in sorted(parts_of_names.items())}
+    return {name: JoinedParts(parts) for name, parts in sorted(parts_of_names.items())}
 
 
 def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
@@ -108,11 +108,16 @@ def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
     """
     shapes = [
         {
-            name: shaped(plain(name), len(part[0].window()))
+            name: part_with_images(part_without_images(name), len(part[0].window()))
             for name, part in dataset.parts.items()
             if len(part)
         }
         for dataset in datasets
     ]
-    called = part_names({shape for of in shapes for shape in of.values()})
-    return [{name: called[shape] for name, shape in of.items()} for of in shapes]
+    name_of_shape = part_names(
+        {shape for shape_of_part in shapes for shape in shape_of_part.values()}
+    )
+    return [
+        {name: name_of_shape[shape] for name, shape in shape_of_part.items()}
+        for shape_of_part in shapes
+    ]

@@ -32,12 +32,12 @@ def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -
     # copied, not decoded a second time.
     first: dict[int, int] = {}
     for slot in range(num_slots):
-        chosen = slot * count // num_slots if count > num_slots else slot % count
-        if chosen in first:
-            pixels[slot] = pixels[first[chosen]]
+        index = slot * count // num_slots if count > num_slots else slot % count
+        if index in first:
+            pixels[slot] = pixels[first[index]]
         else:
-            first[chosen] = slot
-            pixels[slot] = _pixels(images[chosen], pixels.shape[1])
+            first[index] = slot
+            pixels[slot] = _pixels(images[index], pixels.shape[1])
 
 
 def _pixels(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:
@@ -68,13 +68,13 @@ def jpeg_size(encoded: bytes) -> tuple[int, int] | None:
     #
     #     FF D8 | FF E0 length … | FF DB length … | FF C0 length 08 height width 03 …
     #     start   ignored          ignored          frame header: 8 bits, 3 components
-    at = 2 if encoded.startswith(b"\xff\xd8") else len(encoded)
-    while at + 10 <= len(encoded) and encoded[at] == 0xFF:
-        marker, after = encoded[at + 1], at + 2
+    offset = 2 if encoded.startswith(b"\xff\xd8") else len(encoded)
+    while offset + 10 <= len(encoded) and encoded[offset] == 0xFF:
+        marker, segment = encoded[offset + 1], offset + 2
         if marker in (0xC0, 0xC1, 0xC2):  # Baseline, extended, progressive.
-            bits, height, width, components = _FRAME.unpack_from(encoded, after + 2)
+            bits, height, width, components = _FRAME.unpack_from(encoded, segment + 2)
             return (width, height) if (bits, components) == (8, 3) else None
         if not 0xC4 <= marker <= 0xFE or 0xD0 <= marker <= 0xDA:
             return None
-        at = after + int.from_bytes(encoded[after : after + 2])
+        offset = segment + int.from_bytes(encoded[segment : segment + 2])
     return None

@@ -12,7 +12,7 @@ suffix have none."""
 
 
 def choose_texts(
-    record: Record, how: SuffixSampling, *, seed: int, visit: int, number: int
+    record: Record, sampling: SuffixSampling, *, seed: int, visit: int, number: int
 ) -> tuple[str, int]:
     """Returns a prefix, and which of the record's suffixes follows it.
 
@@ -23,7 +23,7 @@ def choose_texts(
 
     Args:
       record: the record that is visited.
-      how: see `TrainConfig.sampling`.
+      sampling: see `TrainConfig.sampling`.
       seed: seed of texts (see `seeds`).
       visit: how often the record was visited before.
       number: index of the example in the stream of examples.
@@ -34,12 +34,12 @@ def choose_texts(
     count = len(record.suffixes)
     if not count:
         raise ValueError(f"record {record.id!r} has no suffix; only evaluation can use it.")
-    if how != "without_replacement" or count == 1:
-        chosen = _any_of(count, seed, number)
+    if sampling != "without_replacement" or count == 1:
+        suffix_number = _random_index(count, seed, number)
     else:
-        chosen = _walk(record, count, seed, visit)
-    prefixes = record.prefixes_of(chosen)
-    return prefixes[_any_of(len(prefixes), seed, number, _PREFIX)], chosen
+        suffix_number = _index_in_walk(record, count, seed, visit)
+    prefixes = record.prefixes_of(suffix_number)
+    return prefixes[_random_index(len(prefixes), seed, number, _PREFIX)], suffix_number
 
 
 def choose_window(record: Record, *, seed: int, visit: int) -> int:
@@ -50,7 +50,7 @@ def choose_window(record: Record, *, seed: int, visit: int) -> int:
       seed: seed of texts (see `seeds`).
       visit: how often the record was visited before.
     """
-    return _walk(record, record.num_windows, seed, visit, _WINDOW)
+    return _index_in_walk(record, record.num_windows, seed, visit, _WINDOW)
 
 
 def words_generator(seed: int, number: int) -> np.random.Generator:
@@ -58,16 +58,16 @@ def words_generator(seed: int, number: int) -> np.random.Generator:
     return np.random.default_rng([seed, number, _WORDS])
 
 
-def _walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> int:
+def _index_in_walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> int:
     """Returns which of `count` items a visit takes; every `count` visits take each item once."""
     if count == 1:
         return 0
     # Three items: visits 0 1 2 are walk 0, visits 3 4 5 are walk 1, each in an order of its own,
     # such as b a c | c a b. The record's id makes orders of different records independent.
     walk, place = divmod(visit, count)
-    drawn = np.random.default_rng([seed, zlib.crc32(record.id.encode()), walk, *entropy])
-    return int(drawn.permutation(count)[place])
+    rng = np.random.default_rng([seed, zlib.crc32(record.id.encode()), walk, *entropy])
+    return int(rng.permutation(count)[place])
 
 
-def _any_of(count: int, *entropy: int) -> int:
+def _random_index(count: int, *entropy: int) -> int:
     return int(np.random.default_rng(entropy).integers(count)) if count > 1 else 0

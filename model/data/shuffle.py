@@ -78,18 +78,18 @@ def _by_grain(
     going = np.flatnonzero(lasts > 0)
     # grain applied the network until the number was in range, so undo it until it is in range.
     while going.size > _FEW:
-        indices[going] = _undone(indices[going], keys[:, going], width[going])
+        indices[going] = _invert_network(indices[going], keys[:, going], width[going])
         going = going[indices[going] > lasts[going]]
     for i in going.tolist():
         shuffle_keys = keys[:, i].tolist(), int(width[i])
-        number = _undone(int(indices[i]), *shuffle_keys)
+        number = _invert_network(int(indices[i]), *shuffle_keys)
         while number > lasts[i]:
-            number = _undone(number, *shuffle_keys)
+            number = _invert_network(number, *shuffle_keys)
         indices[i] = number
     return indices
 
 
-def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
+def _invert_network(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
     """Returns the value that one application of the network turns into `value`; arrays allowed."""
     mask = (1 << width) - 1
     left, right = (value >> width) & mask, value & mask
@@ -122,18 +122,18 @@ def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
 
     # The first m steps mix the seed in by adding, the n after them by exclusive or:
     #
-    #     here    before      one        other_word
-    #     b[k]    b[k - 1]    b[k + p]   b[k + q]      indices modulo n
+    #     current   previous   near_word   far_word
+    #     b[k]      b[k - 1]   b[k + p]    b[k + q]      indices modulo n
     for k in range(num_mixes + count):
-        here, before = words[k % count], words[(k - 1) % count]
-        one, other_word = words[(k + near) % count], words[(k + near + third) % count]
+        current, previous = words[k % count], words[(k - 1) % count]
+        near_word, far_word = words[(k + near) % count], words[(k + near + third) % count]
         if k < num_mixes:
-            plain = scrambled(here ^ one ^ before, 1664525)
+            plain = scrambled(current ^ near_word ^ previous, 1664525)
             salted = (plain + (k > 0) * (k % count) + entropy[k]) & _WORD
-            one[:], other_word[:] = (one + plain) & _WORD, (other_word + salted) & _WORD
+            near_word[:], far_word[:] = (near_word + plain) & _WORD, (far_word + salted) & _WORD
         else:
-            plain = scrambled((here + one + before) & _WORD, 1566083941)
+            plain = scrambled((current + near_word + previous) & _WORD, 1566083941)
             salted = (plain - k % count) & _WORD
-            one[:], other_word[:] = one ^ plain, other_word ^ salted
-        here[:] = salted
+            near_word[:], far_word[:] = near_word ^ plain, far_word ^ salted
+        current[:] = salted
     return words

@@ -27,12 +27,12 @@ class TextRow:
 
 def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> TextRow:
     """Returns a row of text_len + 1 tokens; longer texts are cut, so EOS may be lost."""
-    read = prefix_ids(tokenizer, prefix)
-    written = [*tokenizer.encode(suffix), tokenizer.eos_id]
+    prefix_tokens = prefix_ids(tokenizer, prefix)
+    suffix_tokens = [*tokenizer.encode(suffix), tokenizer.eos_id]
     return TextRow(
-        text=_fit([*read, *written], text_len + 1, tokenizer.pad_id),
-        mask_ar=_fit([0] * len(read) + [1] * len(written), text_len + 1, 1),
-        mask_loss=_fit([0] * len(read) + [1] * len(written), text_len + 1, 0),
+        text=_fit_length([*prefix_tokens, *suffix_tokens], text_len + 1, tokenizer.pad_id),
+        mask_ar=_fit_length([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 1),
+        mask_loss=_fit_length([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 0),
     )
 
 
@@ -50,14 +50,16 @@ def fit_words(
     words = suffix.split(" ")
     order = rng.permutation(len(words))
 
-    def kept(num_dropped: int) -> str:
+    def text_without(num_dropped: int) -> str:
         return " ".join(words[i] for i in sorted(order[num_dropped:]))
 
     # Fewer words are fewer tokens, so the fewest drops that fit can be found by bisection.
     fewest = bisect.bisect_left(
-        range(len(words)), True, key=lambda dropped: len(tokenizer.encode(kept(dropped))) <= room
+        range(len(words)),
+        True,
+        key=lambda dropped: len(tokenizer.encode(text_without(dropped))) <= room,
     )
-    return kept(fewest)
+    return text_without(fewest)
 
 
 def eval_row(
@@ -65,8 +67,8 @@ def eval_row(
 ) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
     """Returns (text, mask_input) of text_len tokens; a prefix that is too long is cut."""
     read = prefix_ids(tokenizer, prefix)
-    text = _fit(read, text_len, tokenizer.pad_id)
-    return text, _fit([1] * len(read), text_len, 0)
+    text = _fit_length(read, text_len, tokenizer.pad_id)
+    return text, _fit_length([1] * len(read), text_len, 0)
 
 
 def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
@@ -74,7 +76,7 @@ def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
     return [tokenizer.bos_id, *tokenizer.encode(prefix), tokenizer.newline_id]
 
 
-def _fit(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:
+def _fit_length(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:
     row = np.full(length, fill, np.int32)
     cut_values = values[:length]
     row[: len(cut_values)] = cut_values

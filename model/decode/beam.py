@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from model import vlm
-from model.decode.generate import PAD, Prefilled, prefill, unreal
-from model.text.gemma import Cached, Rows
+from model.decode.generate import PAD, PromptState, invalid_rows, prefill
+from model.text.gemma import KvCache, Rows
 
 
 class Hypotheses(typing.NamedTuple):
@@ -49,7 +49,7 @@ class _Cache(typing.NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "max_new_tokens", "num_beams", "stop"))
-def search(
+def beam_search(
     structure: vlm.Structure,
     params: vlm.Params,
     prompt: vlm.Prompt,
@@ -77,9 +77,11 @@ def search(
       ValueError: if `num_beams` is out of range.
     """
     model = vlm.merge(structure, params)
-    most = model.cfg.text.vocab_size - 1
-    if not 1 <= num_beams <= most:
-        raise ValueError(f"num_beams must be in 1..{most} (text.vocab_size - 1), got {num_beams}.")
+    max_beams = model.cfg.text.vocab_size - 1
+    if not 1 <= num_beams <= max_beams:
+        raise ValueError(
+            f"num_beams must be in 1..{max_beams} (text.vocab_size - 1), got {num_beams}."
+        )
     start = prefill(model, prompt, slots)
     batch = prompt.text.shape[0]
     # Starts from one empty hypothesis per row, which the prompt's own logits turn into `num_beams`.
@@ -91,13 +93,13 @@ def search(
         best_tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
         best_score=jnp.full((batch,), -jnp.inf),
     )
-    first, _ = grow(nothing, start.logits[:, None], num_beams, stop)
+    first, _ = grow_hypotheses(nothing, start.logits[:, None], num_beams, stop)
     # Only the answers' tokens have a cache per beam. The prompt's is read by all beams of a row,
     # and neither copied nor reordered.
     layers, _, _, kv_heads, head_dim = start.past.keys.shape
     shape = layers, batch, num_beams, max_new_tokens, kv_heads, head_dim
     empty = jnp.zeros(shape, start.past.keys.dtype)
-    filler = unreal(prompt)
+    filler = invalid_rows(prompt)
 
     def go_on(state: tuple[Hypotheses, _Cache]) -> Array:
         hypotheses, _ = state
@@ -106,8 +108,8 @@ def search(
 
     def body(state: tuple[Hypotheses, _Cache]) -> tuple[Hypotheses, _Cache]:
         hypotheses, cache = state
-        logits, cache = _read(model, start, hypotheses, cache)
-        hypotheses, parents = grow(hypotheses, logits, num_beams, stop)
+        logits, cache = _next_logits(model, start, hypotheses, cache)
+        hypotheses, parents = grow_hypotheses(hypotheses, logits, num_beams, stop)
         # Reorders the caches: a hypothesis that is continued twice has its cache copied, one that
         # is not continued loses it.
         index = parents[None, :, :, None, None, None]
@@ -117,7 +119,7 @@ def search(
     return jnp.where(filler[:, None], PAD, hypotheses.best_tokens)
 
 
-def grow(
+def grow_hypotheses(
     hypotheses: Hypotheses, logits: Float[Array, "B c V"], num_beams: int, stop: int
 ) -> tuple[Hypotheses, Int32[Array, "B n"]]:
     """Returns the hypotheses one token longer, and which of the c live ones each continues."""
@@ -144,9 +146,9 @@ def grow(
     steps, tokens = jax.lax.top_k(logs, num_beams + 1)
     sums = hypotheses.scores[:, :, None] + steps
     sums = jnp.where(tokens != stop, sums, jnp.finfo(sums.dtype).min)
-    scores, chosen = jax.lax.top_k(sums.reshape(batch, -1), num_beams)
-    parents = chosen // (num_beams + 1)
-    token = jnp.take_along_axis(tokens.reshape(batch, -1), chosen, axis=1)
+    scores, indices = jax.lax.top_k(sums.reshape(batch, -1), num_beams)
+    parents = indices // (num_beams + 1)
+    token = jnp.take_along_axis(tokens.reshape(batch, -1), indices, axis=1)
     prefixes = jnp.take_along_axis(hypotheses.tokens, parents[:, :, None], axis=1)
     longer = Hypotheses(
         step=hypotheses.step + 1,
@@ -158,8 +160,8 @@ def grow(
     return longer, parents
 
 
-def _read(
-    model: vlm.Vlm, start: Prefilled, hypotheses: Hypotheses, cache: _Cache
+def _next_logits(
+    model: vlm.Vlm, start: PromptState, hypotheses: Hypotheses, cache: _Cache
 ) -> tuple[Float[Array, "B n V"], _Cache]:
     """Reads the last token of every live hypothesis; returns the next logits and the cache.
 
@@ -179,14 +181,16 @@ def _read(
     # `eye` is the right half of the drawing. Spread over the slots that are already written, it is
     # the middle: the caches of all beams lie side by side, and each sees its own.
     itself = jnp.eye(num_beams, dtype=bool)
-    written = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
+    visible_slots = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
     keys, values = (
         part.reshape(*part.shape[:2], num_beams * slots, *part.shape[4:]) for part in cache
     )
-    fresh = Cached(
+    fresh = KvCache(
         keys,
         values,
-        jnp.broadcast_to(written.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)),
+        jnp.broadcast_to(
+            visible_slots.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)
+        ),
         lengths + jnp.tile(jnp.arange(slots), num_beams)[None],
     )
     past_mask = jnp.broadcast_to(start.past.mask, (batch, num_beams, start.past.mask.shape[2]))

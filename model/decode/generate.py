@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from model import vlm
 from model.decode.config import SamplingParams
-from model.text.gemma import Cached, Rows
+from model.text.gemma import KvCache, Rows
 
 PAD, EOS = 0, 1
 
@@ -22,7 +22,7 @@ PAD, EOS = 0, 1
 GREEDY = SamplingParams()
 
 
-class Prefilled(typing.NamedTuple):
+class PromptState(typing.NamedTuple):
     """The start of decoding: the prompt has been read.
 
     Attributes:
@@ -32,7 +32,7 @@ class Prefilled(typing.NamedTuple):
     """
 
     logits: Float[Array, "B V"]
-    past: Cached
+    past: KvCache
     lengths: Int32[Array, " B"]
 
 
@@ -89,7 +89,7 @@ def generate(
         step=jnp.int32(0),
         logits=start.logits,
         tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
-        done=unreal(prompt),
+        done=invalid_rows(prompt),
         keys=empty,
         values=empty,
     )
@@ -100,7 +100,7 @@ def generate(
     def body(state: _State) -> _State:
         step_key = None if key is None else jax.random.fold_in(key, state.step)
         # A row that has stopped writes PAD, whatever it would choose: all rows run to the longest.
-        token = jnp.where(state.done, PAD, choose(state.logits, sampling, step_key))
+        token = jnp.where(state.done, PAD, choose_token(state.logits, sampling, step_key))
         stopped = state.done if stop is None else state.done | (token == stop)
         tokens = jax.lax.dynamic_update_slice_in_dim(
             state.tokens, token[:, None], state.step, axis=1
@@ -120,7 +120,7 @@ def generate(
 
 def prefill(
     model: vlm.Vlm, prompt: vlm.Prompt, slots: vlm.Slots, *, causal: bool = False
-) -> Prefilled:
+) -> PromptState:
     """Runs images and prompts through the model once, and keeps every layer's keys and values."""
     rows, valid = vlm.embed_sequence(model, prompt, slots, causal=causal)
     hidden, keys_values = model.text.run(rows, num_rows=prompt.text.shape[1])
@@ -128,19 +128,19 @@ def prefill(
     # Prompts are padded on the right, so the last real token is at another place in each row.
     last = jnp.sum(vlm.text_valid(prompt).astype(jnp.int32), axis=1) - 1
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
-    past = Cached(keys_values[0], keys_values[1], valid[:, None, :], rows.positions)
+    past = KvCache(keys_values[0], keys_values[1], valid[:, None, :], rows.positions)
     lengths = jnp.sum(valid.astype(jnp.int32), axis=1)
-    return Prefilled(model.text.logits(final)[:, 0], past, lengths)
+    return PromptState(model.text.logits(final)[:, 0], past, lengths)
 
 
-def unreal(prompt: vlm.Prompt) -> Bool[Array, " B"]:
+def invalid_rows(prompt: vlm.Prompt) -> Bool[Array, " B"]:
     """Returns which rows only fill up the batch; they count as done from the start."""
     if prompt.real is None:
         return jnp.zeros(prompt.text.shape[0], bool)
     return ~jnp.asarray(prompt.real)
 
 
-def choose(
+def choose_token(
     logits: Float[Array, "B V"], sampling: SamplingParams, key: PRNGKeyArray | None
 ) -> Int32[Array, " B"]:
     """Returns one token per row."""
@@ -161,7 +161,7 @@ def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
     return jnp.take_along_axis(in_nucleus, jnp.argsort(order, axis=-1), axis=-1)
 
 
-def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array, " B"]) -> _State:
+def _extend(model: vlm.Vlm, start: PromptState, state: _State, token: Int32[Array, " B"]) -> _State:
     """Reads the token of `state.step`; returns the state with its cache row and the next logits."""
     # What the token of step 2 sees; M is 5, and the prompt has two padded places:
     #
@@ -172,9 +172,9 @@ def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array,
     x = model.text.embed(token[:, None], dtype=state.keys.dtype)
     batch, slots = state.tokens.shape
     positions = start.lengths[:, None] + state.step
-    written = jnp.broadcast_to(jnp.arange(slots) < state.step, (batch, 1, slots))
+    visible_slots = jnp.broadcast_to(jnp.arange(slots) < state.step, (batch, 1, slots))
     new_positions = start.lengths[:, None] + jnp.arange(slots)[None]
-    fresh = Cached(state.keys, state.values, written, new_positions)
+    fresh = KvCache(state.keys, state.values, visible_slots, new_positions)
     itself = jnp.ones((batch, 1, 1), bool)
     hidden, keys_values = model.text.run(Rows(x, positions, itself), (start.past, fresh))
     assert keys_values is not None

@@ -14,10 +14,10 @@ from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
 from model.data.text import prefix_ids
 from model.decode.config import Decoding
-from model.decode.decoding import program
+from model.decode.decoding import decode_program
 from model.text.tokenizer import Tokenizer
 
-Images = UInt8[np.ndarray, "I H W 3"] | vlm.Seen
+Images = UInt8[np.ndarray, "I H W 3"] | vlm.EncodedImages
 _PROMPT_STEP = 16
 """Prompts are padded to a multiple of this, so that those of about one length share a program."""
 
@@ -74,9 +74,9 @@ class Predictor:
         """Number of programs compiled so far."""
         return len(self._programs)
 
-    def see(self, images: UInt8[np.ndarray, "I H W 3"]) -> vlm.Seen:
+    def encode_images(self, images: UInt8[np.ndarray, "I H W 3"]) -> vlm.EncodedImages:
         """Runs the vision tower alone, for images that are asked about more than once."""
-        return vlm.see(vlm.structure(self.model), self._params, images[None])
+        return vlm.encode_images(vlm.structure(self.model), self._params, images[None])
 
     def answer(
         self,
@@ -114,12 +114,12 @@ class Predictor:
         text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
         text[0, : len(read)] = read
         real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
-        function, extra = program(decoding, 0)
+        function, extra = decode_program(decoding, 0)
         key = extra.pop("key", None)
         static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
         batch = _batch(images)
         arrays = self._params, vlm.Prompt(batch, text, real), slots
-        traced = {} if key is None else {"key": key}
+        key_argument = {} if key is None else {"key": key}
 
         started = time.monotonic()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
@@ -127,10 +127,10 @@ class Predictor:
         if shape not in self._programs:
             # Compiled here and not by a call of `jit`, so that its time is measured apart from the
             # answer's.
-            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **traced)
+            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **key_argument)
             self._programs[shape] = lowered.compile()
         compiled = time.monotonic()
-        tokens = np.asarray(self._programs[shape](*arrays, **traced))[0].tolist()
+        tokens = np.asarray(self._programs[shape](*arrays, **key_argument))[0].tolist()
         seconds = {"compile": compiled - started, "answer": time.monotonic() - compiled}
         if self._tokenizer.eos_id in tokens:
             tokens = tokens[: tokens.index(self._tokenizer.eos_id) + 1]
@@ -143,5 +143,5 @@ class Predictor:
         )
 
 
-def _batch(images: Images) -> vlm.Seen | UInt8[np.ndarray, "1 I H W 3"]:
-    return images if isinstance(images, vlm.Seen) else images[None]
+def _batch(images: Images) -> vlm.EncodedImages | UInt8[np.ndarray, "1 I H W 3"]:
+    return images if isinstance(images, vlm.EncodedImages) else images[None]

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from model import vlm
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import load_config, params_of
 from model.checkpoint.importer import open_source
 from model.config import ModelConfig
@@ -41,7 +41,7 @@ OUTPUTS = (
 )
 
 
-class Finding(typing.NamedTuple):
+class OutputComparison(typing.NamedTuple):
     """The comparison of one output.
 
     Attributes:
@@ -79,16 +79,16 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
     with np.load(file) as opened:
         expected = {key: opened[key] for key in opened.files}
     wrong = []
-    for finding in compare(*_read(checkpoint), expected):
-        yield _line(finding)
+    for finding in compare_outputs(*_load_params(checkpoint), expected):
+        yield _comparison_line(finding)
         wrong += [] if finding.close else [finding.key]
-    for key in uncompared(expected):
+    for key in uncompared_outputs(expected):
         yield f"{key:22} not compared: no such output is known"
     if wrong:
         raise CheckError(f"--check: beyond tolerance: {', '.join(wrong)} ({file}).")
 
 
-def _line(finding: Finding) -> str:
+def _comparison_line(finding: OutputComparison) -> str:
     verdict = "ok" if finding.close else "WRONG"
     if finding.tolerance == 0:
         return f"{finding.key:22} {finding.error:9.1%} of tokens differ, accepted none   {verdict}"
@@ -98,14 +98,14 @@ def _line(finding: Finding) -> str:
     )
 
 
-def _read(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
+def _load_params(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
     if (checkpoint / CONFIG).is_file():
         model = load_config(checkpoint)
         arrays = params_of(checkpoint).arrays.items()
     else:
         source = open_source(checkpoint)
         model, arrays = source.model, source.parameters()
-    return model, unflatten({path: jnp.asarray(array) for path, array in arrays})
+    return model, unflatten_params({path: jnp.asarray(array) for path, array in arrays})
 
 
 def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:
@@ -124,12 +124,12 @@ def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(error, initial=0.0))
 
 
-def compare(
+def compare_outputs(
     model: ModelConfig, params: vlm.Params, expected: Mapping[str, np.ndarray]
-) -> Iterator[Finding]:
+) -> Iterator[OutputComparison]:
     """Yields how far each output of a reference file is from ours, in the file's order.
 
-    Keys without a known meaning are skipped; `uncompared` names them.
+    Keys without a known meaning are skipped; `uncompared_outputs` names them.
 
     Raises:
       ValueError: if the file lacks inputs, or outputs.
@@ -142,7 +142,7 @@ def compare(
             yield run.outputs[key](key)
 
 
-def uncompared(expected: Mapping[str, np.ndarray]) -> list[str]:
+def uncompared_outputs(expected: Mapping[str, np.ndarray]) -> list[str]:
     """Returns the keys of a reference file that have no known meaning."""
     return sorted(set(expected) - set(INPUTS) - set(OUTPUTS))
 
@@ -167,7 +167,7 @@ class _Run:
         # Reference models have no connector: every patch is a soft token.
         self.slots = vlm.Slots(model.vision.num_patches, model.vision.num_patches)
         # Functions, not values: only outputs that the file holds are computed.
-        self.outputs: dict[str, Callable[[str], Finding]] = {
+        self.outputs: dict[str, Callable[[str], OutputComparison]] = {
             "vision_last_hidden": lambda key: self._close(key, self._features()),
             "projected_soft_tokens": lambda key: self._close(key, self._soft()),
             "soft_tokens": lambda key: self._close(key, self._soft()),
@@ -226,7 +226,7 @@ class _Run:
         losses = self._run(vlm.token_losses, example, self.slots)
         return np.asarray(jnp.sum(losses)) / ar[:, 1:].sum()
 
-    def _greedy(self, key: str) -> Finding:
+    def _greedy(self, key: str) -> OutputComparison:
         expected = self.expected[key]
         prompt = np.asarray(self.expected["prefix_ids"], np.int32)
         # Padded by one slot, which must not change the answers.
@@ -241,10 +241,10 @@ class _Run:
             stop=None,
             causal=not self.from_big_vision,
         )
-        return Finding(key, float(np.mean(np.asarray(generated) != expected)), 0.0)
+        return OutputComparison(key, float(np.mean(np.asarray(generated) != expected)), 0.0)
 
-    def _close(self, key: str, ours: typing.Any) -> Finding:
+    def _close(self, key: str, ours: typing.Any) -> OutputComparison:
         expected = self.expected[key]
         if key.endswith("logits"):  # Entries beyond the vocabulary belong to no token.
             expected = expected[..., : self.model.text.vocab_size]
-        return Finding(key, relative_error(np.asarray(ours), expected), TOLERANCE)
+        return OutputComparison(key, relative_error(np.asarray(ours), expected), TOLERANCE)

@@ -20,7 +20,7 @@ _THRESHOLDS = np.linspace(0.02, 0.8, 40)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Blind:
+class BlindScores:
     """Scores of a guess made without pixels.
 
     Attributes:
@@ -32,7 +32,7 @@ class Blind:
     rows: tuple[dict[str, Any], ...]
 
 
-def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
+def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> BlindScores:
     """Returns the scores of a guess that never sees the pixels it is asked about.
 
     For texts, the guess is the most common training suffix of the same prefix, or of all prefixes
@@ -67,7 +67,7 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
         {"id": record.id, "source_sha256": record.source_sha256, **row}
         for record, row in zip(questions, scores, strict=True)
     )
-    return Blind(score=score, rows=tuple(rows))
+    return BlindScores(score=score, rows=tuple(rows))
 
 
 class _Guess:
@@ -99,8 +99,8 @@ def _best_mask(masks: Iterable[str]) -> Bool[np.ndarray, "64 64"]:
 def _iou(guess: Bool[np.ndarray, "64 64"], mask: Bool[np.ndarray, "H W"]) -> float:
     height, width = mask.shape
     full = Image.fromarray(guess.astype(np.uint8) * 255).resize((width, height))
-    drawn = np.asarray(full) > 127
-    return float((drawn & mask).sum() / max(1, (drawn | mask).sum()))
+    predicted = np.asarray(full) > 127
+    return float((predicted & mask).sum() / max(1, (predicted | mask).sum()))
 
 
 def _small(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:

@@ -32,7 +32,7 @@ from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
 from model.data.text import eval_row
-from model.decode.decoding import decode
+from model.decode.decoding import decode_tokens
 from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scorer, fields_of
@@ -242,7 +242,7 @@ def _answers(
             began = time.perf_counter()
             # Images go to the device once for all budgets, one batch at a time.
             batch["image"] = jax.block_until_ready(
-                vlm.see(structure, loaded.params, batch["image"])
+                vlm.encode_images(structure, loaded.params, batch["image"])
             )
             saw = time.perf_counter() - began
             for budget in served:
@@ -363,7 +363,7 @@ def grouped(records: Iterator[Record], config: EvalConfig) -> Iterator[Sequence[
 def _decode(
     loaded: Loaded, batch: Batch, budget: int, config: EvalConfig, number: int
 ) -> list[str]:
-    tokens = decode(
+    tokens = decode_tokens(
         vlm.structure(loaded.model),
         loaded.params,
         vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.errors import ConfigError
 from model.eval.metrics.registry import get_metric
-from model.eval.scorer import Scored, Scorer
+from model.eval.scorer import PredictionScores, Scorer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ScoredFile:
 
     metric: str
     ids: tuple[str, ...]
-    scored: Scored
+    scores: PredictionScores
 
 
 def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
@@ -30,53 +30,53 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     Raises:
       ConfigError: naming the line, the field, its value and what is accepted.
     """
-    codec = _codec(metric, mask_codec)
+    codec = _load_codec(metric, mask_codec)
     scorer = Scorer(metric)
     line_of_id: dict[str, int] = {}
     # Lines have the numbers that an editor shows: empty ones are counted, and hold no prediction.
-    for number, text in enumerate(_read(path).split("\n"), start=1):
+    for number, text in enumerate(_read_predictions(path).split("\n"), start=1):
         if not text.strip():
             continue
-        where = f"{path} line {number}"
-        fields = _parse(text, where, masks=get_metric(metric).reads_masks)
+        location = f"{path} line {number}"
+        fields = _parse_prediction(text, location, masks=get_metric(metric).reads_masks)
         # The line on which this id came first; this line, if it is new.
         first = line_of_id.setdefault(fields["id"], number)
         if first != number:
             clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
-            raise ConfigError(f"{where}: id must be unique, got {clash}.")
+            raise ConfigError(f"{location}: id must be unique, got {clash}.")
         # Scored line by line, so that an error names its line. A metric that reads the whole corpus
         # (CIDEr) takes the fields here and computes scores in `finish`.
         try:
             scorer.add(fields["prediction"], {**fields, **codec})
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError(f"{location}: {error}") from None
     if not scorer.num:
         raise ConfigError(f"{path} must have at least one line, got none; one line per prediction.")
     return ScoredFile(metric, tuple(line_of_id), scorer.finish())
 
 
-def as_text(done: ScoredFile) -> str:
+def as_text(scored_file: ScoredFile) -> str:
     """Returns a line per item, then the score and its parts."""
-    result = done.scored.result
-    items = zip(done.ids, done.scored.items, strict=True)
+    result = scored_file.scores.result
+    items = zip(scored_file.ids, scored_file.scores.items, strict=True)
     lines = [f"{name}\t{item.score:.6g}" for name, item in items]
     total = result.total
-    lines.append(f"{done.metric}\t{total.score:.4f}\tnum {total.num}")
+    lines.append(f"{scored_file.metric}\t{total.score:.4f}\tnum {total.num}")
     lines += [f"  {name}\t{p.score:.4f}\tnum {p.num}" for name, p in result.parts.items()]
     return "\n".join(lines) + "\n"
 
 
-def as_json(done: ScoredFile) -> str:
+def as_json(scored_file: ScoredFile) -> str:
     """Returns the object of `score.json`, with the items: id, score and other measures."""
     items = [
         {"id": name, "score": item.score, **({"also": dict(item.also)} if item.also else {})}
-        for name, item in zip(done.ids, done.scored.items, strict=True)
+        for name, item in zip(scored_file.ids, scored_file.scores.items, strict=True)
     ]
-    result = done.scored.result.as_json(done.metric)
+    result = scored_file.scores.result.as_json(scored_file.metric)
     return json.dumps({**result, "items": items}, ensure_ascii=False) + "\n"
 
 
-def _read(path: Path) -> str:
+def _read_predictions(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -86,49 +86,49 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
+def _parse_prediction(text: str, location: str, *, masks: bool) -> dict[str, Any]:
     """Returns the fields of a line, its id and masks as text."""
     try:
         row = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        raise ConfigError(f"{where}: must be one JSON object, got {_short(text)}.") from None
+        raise ConfigError(f"{location}: must be one JSON object, got {_short(text)}.") from None
     if not isinstance(row, dict):
-        raise ConfigError(f'{where}: must be an object {{"id": ...}}, got {_short(row)}.')
+        raise ConfigError(f'{location}: must be an object {{"id": ...}}, got {_short(row)}.')
     # Python counts `true` as an integer, so booleans are refused explicitly.
     name, prediction = row.get("id"), row.get("prediction")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise ConfigError(f"{where}: id must be a text or a whole number, got {_short(name)}.")
+        raise ConfigError(f"{location}: id must be a text or a whole number, got {_short(name)}.")
     if not isinstance(prediction, str):
         accepted = 'a text, "" where there is none'
-        raise ConfigError(f"{where}: prediction must be {accepted}, got {_short(prediction)}.")
+        raise ConfigError(f"{location}: prediction must be {accepted}, got {_short(prediction)}.")
     fields = {**row, "id": str(name)}
     # A mask metric compares with pixels: it reads no answers.
     if masks:
-        return {**fields, "masks": _masks(row, where), "box": _box(row, where)}
+        return {**fields, "masks": _parse_masks(row, location), "box": _parse_box(row, location)}
     answers = row.get("answers")
     if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
         accepted = "a list of at least one text"
-        raise ConfigError(f"{where}: answers must be {accepted}, got {_short(answers)}.")
+        raise ConfigError(f"{location}: answers must be {accepted}, got {_short(answers)}.")
     return fields
 
 
-def _masks(row: dict[str, Any], where: str) -> list[str]:
+def _parse_masks(row: dict[str, Any], location: str) -> list[str]:
     masks = row.get("masks")
     if not isinstance(masks, list) or not all(
         isinstance(m, dict) and {"size", "counts"} <= set(m) for m in masks
     ):
         accepted = 'a list of one COCO mask {"size": [height, width], "counts": ...}'
-        raise ConfigError(f"{where}: masks must be {accepted}, got {_short(masks)}.")
+        raise ConfigError(f"{location}: masks must be {accepted}, got {_short(masks)}.")
     return [json.dumps(mask) for mask in masks]
 
 
-def _box(row: dict[str, Any], where: str) -> list[float] | None:
+def _parse_box(row: dict[str, Any], location: str) -> list[float] | None:
     box = row.get("box")
     if box is None:
         return None
     if not isinstance(box, list) or [isinstance(x, int | float) for x in box] != [True] * 4:
         accepted = "[ymin, xmin, ymax, xmax] as fractions"
-        raise ConfigError(f"{where}: box must be {accepted}, got {_short(box)}.")
+        raise ConfigError(f"{location}: box must be {accepted}, got {_short(box)}.")
     return box
 
 
@@ -137,7 +137,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _codec(metric: str, path: Path | None) -> dict[str, Any]:
+def _load_codec(metric: str, path: Path | None) -> dict[str, Any]:
     """Returns the field that a mask metric needs in addition to those of a line: its decoder."""
     # A decoder is needed exactly where masks are read. One that would be ignored is refused: it
     # would look as if it had changed the scores.

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from model.eval.metrics.registry import Corpus, Metric, get_metric
+from model.eval.metrics.registry import CorpusStatistics, Metric, get_metric
 from model.eval.metrics.scores import (
     Fields,
-    Item,
+    ItemScore,
     Result,
     Sums,
     averaged,
@@ -23,7 +23,7 @@ item's weight only a little."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Scored:
+class PredictionScores:
     """The scores of some predictions.
 
     Attributes:
@@ -34,7 +34,7 @@ class Scored:
         `Totals.pseudo_values`). None where the score already is the plain mean of item scores.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[ItemScore, ...]
     result: Result
     pseudo_values: tuple[float, ...] | None = None
 
@@ -55,9 +55,11 @@ class Scorer:
     def __init__(self, name: str) -> None:
         self.name = name
         self._metric: Metric = get_metric(name)
-        self._corpus: Corpus | None = self._metric.corpus() if self._metric.corpus else None
+        self._corpus: CorpusStatistics | None = (
+            self._metric.corpus() if self._metric.corpus else None
+        )
         self._waiting: list[tuple[str, Fields]] = []
-        self._items: list[Item] = []
+        self._items: list[ItemScore] = []
         self._totals = Totals()
 
     def add(self, prediction: str, fields: Fields) -> None:
@@ -92,48 +94,50 @@ class Scorer:
         self._items += other._items
         self._totals.merge(other._totals)
 
-    def finish(self) -> Scored:
+    def finish(self) -> PredictionScores:
         """Returns the scores of all predictions added so far.
 
         Raises:
           ValueError: if there are none.
         """
-        late = [self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting]
+        corpus_items = [
+            self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting
+        ]
         # Into new totals, so that `finish` can be called again after more predictions.
         totals = Totals()
         totals.merge(self._totals)
-        for item in late:
+        for item in corpus_items:
             totals.add(item)
-        items = (*self._items, *late)
-        return Scored(
+        items = (*self._items, *corpus_items)
+        return PredictionScores(
             items=items,
             result=totals.result(self._metric),
             pseudo_values=totals.pseudo_values(self._metric, items),
         )
 
-    def _item(self, prediction: str, fields: Fields) -> Item:
-        scored_item = self._metric.score(prediction, fields)
-        item = scored_item if isinstance(scored_item, Item) else Item(score=scored_item)
-        named = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
-        return dataclasses.replace(item, groups={**named, **item.groups}) if named else item
+    def _item(self, prediction: str, fields: Fields) -> ItemScore:
+        score = self._metric.score(prediction, fields)
+        item = score if isinstance(score, ItemScore) else ItemScore(score=score)
+        groups = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
+        return dataclasses.replace(item, groups={**groups, **item.groups}) if groups else item
 
 
 class Totals:
     """Sums of the whole, and of each of its parts."""
 
     def __init__(self) -> None:
-        self._whole = Sums()
+        self._overall = Sums()
         self._parts: dict[str, dict[str, Sums]] = {}
 
-    def add(self, item: Item) -> None:
+    def add(self, item: ItemScore) -> None:
         """Counts an item, for the whole and for the parts it belongs to."""
-        self._whole.add(item)
+        self._overall.add(item)
         for field, value in item.groups.items():
             self._parts.setdefault(field, {}).setdefault(value, Sums()).add(item)
 
     def merge(self, other: Self) -> None:
         """Counts the items of another part of the data."""
-        self._whole.merge(other._whole)
+        self._overall.merge(other._overall)
         for field, values in other._parts.items():
             for value, sums in values.items():
                 self._parts.setdefault(field, {}).setdefault(value, Sums()).merge(sums)
@@ -144,9 +148,9 @@ class Totals:
         Raises:
           ValueError: if nothing was counted.
         """
-        if not self._whole.num:
+        if not self._overall.num:
             raise ValueError("there must be at least one prediction, got none.")
-        results = metric.summarize(self._whole)
+        results = metric.summarize(self._overall)
         overall = results.pop("score")
         for field, values in self._parts.items():
             if len(values) == 1:
@@ -160,7 +164,7 @@ class Totals:
                 overall = dataclasses.replace(overall, score=average)
         return Result(total=overall, parts=results)
 
-    def pseudo_values(self, metric: Metric, items: Sequence[Item]) -> tuple[float, ...] | None:
+    def pseudo_values(self, metric: Metric, items: Sequence[ItemScore]) -> tuple[float, ...] | None:
         """Returns the items' pseudo-values; None where the score is the plain mean of item scores.
 
         The pseudo-value of each of N items is score + N · (derivative of the score by the item's
@@ -179,7 +183,7 @@ class Totals:
         if is_whole := len(parts) <= 1:
             if metric.summarize is summarize:
                 return None
-            parts = {"": self._whole}
+            parts = {"": self._overall}
         # The parts that count: without English, where there are other languages.
         counted = averaged(parts)
         copies = {name: parts[name].copies(_COPIES) for name in counted}
@@ -187,7 +191,7 @@ class Totals:
         def score(sums: Sums) -> float:
             return metric.summarize(sums)["score"].score / 100
 
-        def pull(item: Item) -> float:
+        def pull(item: ItemScore) -> float:
             name = "" if is_whole else item.groups.get(metric.mean_over)
             if name not in copies:
                 return 0.0

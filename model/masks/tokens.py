@@ -38,7 +38,7 @@ class MaskTokens:
 
     def __init__(self, codec: MaskCodec | None) -> None:
         self._codec = codec
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._tokens_by_id: dict[str, tuple[str, ...]] = {}
 
     def prepare(self, records: Sequence[Record]) -> None:
         """Encodes the masks of all records not seen before, all together.
@@ -46,7 +46,7 @@ class MaskTokens:
         Raises:
           ValueError: if there are masks and no codec.
         """
-        new = [r for r in {r.id: r for r in records}.values() if r.id not in self._known]
+        new = [r for r in {r.id: r for r in records}.values() if r.id not in self._tokens_by_id]
         located = {r.id: located_masks(r) for r in new if r.masks}
         if not located:
             return
@@ -59,13 +59,13 @@ class MaskTokens:
         ]
         rows = iter(self._codec.encode_crops(np.stack(crops)).tolist())
         for key, masks in located.items():
-            self._known[key] = tuple(format_mask(next(rows)) for _ in masks)
+            self._tokens_by_id[key] = tuple(format_mask(next(rows)) for _ in masks)
 
     def fill(self, record: Record, number: int) -> str:
         """Returns suffix `number` with every marker replaced; needs an earlier `prepare` of it."""
         # A record's tokens are in the order of its markers, over all suffixes.
-        before = sum(suffix.count(MASK_MARKER) for suffix in record.suffixes[:number])
+        num_before = sum(suffix.count(MASK_MARKER) for suffix in record.suffixes[:number])
         filled = record.suffixes[number]
-        for tokens in self._known.get(record.id, ())[before:]:
+        for tokens in self._tokens_by_id.get(record.id, ())[num_before:]:
             filled = filled.replace(MASK_MARKER, tokens, 1)
         return filled

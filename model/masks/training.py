@@ -36,7 +36,7 @@ _COMMITMENT = 0.25
 _B2 = 0.99
 _REPORT_STEPS = 20
 _KMEANS_ROUNDS = 12
-_ALIKE = 0.05
+_MIN_DISTANCE = 0.05
 """Distance below which two features count as equal [standard deviations of the features]."""
 _BESIDE = 0.25
 """Distance of a spare code from the feature that it lies beside [likewise]."""
@@ -79,8 +79,8 @@ def fit_codec(
     seeds = Seeds.of(seed)
     rng = np.random.default_rng(seeds.order)
     # Which crops are used is drawn, but they stay in the records' order.
-    chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
-    data = np.asarray(crops)[chosen].astype(np.float32)
+    sampled_crops = np.sort(rng.permutation(len(crops))[: config.max_crops])
+    data = np.asarray(crops)[sampled_crops].astype(np.float32)
     with _precisely():
         params = {
             name: jnp.asarray(value, jnp.float64)
@@ -104,7 +104,7 @@ def fit_codec(
         inputs = batch, step >= free_steps, _learning_rate(config, step)
         with _precisely():
             crop_batch, quantized, rate = (jnp.asarray(number, jnp.float64) for number in inputs)
-            params, opt_state, loss = _step(params, opt_state, crop_batch, quantized, rate)
+            params, opt_state, loss = _codec_step(params, opt_state, crop_batch, quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
             yield Progress(
                 done=step + 1,
@@ -167,14 +167,14 @@ def _optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
 
 
 @jax.jit
-def _step(
+def _codec_step(
     params: Params,
     opt_state: optax.OptState,
     crops: jax.Array,
     quantized: jax.Array,
     rate: jax.Array,
 ) -> tuple[Params, optax.OptState, jax.Array]:
-    loss, gradients = jax.value_and_grad(_loss)(params, crops, quantized)
+    loss, gradients = jax.value_and_grad(_codec_loss)(params, crops, quantized)
     # See `train.optimizer.update_params`.
     with jax.numpy_dtype_promotion("standard"):
         updates, opt_state = _optimizer(rate).update(gradients, opt_state)
@@ -182,7 +182,7 @@ def _step(
     return changed, opt_state, loss  # type: ignore[return-value]
 
 
-def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
+def _codec_loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
     """Returns the squared error in [-1, 1], plus the codebook loss and the commitment loss."""
     features = encode_features(params, crops)
     codes = look_up(params, nearest_codes(params, features))
@@ -199,7 +199,7 @@ def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
 def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) -> Params:
     """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
     features = np.asarray(encode_features(params, crops)).reshape(len(crops) * SEG_PER_MASK, -1)
-    centers = _spread(features, rng)
+    centers = _initial_codebook(features, rng)
     # k-means: each feature goes to its nearest center, then each center to the mean of its
     # features. A center without features stays where it is.
     for _ in range(_KMEANS_ROUNDS):
@@ -211,7 +211,7 @@ def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) 
     return {**params, _CODEBOOK: jnp.asarray(centers)}
 
 
-def _spread(
+def _initial_codebook(
     features: Float[np.ndarray, "N E"], rng: np.random.Generator
 ) -> Float[np.ndarray, "codes E"]:
     """Returns a start for the codebook: features that are far from each other.
@@ -221,16 +221,16 @@ def _spread(
     where there are fewer different features than codes, the other codes lie beside these features.
     """
     scale = float(features.std())
-    chosen = [int(rng.integers(len(features)))]
+    indices = [int(rng.integers(len(features)))]
     nearest = np.full(len(features), np.inf)
-    while len(chosen) < NUM_SEG:
-        nearest = np.minimum(nearest, ((features - features[chosen[-1]]) ** 2).mean(axis=1))
-        if nearest.max() < (_ALIKE * scale) ** 2:
+    while len(indices) < NUM_SEG:
+        nearest = np.minimum(nearest, ((features - features[indices[-1]]) ** 2).mean(axis=1))
+        if nearest.max() < (_MIN_DISTANCE * scale) ** 2:
             break
-        chosen.append(int(nearest.argmax()))
-    centers = features[chosen]
-    beside = centers[np.arange(NUM_SEG - len(chosen)) % len(chosen)]
-    return np.concatenate([centers, beside + rng.normal(0, _BESIDE * scale, beside.shape)])
+        indices.append(int(nearest.argmax()))
+    centers = features[indices]
+    duplicates = centers[np.arange(NUM_SEG - len(indices)) % len(indices)]
+    return np.concatenate([centers, duplicates + rng.normal(0, _BESIDE * scale, duplicates.shape)])
 
 
 @contextlib.contextmanager

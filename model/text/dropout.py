@@ -48,15 +48,15 @@ class Dropout(typing.NamedTuple):
     def _drop(
         self, rows: PRNGKeyArray, first: Int[Array, ""], x: Float[Array, "B N D"], branch: int
     ) -> Float[Array, "B N D"]:
-        def kept(key: PRNGKeyArray) -> Array:
+        def keep_mask(key: PRNGKeyArray) -> Array:
             branch_key = jax.random.fold_in(key, first + branch)
             return jax.random.bernoulli(branch_key, 1 - self.rate, x.shape[2:])
 
-        mask = jax.vmap(jax.vmap(kept))(rows[:, -x.shape[1] :])
+        mask = jax.vmap(jax.vmap(keep_mask))(rows[:, -x.shape[1] :])
         return jnp.where(mask, x / (1 - self.rate), jnp.zeros_like(x))
 
 
-def nothing(x: Float[Array, "B N D"], branch: int) -> Float[Array, "B N D"]:
+def no_dropout(x: Float[Array, "B N D"], branch: int) -> Float[Array, "B N D"]:
     """Drops nothing."""
     del branch
     return x

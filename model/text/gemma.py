@@ -16,8 +16,8 @@ from model.lowering import keep_for_backward, materialize, policy
 from model.sharding import gather_weight
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
-from model.text.dropout import Drop, Dropout, nothing
-from model.vision.layers import row
+from model.text.dropout import Drop, Dropout, no_dropout
+from model.vision.layers import broadcast_row
 
 KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
 _kernel = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -33,10 +33,10 @@ class RmsNorm(nnx.Module):
         """Returns `x` with unit mean square, scaled."""
         full = x.astype(jnp.float32)
         normal = full * jax.lax.rsqrt(jnp.mean(jnp.square(full), axis=-1, keepdims=True) + 1e-6)
-        return (normal * (1.0 + row(self.scale[...], normal))).astype(x.dtype)
+        return (normal * (1.0 + broadcast_row(self.scale[...], normal))).astype(x.dtype)
 
 
-class Block(nnx.Module):
+class DecoderBlock(nnx.Module):
     """One transformer block: a norm before and after both attention and the gated MLP."""
 
     def __init__(self, cfg: TextConfig, *, rngs: nnx.Rngs) -> None:
@@ -71,7 +71,7 @@ class Block(nnx.Module):
         *,
         cap: float,
         past: tuple[Keys, ...] = (),
-        drop: Drop = nothing,
+        drop: Drop = no_dropout,
     ) -> tuple[Float[Array, "B N D"], KeyValue]:
         """Returns the last N rows after the block, and the keys and values of all L.
 
@@ -125,7 +125,7 @@ class Rows(typing.NamedTuple):
     mask: Bool[Array, "B L L"]
 
 
-class Cached(typing.NamedTuple):
+class KvCache(typing.NamedTuple):
     """Cached keys and values of every layer, and which of them the new rows may see."""
 
     keys: Float[Array, "N B S K h"]
@@ -141,8 +141,8 @@ class Gemma(nnx.Module):
         text = cfg.text
 
         @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(layer_rngs: nnx.Rngs) -> Block:
-            return Block(text, rngs=layer_rngs)
+        def stacked(layer_rngs: nnx.Rngs) -> DecoderBlock:
+            return DecoderBlock(text, rngs=layer_rngs)
 
         self.model = cfg
         # Rows of about unit length; `embed` multiplies them by the root of the width.
@@ -175,7 +175,7 @@ class Gemma(nnx.Module):
     def run(
         self,
         rows: Rows,
-        past: tuple[Cached, ...] = (),
+        past: tuple[KvCache, ...] = (),
         *,
         num_rows: int | None = None,
         dropout: Dropout | None = None,
@@ -201,13 +201,13 @@ class Gemma(nnx.Module):
 
         # One body for all layers, so that they can be scanned: what differs between them (weights,
         # reach, cache, number) is scanned over, stacked on axis 0.
-        drop_in = dropout.in_layers(positions) if dropout else lambda number: nothing
+        drop_in = dropout.in_layers(positions) if dropout else lambda number: no_dropout
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
             block = jax.tree.map(lambda part: gather_weight(part, x.dtype), block)
-            layer_mask, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
-            parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
+            layer_mask, *cache_masks = [_local(m[:, -rows:], near, is_local) for m, near in masks]
+            parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, cache_masks, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
             x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop)
             return x, kv if keep_cache else None

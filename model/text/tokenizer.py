@@ -15,7 +15,7 @@ SEPARATOR = "\n"
 """Text between prefix and suffix, tokenised on its own."""
 
 _EXTRA = re.compile(f"({TOKEN})")
-_LEFT_OUT = re.compile(f"{TOKEN}|{re.escape(MASK_MARKER)}")
+_MARKERS = re.compile(f"{TOKEN}|{re.escape(MASK_MARKER)}")
 _MAX_SENTENCES = 200_000
 
 
@@ -68,7 +68,7 @@ def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> Non
 
 def _plain(texts: Iterable[str]) -> Iterable[str]:
     for text in texts:
-        for line in _LEFT_OUT.sub("", text).splitlines():
+        for line in _MARKERS.sub("", text).splitlines():
             if line.strip():
                 yield line
 

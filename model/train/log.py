@@ -17,7 +17,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
 from model.train.config import TrainConfig
-from model.train.step import Told
+from model.train.step import StepMetrics
 
 LOSSES_OF_TIME = ("start", "compile", "input", "save", "watch", "again")
 """Names of the ways in which a stage spends time outside its steps: opening its data and
@@ -32,35 +32,35 @@ class Lines:
 
     Attributes:
       path: path of the file.
-      kept: last line up to the checkpoint; None if there is none.
-      cut: last line after the checkpoint, whose step is repeated; None if there is none.
+      saved_row: last line up to the checkpoint; None if there is none.
+      undone_row: last line after the checkpoint, whose step is repeated; None if there is none.
 
     Args:
       path: path of the file; its folder is created.
       start: number of updates done before.
-      told: contents of the file when the state after these updates was saved.
+      saved_text: contents of the file when the state after these updates was saved.
     """
 
-    def __init__(self, path: Path, start: int, told: str = "") -> None:
+    def __init__(self, path: Path, start: int, saved_text: str = "") -> None:
         self.path = path
-        self.kept: Mapping[str, Any] | None = None
-        self.cut: Mapping[str, Any] | None = None
+        self.saved_row: Mapping[str, Any] | None = None
+        self.undone_row: Mapping[str, Any] | None = None
         self._is_written = jax.process_index() == 0
         if not self._is_written:
             return
-        remaining_rows = [json.loads(line) for line in told.splitlines()]
+        remaining_rows = [json.loads(line) for line in saved_text.splitlines()]
         text = path.read_text() if path.exists() else ""
         # A kill may have cut the last line.
         rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        undone = [row for row in rows if row["step"] > start]
-        self.kept = remaining_rows[-1] if remaining_rows else None
-        self.cut = undone[-1] if undone else None
+        undone_rows = [row for row in rows if row["step"] > start]
+        self.saved_row = remaining_rows[-1] if remaining_rows else None
+        self.undone_row = undone_rows[-1] if undone_rows else None
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written as a new file and renamed: a reader that follows the file, as
         # `flows.steps.events` does, then sees that it starts over.
-        anew = path.with_suffix(".anew")
-        anew.write_text("".join(f"{json.dumps(row)}\n" for row in remaining_rows))
-        anew.replace(path)
+        new_file = path.with_suffix(".anew")
+        new_file.write_text("".join(f"{json.dumps(row)}\n" for row in remaining_rows))
+        new_file.replace(path)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line, which must have a "step"."""
@@ -83,29 +83,29 @@ class Clock:
 
     def __init__(self, lines: Lines, began: float) -> None:
         self._began = began
-        saved_row, last = lines.kept or {}, lines.cut or lines.kept or {}
-        self._before = last.get("seconds", 0.0)
-        none = dict.fromkeys(LOSSES_OF_TIME, 0.0)
-        self.lost = none | last.get("lost", {})
+        saved_row, last = lines.saved_row or {}, lines.undone_row or lines.saved_row or {}
+        self._earlier_seconds = last.get("seconds", 0.0)
+        zeros = dict.fromkeys(LOSSES_OF_TIME, 0.0)
+        self.lost = zeros | last.get("lost", {})
         # Steps after the checkpoint are repeated, so the time they took is lost too, except for
         # what was already counted as lost to something else.
-        undone = self._before - saved_row.get("seconds", 0.0)
-        unsaved_seconds = sum(self.lost.values()) - sum(saved_row.get("lost", none).values())
-        self.lost["again"] += max(undone - unsaved_seconds, 0.0)
+        undone_seconds = self._earlier_seconds - saved_row.get("seconds", 0.0)
+        unsaved_seconds = sum(self.lost.values()) - sum(saved_row.get("lost", zeros).values())
+        self.lost["again"] += max(undone_seconds - unsaved_seconds, 0.0)
 
     @property
     def seconds(self) -> float:
         """Time since the stage began, without the time between attempts [s]."""
-        return self._before + time.monotonic() - self._began
+        return self._earlier_seconds + time.monotonic() - self._began
 
     @contextlib.contextmanager
     def losing(self, to: str) -> Iterator[None]:
         """Counts the time spent inside as lost to one of `LOSSES_OF_TIME`."""
-        before = time.monotonic()
+        start = time.monotonic()
         try:
             yield
         finally:
-            self.lost[to] += time.monotonic() - before
+            self.lost[to] += time.monotonic() - start
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yields batches; waiting for one counts as lost, though a device may be busy meanwhile."""
@@ -131,7 +131,7 @@ class Speed:
         self._peak = peak_tflops(devices)
         self._flops_of = functools.lru_cache(maxsize=None)(self._flops)
         self._since: float | None = None
-        self._tokens = self._done = 0.0
+        self._tokens = self._num_flops = 0.0
 
     def _flops(self, bucket: int, num_images: int) -> float:
         prompt = Modality(name="", num_images=num_images, text_tokens=self._train.text_len)
@@ -142,50 +142,50 @@ class Speed:
         size = self._train.batch_size
         bucket = budgets.bucket_of(self._model, budget).size
         self._tokens += size * (num_images * budget + self._train.text_len)
-        self._done += self._flops_of(bucket, num_images)
+        self._num_flops += self._flops_of(bucket, num_images)
 
-    def told(self) -> dict[str, float]:
+    def since_last_call(self) -> dict[str, float]:
         """Returns the speed of the steps since the last call; the first call returns nothing.
 
         The speed is tokens per second and, for devices whose peak is known, the share of the peak
         that the FLOPs of the steps reached (MFU); recomputed FLOPs do not count.
         """
-        now, before = time.monotonic(), self._since
-        tokens, flops = self._tokens, self._done
-        self._since, self._tokens, self._done = now, 0.0, 0.0
-        if before is None or now <= before:
+        now, since = time.monotonic(), self._since
+        tokens, flops = self._tokens, self._num_flops
+        self._since, self._tokens, self._num_flops = now, 0.0, 0.0
+        if since is None or now <= since:
             # The first reading has no reading before it to measure from.
             return {}
-        found = {"tokens_per_second": round(tokens / (now - before), 1)}
+        speeds = {"tokens_per_second": round(tokens / (now - since), 1)}
         if self._peak is not None:
-            found["mfu"] = float(f"{flops / (now - before) / (1e12 * self._peak):.4g}")
-        return found
+            speeds["mfu"] = float(f"{flops / (now - since) / (1e12 * self._peak):.4g}")
+        return speeds
 
 
 def row_of(
-    step: int, told: Told, learning_rate: float, budget: int, clock: Clock, speed: Speed
+    step: int, metrics: StepMetrics, learning_rate: float, budget: int, clock: Clock, speed: Speed
 ) -> dict[str, Any]:
     """Returns the log's line for a step.
 
     Args:
       step: number of updates done.
-      told: measurements of the last update.
+      metrics: measurements of the last update.
       learning_rate: learning rate of the last update.
       budget: budget of the last update [tokens].
       clock: clock of the stage.
       speed: speed of the steps since the line before.
     """
-    norms = {part: float(norm) for part, norm in told.norms.items()}
+    norms = {part: float(norm) for part, norm in metrics.norms.items()}
     # The parts' norms give the norm of the whole gradient: the root of the sum of their squares.
     seconds, lost = clock.seconds, sum(clock.lost.values())
     return {
         "step": step,
-        "loss": round(float(told.loss), 5),
+        "loss": round(float(metrics.loss), 5),
         "learning_rate": learning_rate,
         "budget": budget,
         "gradient_norm": float(f"{np.sqrt(sum(norm**2 for norm in norms.values())):.5g}"),
         "gradient_norms": {part: float(f"{norm:.5g}") for part, norm in norms.items()},
-        **speed.told(),
+        **speed.since_last_call(),
         "seconds": round(seconds, 2),
         "lost": {to: round(took, 2) for to, took in clock.lost.items()},
         "goodput": round(1.0 - min(lost / seconds, 1.0), 4) if seconds else 0.0,

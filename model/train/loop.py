@@ -15,10 +15,10 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from infra.progress import Progress
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.params_files import Put
-from model.checkpoint.resume import ResumePoints, own_parts
+from model.checkpoint.resume import ResumePoints, process_parts
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Examples, Loader
@@ -28,9 +28,9 @@ from model.seeds import Seeds
 from model.sharding import on_host
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
-from model.train.finite import Losses
 from model.train.log import Clock, Lines, Speed, note_of, row_of
-from model.train.optimizer import Flat, schedules
+from model.train.losses import Losses
+from model.train.optimizer import Flat, lr_schedules
 from model.train.start import starting_params
 from model.train.step import Rates, State, dropout_key, make_state, step_programs
 
@@ -62,11 +62,11 @@ class StagePaths:
     points: str = ""
 
 
-class Preempted(RuntimeError):
+class PreemptedError(RuntimeError):
     """The machine is about to be taken away; the state is saved, so training can resume."""
 
 
-class Watch(Protocol):
+class ParamsObserver(Protocol):
     """An observer that looks at a stage's parameters at intervals; see `model.watch`."""
 
     @property
@@ -74,7 +74,7 @@ class Watch(Protocol):
         """Interval between looks; there is one after the last step as well [steps]."""
         ...
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields findings on the parameters, given by path and on their devices.
 
         It does not change them and is a pure function of them: a resumed stage finds the same.
@@ -87,7 +87,7 @@ def fit(
     train: TrainConfig,
     paths: StagePaths,
     seeds: Seeds,
-    watch: Watch | None = None,
+    observer: ParamsObserver | None = None,
     profile: tuple[int, int] = (0, 0),
     must_leave: Callable[[int], bool] = lambda num_done: False,
 ) -> Iterator[Progress]:
@@ -105,7 +105,7 @@ def fit(
       train: the training recipe.
       paths: files to read and folders to write to.
       seeds: seeds of initial parameters, order and texts of the examples, budgets and dropout.
-      watch: observer of the parameters; None for no observer. It does not change the result.
+      observer: observer of the parameters; None for no observer. It does not change the result.
       profile: first and last step, counted from 1, that JAX's profiler traces into `paths.out`.
       must_leave: called after each update with the number of updates done. If it returns True, the
         state is saved and the stage ends, to be resumed elsewhere. All processes get the same
@@ -114,7 +114,7 @@ def fit(
     Raises:
       ValueError: if the inputs do not fit together.
       NotFiniteError: if a loss or a parameter is not finite; the last state that was saved is good.
-      Preempted: if `must_leave` returned True.
+      PreemptedError: if `must_leave` returned True.
     """
     began = time.monotonic()
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its
@@ -124,22 +124,22 @@ def fit(
     programs = step_programs(model, train, loader.examples.num_images)
     state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
-    with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as traced:
+    with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
         # Without a complete checkpoint to restore, this is the state of step 0.
         start, state, notes = points.restore(state) or (0, state, {})
         losses = Losses(loader.examples)
         log = Lines(Path(paths.scratch) / METRICS, start, notes.get(METRICS, ""))
-        looks = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
-        noted = {lines.path.name: lines.path for lines in (log, looks)}
+        watch_log = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
+        log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
         for damage in points.damaged:
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
-        clock, factors = Clock(log, began), schedules(train)
+        clock, factors = Clock(log, began), lr_schedules(train)
         speed = Speed(model, train, programs.mesh.devices.ravel().tolist())
         remaining = range(start, train.total_steps)
-        drawn = draws_of(model, train, seeds, loader.examples, remaining)
+        draws = draws_of(model, train, seeds, loader.examples, remaining)
         clock.lost["start"] += time.monotonic() - began
         with clock.losing("compile"):
-            programs.compile_ahead(state, drawn.values())
+            programs.compile_ahead(state, draws.values())
         row: dict[str, Any] = {}
         read = math.nan
         batches = clock.waiting(loader.batches(start, train.total_steps))
@@ -149,49 +149,51 @@ def fit(
         #     device             step 1 ──────────▶ step 2 ─────────▶
         for step, batch in zip(remaining, batches, strict=True):
             if step + 1 == profile[0] and jax.process_index() == 0:
-                traced.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
+                profiler.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
             rates = rates_of(train, factors[:, step], seeds, step)
-            budget, _ = drawn[step]
-            state, told = programs(state, batch, budget, rates)
-            speed.add(*drawn[step])
-            losses.add(step, told.loss)
+            budget, _ = draws[step]
+            state, metrics = programs(state, batch, budget, rates)
+            speed.add(*draws[step])
+            losses.add(step, metrics.loss)
             num_done = step + 1
             leaves = must_leave(num_done) and num_done < train.total_steps
             # The device computes while the host prepares the next batch. Reading the loss waits for
             # the device, so it is read at some steps only.
-            is_told = (
+            is_logged = (
                 num_done % train.log_steps == 0 or num_done == train.total_steps or step == start
             )
             is_saved = (num_done % train.save_steps == 0 and num_done < train.total_steps) or leaves
-            is_watched = watch and (num_done % watch.every == 0 or num_done == train.total_steps)
-            waits = is_told or is_saved or is_watched or num_done == profile[1]
+            is_observed = observer and (
+                num_done % observer.every == 0 or num_done == train.total_steps
+            )
+            waits = is_logged or is_saved or is_observed or num_done == profile[1]
             read = losses.read() if waits else read
             if num_done == profile[1]:
-                traced.close()
-            if is_told:
+                profiler.close()
+            if is_logged:
                 rate = train.peak_lr * float(factors[-1, step])
-                row = row_of(num_done, told, rate, budget, clock, speed)
+                row = row_of(num_done, metrics, rate, budget, clock, speed)
                 log.add(row)
-            if watch and is_watched:
+            if observer and is_observed:
                 # Before the state is saved: findings that a kill cuts off are made again.
                 with clock.losing("watch"):
-                    for watch_row in watch.look({**state.trained, **state.frozen}):
-                        looks.add({"step": num_done, **watch_row})
+                    for observed_row in observer.observe({**state.trained, **state.frozen}):
+                        watch_log.add({"step": num_done, **observed_row})
             if is_saved:
                 with clock.losing("save"):
-                    _save(points, num_done, state, losses, noted)
+                    _save_point(points, num_done, state, losses, log_paths)
             if leaves:
                 points.wait()
                 # Only the first process's `wait` covers all processes, and one that exits early
                 # makes JAX end the others. So all meet here before any leaves.
                 multihost_utils.sync_global_devices("all have saved")
-                raise Preempted(
+                raise PreemptedError(
                     f"state saved after step {num_done} of {train.total_steps}; training can "
                     "resume from it."
                 )
             # A point is completed in the background: news of it comes at some later step.
             is_new = points.news()
-            if is_told or is_new:
+            if is_logged or is_new:
                 yield Progress(
                     done=num_done,
                     total=train.total_steps,
@@ -201,15 +203,15 @@ def fit(
                 )
         shards = (shard for leaf in state.trained.values() for shard in leaf.addressable_shards)
         losses.check(train.total_steps - 1, (np.asarray(shard.data) for shard in shards))
-        _finish(state, model, paths, (log, looks) if watch else (log,))
+        _write_checkpoint(state, model, paths, (log, watch_log) if observer else (log,))
 
 
-def _save(
+def _save_point(
     points: ResumePoints, done: int, state: State, losses: Losses, noted: Mapping[str, Path]
 ) -> None:
     """Starts to write a resumable checkpoint, if the parameters are finite."""
     points.wait()  # The host has room for one copy of the state, not for two.
-    parts = own_parts(state)
+    parts = process_parts(state)
     losses.check(done - 1, (p.data for p in parts if p.path.startswith("trained/")))
     points.save(done, parts, noted)
 
@@ -262,7 +264,7 @@ def rates_of(
 
     Args:
       train: the training recipe: rates, groups and dropout.
-      factors: value of each group's schedule at this step; see `schedules`.
+      factors: value of each group's schedule at this step; see `lr_schedules`.
       seeds: seeds of the stage; dropout's one is used.
       step: number of the update.
     """
@@ -276,7 +278,9 @@ def rates_of(
     return Rates(learning=scaled, decay=decay, dropout_key=key)
 
 
-def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]) -> None:
+def _write_checkpoint(
+    state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]
+) -> None:
     # Every process takes part in gathering, because each holds parts; only the first one keeps what
     # was gathered.
     params: dict[str, Any] = {}
@@ -293,7 +297,7 @@ def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[
     save_checkpoint(
         paths.out,
         model=model,
-        params=unflatten(params),
+        params=unflatten_params(params),
         tokenizer=paths.tokenizer,
         mask_codec=paths.mask_codec,
         put=paths.put,

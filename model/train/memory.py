@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 
 from model import vlm
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 from model.train.optimizer import split_frozen
@@ -46,20 +46,22 @@ def step_bytes(
         for prefix, depth in blocks.items()
     ]
     table = text.vocab_size * text.width
-    gathered = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
+    gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
     rows = train.batch_size / devices
-    patches, read = vision.num_patches * num_images, tokens * num_images + train.text_len
+    patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
     saved_bytes = (
-        _vision_bytes(model, patches) * vision.depth + _text_bytes(model, read) * text.depth
+        _vision_bytes(model, patches) * vision.depth + _text_bytes(model, sequence_len) * text.depth
     )
     # The towers' backward passes come one after the other, so only the larger of both counts.
-    again = max(
-        _made_again(vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches),
-        _made_again(text.width, 2 * text.mlp_dim, text.num_heads, read, read),
+    recomputed_bytes = max(
+        _recomputed_bytes(
+            vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches
+        ),
+        _recomputed_bytes(text.width, 2 * text.mlp_dim, text.num_heads, sequence_len, sequence_len),
     )
     # Logits in float32, and their gradient in half of that.
     logits = (_FLOAT32 + _BFLOAT16) * min(model.loss_chunk, train.text_len) * text.vocab_size
-    return state + gathered + rows * (saved_bytes + again + logits)
+    return state + gathered_weights + rows * (saved_bytes + recomputed_bytes + logits)
 
 
 def gathered_bytes(model: ModelConfig) -> float:
@@ -78,7 +80,7 @@ def num_params(model: ModelConfig) -> int:
 @functools.lru_cache(maxsize=32)
 def _sizes(model: ModelConfig) -> Mapping[str, int]:
     """Returns the number of elements of each parameter, by path; tracing a model takes a second."""
-    return {path: leaf.size for path, leaf in flatten(vlm.abstract_params(model))}
+    return {path: leaf.size for path, leaf in flatten_params(vlm.abstract_params(model))}
 
 
 def _vision_bytes(model: ModelConfig, patches: int) -> float:
@@ -88,7 +90,7 @@ def _vision_bytes(model: ModelConfig, patches: int) -> float:
     return _BFLOAT16 * patches * saved_channels
 
 
-def _text_bytes(model: ModelConfig, read: int) -> float:
+def _text_bytes(model: ModelConfig, sequence_len: int) -> float:
     """Returns the bytes that one decoder block keeps for the backward pass, for one example."""
     text = model.text
     heads = (text.num_heads + 2 * text.num_kv_heads) * text.head_dim
@@ -98,10 +100,12 @@ def _text_bytes(model: ModelConfig, read: int) -> float:
         "minimal": text.width + products,
         "none": 6 * text.width + products + 2 * text.mlp_dim,
     }[model.remat]
-    return _BFLOAT16 * read * saved_channels
+    return _BFLOAT16 * sequence_len * saved_channels
 
 
-def _made_again(width: int, hidden: int, num_heads: int, read: int, seen: int) -> float:
+def _recomputed_bytes(
+    width: int, hidden: int, num_heads: int, query_len: int, key_len: int
+) -> float:
     """Returns the bytes that one block's backward pass recomputes and holds, for one example."""
-    scores = _FLOAT32 * num_heads * read * seen
-    return _BFLOAT16 * read * (8 * width + 2 * hidden) + scores
+    scores = _FLOAT32 * num_heads * query_len * key_len
+    return _BFLOAT16 * query_len * (8 * width + 2 * hidden) + scores

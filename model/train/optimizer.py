@@ -108,18 +108,18 @@ def update_params(
     return changed, state  # type: ignore[return-value]
 
 
-def schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
-    """Returns `schedule` for each of `train.groups`, then for all other parameters."""
+def lr_schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
+    """Returns `lr_schedule` for each of `train.groups`, then for all other parameters."""
     group_warmups = (train.warmup if g.warmup is None else g.warmup for g in train.groups)
     return np.stack(
         [
-            *(schedule(dataclasses.replace(train, warmup=warmup)) for warmup in group_warmups),
-            schedule(train),
+            *(lr_schedule(dataclasses.replace(train, warmup=warmup)) for warmup in group_warmups),
+            lr_schedule(train),
         ]
     )
 
 
-def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
+def lr_schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     """Returns the factor on the learning rate at every step, in [0, 1]; a warm-up starts at 0.
 
     They are computed all at once: one by one, the host would wait for the device at every step.
@@ -130,7 +130,7 @@ def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     # 0.0 |___/___________\_    step
     #        warm-up
     warmup = train.warmup * train.total_steps
-    after = {
+    decay = {
         "cosine": optax.cosine_decay_schedule(1.0, max(1.0, train.total_steps - warmup)),  # type: ignore[arg-type]
         "rsqrt": functools.partial(_rsqrt, train=train),
         "constant": optax.constant_schedule(1.0),
@@ -139,11 +139,11 @@ def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     # between two steps; one shorter than a step counts as none.
     level = (1.0 + train.rsqrt_shift / train.rsqrt_timescale) ** -0.5
     level = level if train.schedule == "rsqrt" else 1.0
-    before = optax.linear_schedule(0.0, level, warmup) if warmup >= 1 else lambda step: level  # type: ignore[arg-type]
-    joined = optax.join_schedules([before, after], [warmup])  # type: ignore[list-item]
+    warmup_ramp = optax.linear_schedule(0.0, level, warmup) if warmup >= 1 else lambda step: level  # type: ignore[arg-type]
+    rate_at = optax.join_schedules([warmup_ramp, decay], [warmup])  # type: ignore[list-item]
     with jax.numpy_dtype_promotion("standard"):
         steps = jnp.arange(train.total_steps, dtype=jnp.float32)
-        return np.broadcast_to(np.asarray(joined(steps)), steps.shape)
+        return np.broadcast_to(np.asarray(rate_at(steps)), steps.shape)
 
 
 def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[Flat, Flat]:
@@ -152,16 +152,16 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
     Frozen ones have no gradient, no moments and no part in the clipped norm: the optimizer never
     sees them, which is simpler than optax's masks over a whole tree.
     """
-    still = {i for i, group in enumerate(train.groups) if group.lr == 0}
+    frozen_groups = {i for i, group in enumerate(train.groups) if group.lr == 0}
     frozen = {
         p: v
         for p, v in params.items()
-        if (train.freeze_vision and VISION.match(p)) or group_of(train, p) in still
+        if (train.freeze_vision and VISION.match(p)) or group_of(train, p) in frozen_groups
     }
     return {p: v for p, v in params.items() if p not in frozen}, frozen
 
 
-def unmatched(train: TrainConfig, paths: Collection[str]) -> list[str]:
+def unmatched_groups(train: TrainConfig, paths: Collection[str]) -> list[str]:
     """Returns the patterns of groups that are no parameter's first match."""
     reached = {group_of(train, path) for path in paths}
     return [group.params for i, group in enumerate(train.groups) if i not in reached]

@@ -52,7 +52,7 @@ def extend_bank(
 
 def fit_resolution(
     loaded: Mapping[str, np.ndarray],
-    wanted: Mapping[str, Any],
+    expected: Mapping[str, Any],
     fresh: Callable[[], Mapping[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
     """Returns a checkpoint's parameters, with those that depend on the resolution adapted.
@@ -62,21 +62,21 @@ def fit_resolution(
 
     Args:
       loaded: the checkpoint's parameters by path.
-      wanted: the model's parameters by path; only shapes are read.
+      expected: the model's parameters by path; only shapes are read.
       fresh: function that returns the model's initial parameters by path; called where a bank is
         extended.
     """
     fitted = dict(loaded)
     # Only these depend on the number of patches: a position for each, and at most a query for each.
     for path in (POSITIONS, *QUERIES):
-        if path not in loaded or path not in wanted:
+        if path not in loaded or path not in expected:
             continue
-        (rows, width), (goal, goal_width) = loaded[path].shape, wanted[path].shape
-        if width != goal_width or rows == goal:
+        (rows, width), (expected_rows, expected_width) = loaded[path].shape, expected[path].shape
+        if width != expected_width or rows == expected_rows:
             continue
         if path == POSITIONS:
-            fitted[path] = resize_positions(np.asarray(loaded[path]), goal)
-        elif rows < goal:
+            fitted[path] = resize_positions(np.asarray(loaded[path]), expected_rows)
+        elif rows < expected_rows:
             fitted[path] = extend_bank(np.asarray(loaded[path]), fresh()[path])
     return fitted
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.folder import load_params, params_of
 from model.checkpoint.params_files import StoredArray
 from model.config import ModelConfig
@@ -31,10 +31,10 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
 
     @functools.cache
     def fresh() -> dict[str, Any]:
-        return dict(flatten(_fresh_params(model, seed)))
+        return dict(flatten_params(_fresh_params(model, seed)))
 
     # Shapes alone: fresh values are drawn only if the checkpoint lacks some.
-    abstract = dict(flatten(vlm.abstract_params(model)))
+    abstract = dict(flatten_params(vlm.abstract_params(model)))
     loaded = fit_resolution(_loaded(init), abstract, fresh)
     # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
     has_connector = any(p.startswith(_FRESH) for p in loaded)
@@ -54,14 +54,14 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
         )
     # Complete: nothing fresh is drawn.
     if loaded.keys() == abstract.keys():
-        return unflatten(loaded)
-    return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})
+        return unflatten_params(loaded)
+    return unflatten_params({path: loaded.get(path, value) for path, value in fresh().items()})
 
 
 def _loaded(init: str) -> dict[str, Any]:
     """Returns a checkpoint's parameters by path."""
     if jax.process_count() == 1:
-        return dict(flatten(load_params(init)))
+        return dict(flatten_params(load_params(init)))
     reader = params_of(init)
     return {path: StoredArray(reader, path) for path in reader.arrays}
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
@@ -26,10 +26,10 @@ from model.sharding import (
     gather_weight,
     make_mesh,
     mean_of_rows,
+    partition_specs,
     shard_batch,
     shard_tree,
     shardings,
-    specs,
 )
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
@@ -44,7 +44,7 @@ class State(NamedTuple):
     optimizer: optax.OptState
 
 
-class Told(NamedTuple):
+class StepMetrics(NamedTuple):
     """Measurements of one update, still on the devices.
 
     Attributes:
@@ -79,7 +79,7 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
       mesh: the mesh of devices.
     """
     trained, frozen = (
-        shard_tree(part, mesh) for part in split_frozen(dict(flatten(params)), train)
+        shard_tree(part, mesh) for part in split_frozen(dict(flatten_params(params)), train)
     )
     init = functools.partial(init_optimizer, train)
     if mesh.size == 1:
@@ -118,7 +118,7 @@ class StepPrograms:
 
     def __call__(
         self, state: State, batch: Batch, budget: int, rates: Rates
-    ) -> tuple[State, "Told"]:
+    ) -> tuple[State, StepMetrics]:
         """Returns the state after one update, and the update's measurements; `state` is consumed.
 
         Raises:
@@ -212,8 +212,8 @@ def abstract_inputs(
 
 def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
     """Returns the sizes of the buckets that a stage may compile [tokens per image]."""
-    drawn = budgets.training_budgets(model, train.budgets)
-    return tuple(sorted({budgets.bucket_of(model, budget).size for budget in drawn}))
+    trained_budgets = budgets.training_budgets(model, train.budgets)
+    return tuple(sorted({budgets.bucket_of(model, budget).size for budget in trained_budgets}))
 
 
 def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
@@ -272,12 +272,13 @@ def _step(
     model: ModelConfig,
     train: TrainConfig,
     mesh: Mesh,
-) -> tuple[State, Told]:
+) -> tuple[State, StepMetrics]:
     backward = functools.partial(_backward, model=model, train=train)
-    # In: weights in the parts that `specs` names, rows of the batch, and the same budget and key
-    # everywhere. Out: the loss of all rows, and gradients in the parts in which weights are kept.
+    # In: weights in the parts that `partition_specs` names, rows of the batch, and the same budget
+    # and key everywhere. Out: the loss of all rows, and gradients in the parts in which weights are
+    # kept.
     if mesh.size > 1:
-        trained, frozen = specs(state.trained, mesh), specs(state.frozen, mesh)
+        trained, frozen = partition_specs(state.trained, mesh), partition_specs(state.frozen, mesh)
         backward = jax.shard_map(
             backward,
             mesh=mesh,
@@ -287,7 +288,7 @@ def _step(
     loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
     chain = optimizer(train, rates.learning, rates.decay)
     trained, opt_state = update_params(chain, gradients, state.optimizer, state.trained)
-    return State(trained, state.frozen, opt_state), Told(loss, norms_of(gradients))
+    return State(trained, state.frozen, opt_state), StepMetrics(loss, norms_of(gradients))
 
 
 def norms_of(gradients: Flat) -> dict[str, jax.Array]:
@@ -339,13 +340,13 @@ def loss_of_rows(
       dropout: dropout in the decoder; None drops nothing.
     """
     # Layers of a tower are gathered one by one, where they are computed; all other weights here.
-    gathered = {
+    weights = {
         path: leaf if "/blocks/" in path else gather_weight(leaf, model.dtype)
         for path, leaf in params.items()
     }
     loss = vlm.loss(
         vlm.structure(model),
-        unflatten(gathered),
+        unflatten_params(weights),
         vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
         slots,
         loss_weights(batch["mask_loss"][:, 1:]),

@@ -13,7 +13,7 @@ from model.lowering import materialize
 _xavier = nnx.initializers.xavier_uniform()
 
 
-def row(vector: Float[Array, " C"], like: Array) -> Array:
+def broadcast_row(vector: Float[Array, " C"], like: Array) -> Array:
     """Returns a vector shaped to broadcast over the last axis of `like`, in its dtype."""
     return jnp.reshape(vector, (1,) * (like.ndim - 1) + (-1,)).astype(like.dtype)
 
@@ -33,7 +33,9 @@ class LayerNorm(nnx.Module):
         centered = full - jnp.mean(full, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
         normal = centered * jax.lax.rsqrt(variance + 1e-6)
-        return (normal * row(self.scale[...], normal) + row(self.bias[...], normal)).astype(x.dtype)
+        return (
+            normal * broadcast_row(self.scale[...], normal) + broadcast_row(self.bias[...], normal)
+        ).astype(x.dtype)
 
 
 class Linear(nnx.Module):
@@ -46,7 +48,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B D"]:
         """Returns `x @ kernel + bias`."""
-        return x @ self.kernel[...].astype(x.dtype) + row(self.bias[...], x)
+        return x @ self.kernel[...].astype(x.dtype) + broadcast_row(self.bias[...], x)
 
 
 class Mlp(nnx.Module):

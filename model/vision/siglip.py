@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, UInt8
 from model.lowering import policy
 from model.sharding import gather_weight
 from model.vision.config import TowerConfig, VisionConfig
-from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
+from model.vision.layers import Attention, LayerNorm, Mlp, broadcast_row, sincos_positions
 
 
-class Block(nnx.Module):
+class EncoderBlock(nnx.Module):
     """One pre-norm transformer block."""
 
     def __init__(self, cfg: VisionConfig, *, rngs: nnx.Rngs) -> None:
@@ -51,7 +51,7 @@ class Patches(nnx.Module):
         x = images.reshape(batch, rows, px, columns, px, 3).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(batch, rows * columns, px * px * 3)
         kernel = self.kernel[...].astype(x.dtype).reshape(px * px * 3, -1)
-        return x @ kernel + row(self.bias[...], x)
+        return x @ kernel + broadcast_row(self.bias[...], x)
 
 
 class Siglip(nnx.Module):
@@ -62,16 +62,18 @@ class Siglip(nnx.Module):
 
         # All blocks at once, stacked on axis 0 for `scan`: an MLP's kernel is (27, 1152, 4304).
         @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(layer_rngs: nnx.Rngs) -> Block:
-            return Block(vision, rngs=layer_rngs)
+        def stacked(layer_rngs: nnx.Rngs) -> EncoderBlock:
+            return EncoderBlock(vision, rngs=layer_rngs)
 
         self.patches = Patches(vision, rngs=rngs)
         std = vision.width**-0.5
         shape = (vision.num_patches, vision.width)
-        drawn = std * jax.random.normal(rngs.params(), shape)
+        random_positions = std * jax.random.normal(rngs.params(), shape)
         # The normal draw is made in either case, so that later parameters get the same keys.
         fixed = cfg.position_init == "sincos"
-        self.positions = nnx.Param(sincos_positions(vision.grid, vision.width) if fixed else drawn)
+        self.positions = nnx.Param(
+            sincos_positions(vision.grid, vision.width) if fixed else random_positions
+        )
         self.blocks = stacked(rngs.split(vision.depth))
         self.norm = LayerNorm(vision.width)
         self.remat, self.unroll = cfg.remat, vision.depth if not cfg.scan_layers else 1
@@ -91,7 +93,7 @@ class Siglip(nnx.Module):
         x = self.patches(images.astype(dtype))
         x = x + self.positions[...][None].astype(dtype)
 
-        def body(x: Array, block: Block) -> tuple[Array, None]:
+        def body(x: Array, block: EncoderBlock) -> tuple[Array, None]:
             return jax.tree.map(lambda part: gather_weight(part, dtype), block)(x), None
 
         # Only where something is recomputed; otherwise every block's arrays stay in memory.

@@ -15,13 +15,13 @@ from model.data.loader import Loader
 from model.data.parts import open_parts
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
-from model.sharding import AXES, shard_batch, specs
+from model.sharding import AXES, partition_specs, shard_batch
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.optimizer import Flat
 from model.train.step import loss_of_rows
 from model.watch.config import WatchConfig
-from pipelines.records.shapes import plain
+from pipelines.records.shapes import part_without_images
 
 _SEEDS = Seeds.of(0)
 """Seeds that choose the examples: the same ones at every step, in every stage and every study."""
@@ -76,12 +76,12 @@ class HeldOut:
                 host=jax.process_index(),
                 num_hosts=jax.process_count(),
             )
-            for task in sorted({plain(part) for part in open_parts(data)})
+            for task in sorted({part_without_images(part) for part in open_parts(data)})
         }
         self._program = jax.jit(functools.partial(_loss, model=model, mesh=mesh))
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields the mean loss of each task at each budget; see `train.loop.Watch`."""
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+        """Yields the mean loss of each task at each budget; see `train.loop.ParamsObserver`."""
         for task, loader in self._loaders.items():
             # Whole batches; no record comes twice if there are enough for one batch.
             num = max(1, min(self._config.examples, len(loader.examples)) // self._size)
@@ -112,6 +112,6 @@ def _loss(
 ) -> jax.Array:
     loss = functools.partial(loss_of_rows, model=model)
     if mesh.size > 1:
-        parts = (specs(params, mesh), P(AXES), P())
+        parts = (partition_specs(params, mesh), P(AXES), P())
         loss = jax.shard_map(loss, mesh=mesh, in_specs=parts, out_specs=P())
     return loss(params, batch, slots)

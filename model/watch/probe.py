@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from model.checkpoint.digest import unflatten
+from model.checkpoint.digest import unflatten_params
 from model.data.loader import Loader
 from model.eval.run import Loaded, evaluate_loaded
 from model.files import SCORE
@@ -20,7 +20,7 @@ from model.seeds import Seeds
 from model.sharding import on_host, shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
-from model.train.optimizer import Flat, schedules
+from model.train.optimizer import Flat, lr_schedules
 from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
 
@@ -37,7 +37,7 @@ class Probe:
 
     Args:
       config: settings of the probe.
-      served: budgets at which the result is scored.
+      evaluated_budgets: budgets at which the result is scored.
       data: prepared training records, as in `StagePaths`.
       held_out: prepared records to score on.
       tokenizer: tokenizer of the texts.
@@ -47,18 +47,19 @@ class Probe:
     def __init__(
         self,
         config: ProbeConfig,
-        served: Sequence[int],
+        evaluated_budgets: Sequence[int],
         *,
         data: str,
         held_out: str,
         tokenizer: Tokenizer,
         mask_codec: MaskCodec | None,
     ) -> None:
-        self._config, self._served, self._data, self._held_out = config, served, data, held_out
+        self._config, self._budgets = config, evaluated_budgets
+        self._data, self._held_out = data, held_out
         self._tokenizer, self._mask_codec = tokenizer, mask_codec
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields the score at each budget, in the first process; see `train.loop.Watch`."""
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+        """Yields the score at each budget, in the first process; as a `ParamsObserver`."""
         config = self._config
         # All processes train; those but the first get None here, as scoring is one process's work.
         tuned = self._tuned(params)
@@ -66,7 +67,7 @@ class Probe:
             return
         loaded = Loaded(config.model, tuned, self._tokenizer, self._mask_codec)
         with tempfile.TemporaryDirectory() as folder:
-            out = {budget: Path(folder) / str(budget) for budget in self._served}
+            out = {budget: Path(folder) / str(budget) for budget in self._budgets}
             for predictions_folder in out.values():
                 predictions_folder.mkdir()
             places = {budget: str(predictions_folder) for budget, predictions_folder in out.items()}
@@ -105,17 +106,17 @@ class Probe:
                 functools.partial(jax.tree.map, jnp.copy),
                 out_shardings=shardings(params, programs.mesh),
             )
-            state = make_state(unflatten(copy(params)), train, programs.mesh)
-            factors = schedules(train)
-            drawn = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
-            programs.compile_ahead(state, drawn.values())
+            state = make_state(unflatten_params(copy(params)), train, programs.mesh)
+            factors = lr_schedules(train)
+            draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
+            programs.compile_ahead(state, draws.values())
             for step, batch in enumerate(loader.batches(0, train.total_steps)):
                 rates = rates_of(train, factors[:, step], _SEEDS, step)
-                state, _ = programs(state, batch, drawn[step][0], rates)
+                state, _ = programs(state, batch, draws[step][0], rates)
         is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
         for path, leaf in {**state.trained, **state.frozen}.items():
             # Gathered one at a time, to save memory; all processes must call `on_host` together.
             array = leaf if leaf.is_fully_addressable else on_host(leaf)
             if is_first:
                 tuned[path] = jax.device_put(array, device)
-        return unflatten(tuned) if is_first else None
+        return unflatten_params(tuned) if is_first else None

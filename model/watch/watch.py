@@ -20,7 +20,7 @@ from model.watch.probe import Probe
 
 
 class Watcher:
-    """Evaluates the parameters of one stage; a `train.loop.Watch`.
+    """Evaluates the parameters of one stage; a `train.loop.ParamsObserver`.
 
     Args:
       config: settings of the evaluations.
@@ -46,7 +46,7 @@ class Watcher:
         codec = MaskCodec.load(paths.mask_codec) if paths.mask_codec else None
         self._open = contextlib.ExitStack()
         # At every look in this order: the losses, then the probe.
-        self._looks: list[HeldOut | Probe] = []
+        self._evaluations: list[HeldOut | Probe] = []
         if held_out:
             losses = HeldOut(
                 held_out,
@@ -57,13 +57,13 @@ class Watcher:
                 tokenizer=tokenizer,
                 mask_codec=codec,
             )
-            self._looks.append(self._open.enter_context(contextlib.closing(losses)))
+            self._evaluations.append(self._open.enter_context(contextlib.closing(losses)))
         if config.probe is not None and probe is not None:
             data, probe_set = probe
             # The probe needs the stage's own mesh, which holds the parameters.
             copies = train.num_replicas
             as_stage = dataclasses.replace(config.probe.train, num_replicas=copies)
-            self._looks.append(
+            self._evaluations.append(
                 Probe(
                     dataclasses.replace(config.probe, train=as_stage),
                     config.budgets,
@@ -74,10 +74,10 @@ class Watcher:
                 )
             )
 
-    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+    def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the loss of each task at each budget, then the probe's scores."""
-        for evaluation in self._looks:
-            yield from evaluation.look(params)
+        for evaluation in self._evaluations:
+            yield from evaluation.observe(params)
 
     def close(self) -> None:
         """Stops the loaders' threads."""

@@ -30,6 +30,6 @@ def check_connector(
     broken = False
     # All checks are run: who writes a connector sees every broken promise at once.
     for finding in check(name, config):
-        typer.echo(f"{finding.name:10} {'ok    ' if finding.kept else 'BROKEN'} {finding.told}")
-        broken |= not finding.kept
+        typer.echo(f"{finding.name:10} {'ok    ' if finding.holds else 'BROKEN'} {finding.detail}")
+        broken |= not finding.holds
     raise typer.Exit(1 if broken else 0)

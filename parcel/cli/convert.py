@@ -45,7 +45,7 @@ def convert(
     """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
     from infra.errors import ConfigError
     from model.checkpoint.convert import Request
-    from model.checkpoint.convert import convert as lines_of
+    from model.checkpoint.convert import convert_checkpoint as lines_of
     from model.checkpoint.target import RequestError
 
     try:

@@ -95,7 +95,7 @@ def fetch(
 
     A broken download resumes; digests are checked; what must be got by hand is listed.
     """
-    from pipelines.fetch.tell import fetch_and_print
+    from pipelines.fetch.command import fetch_and_print
 
     fetch_and_print(
         tuple(names or ()),
@@ -104,7 +104,7 @@ def fetch(
         dry_run=dry_run,
         catalogue=catalogue,
         workers=workers,
-        tell=typer.echo,
+        write_line=typer.echo,
     )
 
 

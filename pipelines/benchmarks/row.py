@@ -15,7 +15,7 @@ _FIELDS = {"text", "choices", "context", "lang"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class FinetuneRecipe:
     """Hyperparameters of fine-tuning a checkpoint at one resolution.
 
     Gradients are clipped at 1, Adam's b2 is 0.999, and the schedule is a cosine after 5 % warm-up.
@@ -47,7 +47,7 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class ResultRow:
     """One row of the paper's tables: a split that is scored.
 
     Attributes:
@@ -115,9 +115,9 @@ class Benchmark:
     tune_split: str = ""
     final_split: str = ""
     eval_split: str
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     num_train: int = 0
-    recipes: Mapping[int, Recipe] = dataclasses.field(default_factory=dict)
+    recipes: Mapping[int, FinetuneRecipe] = dataclasses.field(default_factory=dict)
     parent: str = ""
     num_frames: int = 0
     frame_stride: int = 0
@@ -156,7 +156,7 @@ class Benchmark:
 
 def fill_prompt(prompt: str, **fields: str) -> str:
     """Returns a prompt with its {fields} filled in; braces in their values are not fields."""
-    return _FIELD.sub(lambda found: fields[found[1]], prompt)
+    return _FIELD.sub(lambda field: fields[field[1]], prompt)
 
 
 def prompt_fields(prompt: str) -> set[str]:
@@ -166,10 +166,10 @@ def prompt_fields(prompt: str) -> set[str]:
 
 def _split_names(split: str) -> set[str]:
     """Returns the names of the splits in "a+b[:5%]", without bounds."""
-    return {one.partition("[")[0] for one in split.split("+")} - {""}
+    return {part.partition("[")[0] for part in split.split("+")} - {""}
 
 
 def zero_shot(parent: Benchmark, **changes: object) -> Benchmark:
     """Returns a benchmark on which checkpoints of `parent` are scored, with the parent's prompt."""
-    none = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}
-    return dataclasses.replace(parent, parent=parent.name, **{**none, **changes})  # type: ignore[arg-type]
+    untrained = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}
+    return dataclasses.replace(parent, parent=parent.name, **{**untrained, **changes})  # type: ignore[arg-type]

@@ -89,8 +89,8 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
     except ValidationError as error:
         first = error.errors()[0]
         # "chartqa.files.0.size": where in the file the first error is.
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {location}: {first['msg']}") from None
     for name, data_set in catalogue.items():
         if unknown := sorted(set(data_set.also) - set(catalogue)):
             raise ConfigError(f"{path}: {name}.also: no data set {', '.join(unknown)}")
@@ -105,9 +105,9 @@ def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> d
     """
     selected: dict[str, DataSet] = {}
     # What a data set needs may need others, so they are appended to what is waiting.
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop(0)
+    pending = list(names)
+    while pending:
+        name = pending.pop(0)
         if name not in catalogue:
             raise ConfigError(
                 f"NAME must be one of {', '.join(sorted(catalogue))}, got {name!r}; parcel data "
@@ -115,5 +115,5 @@ def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> d
             )
         if name not in selected:
             selected[name] = catalogue[name]
-            waiting += catalogue[name].also
+            pending += catalogue[name].also
     return selected

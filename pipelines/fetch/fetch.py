@@ -42,11 +42,11 @@ def fetch_data_sets(
       DownloadError: if any file cannot be fetched or unpacked, once all others are done.
     """
 
-    def one(name: str, folder: Path, file: RemoteFile) -> None:
+    def fetch_file(name: str, folder: Path, file: RemoteFile) -> None:
         # The note comes last: a file without one is fetched again, whatever happened to it before.
-        found = "there"
+        sha256 = "there"
         if not _is_fetched(folder, file):
-            found = download(
+            sha256 = download(
                 file.address,
                 folder / file.name,
                 digest=file.digest,
@@ -56,13 +56,13 @@ def fetch_data_sets(
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
                 _unpack(folder / file.name, folder / file.unpack)
-            _write_note(folder, file, found, size)
+            _write_note(folder, file, sha256, size)
         if on_file is not None:
-            on_file(name, file, found)
+            on_file(name, file, sha256)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
         jobs = [
-            pool.submit(one, name, root / data_set.folder, file)
+            pool.submit(fetch_file, name, root / data_set.folder, file)
             for name, data_set in data_sets.items()
             for file in data_set.files
         ]
@@ -104,29 +104,29 @@ def _unpack(archive: Path, target: Path) -> None:
     """
     # Into a folder beside the archive first. A run that is stopped here leaves nothing in `target`
     # that could be taken for the whole.
-    beside = archive.with_name(f"{archive.name}.unpacking")
-    shutil.rmtree(beside, ignore_errors=True)
+    unpacking_folder = archive.with_name(f"{archive.name}.unpacking")
+    shutil.rmtree(unpacking_folder, ignore_errors=True)
     try:
         if archive.name.endswith(".zip"):
             with zipfile.ZipFile(archive) as packed:
-                packed.extractall(beside)
+                packed.extractall(unpacking_folder)
         else:
             with tarfile.open(archive) as packed:
                 # The filter refuses members outside of the folder; `zipfile` leaves such names out
                 # by itself.
-                packed.extractall(beside, filter="data")
+                packed.extractall(unpacking_folder, filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.
         raise DownloadError(f"{archive} cannot be unpacked: {error}.") from None
-    _merge_folder(beside, target)
+    _merge_folder(unpacking_folder, target)
     archive.unlink()
 
 
 def _merge_folder(source: Path, target: Path) -> None:
     """Moves the entries of a folder into another, and merges folders that both have."""
     target.mkdir(parents=True, exist_ok=True)
-    for entry in sorted(os.scandir(source), key=lambda one: one.name):
+    for entry in sorted(os.scandir(source), key=lambda child: child.name):
         place = target / entry.name
         if place.is_dir() and entry.is_dir(follow_symlinks=False):
             _merge_folder(Path(entry.path), place)

@@ -22,10 +22,10 @@ the angle makes opposite directions equal."""
 Axis = tuple[float, float]
 """A crop of one axis: (length, start) [fractions of the side]."""
 
-WHOLE: Axis = (1.0, 0.0)
+FULL_AXIS: Axis = (1.0, 0.0)
 _CROPS: tuple[Axis, ...] = ((0.9, 0.0), (0.9, 0.05), (0.9, 0.1))
 WINDOWS: tuple[tuple[Axis, Axis], ...] = (
-    (WHOLE, WHOLE),
+    (FULL_AXIS, FULL_AXIS),
     *((down, across) for down in _CROPS for across in _CROPS),
 )
 """Crops (of rows, of columns) that the search for candidates tries; alignment refines the best."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelines.hygiene.alignment import align_fingerprints
 from pipelines.hygiene.detail import FineEdges
-from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
+from pipelines.hygiene.fingerprint import FULL_AXIS, SHAPE, WINDOWS, Axis, coarse_vectors
 
 MIN_LIKENESS = 0.3
 """Likeness from which two pictures count as the same; see `perf/hygiene.py` for the recall."""
@@ -59,7 +59,7 @@ class PictureIndex:
         image: Callable[[int], bytes],
         *,
         min_likeness: float = MIN_LIKENESS,
-        before: list[int] | None = None,
+        row_limits: list[int] | None = None,
     ) -> list[list[SimilarPicture]]:
         """Returns, for each query, the pictures that look like it, the most alike first.
 
@@ -67,22 +67,24 @@ class PictureIndex:
           prints: fingerprints of the queries.
           image: function that reads the encoded picture of a query.
           min_likeness: least likeness of the returned pictures.
-          before: for each query, the row before which the search ends; None searches all rows.
+          row_limits: for each query, the row before which the search ends; None searches all rows.
         """
         # In batches, so that the product of queries and pictures stays small.
         results: list[list[SimilarPicture]] = []
         for start in range(0, len(prints), _BATCH):
             batch = np.stack(prints[start : start + _BATCH])
-            limits = None if before is None else before[start : start + _BATCH]
+            limits = None if row_limits is None else row_limits[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
-                alike = self._alike(query, rows, functools.partial(image, len(results)))
-                similar = [picture for picture in alike if picture.likeness >= min_likeness]
+                neighbours = self._compare_candidates(
+                    query, rows, functools.partial(image, len(results))
+                )
+                similar = [picture for picture in neighbours if picture.likeness >= min_likeness]
                 results.append(
                     sorted(similar, key=lambda picture: (-picture.likeness, picture.row))
                 )
         return results
 
-    def _alike(
+    def _compare_candidates(
         self,
         query: np.ndarray,
         rows: list[tuple[int, tuple[Axis, Axis]]],
@@ -142,4 +144,4 @@ def _window_crop(number: int) -> tuple[Axis, Axis]:
 
 def _invert_axis(axis: Axis) -> Axis:
     scale, start = axis
-    return (1 / scale, -start / scale) if axis != WHOLE else WHOLE
+    return (1 / scale, -start / scale) if axis != FULL_AXIS else FULL_AXIS

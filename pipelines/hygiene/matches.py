@@ -33,10 +33,10 @@ class Match:
     @property
     def reason(self) -> str:
         """The reason of the record's reject, in one line."""
-        how = "same file" if self.exact else f"likeness {self.likeness:.2f}"
+        evidence = "same file" if self.exact else f"likeness {self.likeness:.2f}"
         if self.kind == CONTAMINATION:
-            return f"contamination: shows {self.match} of {self.dataset} ({how})"
-        return f"duplicate: shows what {self.match} shows ({how})"
+            return f"contamination: shows {self.match} of {self.dataset} ({evidence})"
+        return f"duplicate: shows what {self.match} shows ({evidence})"
 
 
 def read_matches(folder: Path) -> Iterator[Match]:

@@ -85,9 +85,9 @@ def screen_dataset(
     held_out = {name: Dataset(folder) for name, folder in against.items()}
     total = opened.info.num_records + sum(d.info.num_records for d in held_out.values())
     # Reading is the slow part: each picture is decoded once for its fingerprint.
-    tell = _record_counter(total, on_progress)
-    pictures = read_pictures(opened, tell)
-    evaluation = {name: read_pictures(d, tell) for name, d in sorted(held_out.items())}
+    count_record = _record_counter(total, on_progress)
+    pictures = read_pictures(opened, count_record)
+    evaluation = {name: read_pictures(d, count_record) for name, d in sorted(held_out.items())}
     actions = {CONTAMINATION: config.contamination, DUPLICATE: config.duplicates}
     matches = find_matches(
         pictures,
@@ -136,7 +136,7 @@ def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) 
             source, writer = Shard(folder / shard), ShardWriter(target / shard)
             for position in range(len(source)):
                 data = source[position]
-                record = example.decode(data)
+                record = example.decode_example(data)
                 match = removed.get(record.id)
                 if match is None:
                     writer.write(data)
@@ -171,12 +171,12 @@ def write_json_lines(path: Path, rows: Iterator[dict]) -> None:
 def _record_counter(
     total: int, on_progress: Callable[[int, int], None] | None
 ) -> Callable[[], None]:
-    done = 0
+    num_done = 0
 
-    def tell() -> None:
-        nonlocal done
-        done += 1
-        if on_progress and (done % 256 == 0 or done == total):
-            on_progress(done, total)
+    def count_record() -> None:
+        nonlocal num_done
+        num_done += 1
+        if on_progress and (num_done % 256 == 0 or num_done == total):
+            on_progress(num_done, total)
 
-    return tell
+    return count_record

@@ -22,15 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
     options = vars(_parser().parse_args(arguments))
     # These say what is prepared and where it goes; every other option is a field of the config.
-    where = {name: options.pop(name) for name in ("source", "split", "data_root", "out", "path")}
+    request = {name: options.pop(name) for name in ("source", "split", "data_root", "out", "path")}
     options["runner_options"] = tuple(f"--{option}" for option in options["runner_options"])
     options["tasks"] = tuple(options["tasks"])
     features = options.pop("features")
     try:
-        where["features"] = parse_features(features)
+        request["features"] = parse_features(features)
         # Options that are left out are None, and the config's own defaults hold.
         config = PrepareConfig(**{k: v for k, v in options.items() if v is not None})
-        info = prepare_dataset(config, **where, on_progress=_print_progress)
+        info = prepare_dataset(config, **request, on_progress=_print_progress)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print(
         f"{info.name}: {info.num_inputs} inputs = {info.num_records} records + "
-        f"{info.num_rejected} rejects, in {where['out']}"
+        f"{info.num_rejected} rejects, in {request['out']}"
     )
     return 0
 
 
-def _print_progress(done: int, total: int) -> None:
-    print(f"{done} of {total} items", file=sys.stderr)
+def _print_progress(num_done: int, total: int) -> None:
+    print(f"{num_done} of {total} items", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

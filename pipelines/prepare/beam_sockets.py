@@ -38,7 +38,7 @@ from apache_beam.utils import thread_pool_executor
 from google.protobuf import json_format, text_format
 
 _THREADS, _PROCESSES = python_urns.EMBEDDED_PYTHON_GRPC, python_urns.SUBPROCESS_SDK
-_HERE = {python_urns.EMBEDDED_PYTHON, _THREADS, _PROCESSES}
+_LOCAL_ENVIRONMENTS = {python_urns.EMBEDDED_PYTHON, _THREADS, _PROCESSES}
 """Environments whose workers run on this machine."""
 
 _LONGEST_PARENT = 70
@@ -92,8 +92,8 @@ class PrivateServer(beam.GrpcServer):
     def __init__(self, state: Any, provision_info: Any, worker_manager: Any) -> None:
         self.state, self.provision_info = state, provision_info
         environments = worker_manager._environments.values()
-        is_here = {environment.urn for environment in environments} <= _HERE
-        self._folder = _socket_folder() if is_here else None
+        is_on_one_machine = {environment.urn for environment in environments} <= _LOCAL_ENVIRONMENTS
+        self._folder = _socket_folder() if is_on_one_machine else None
 
         # Beam gives each service a server of its own, so that none waits for another's buffers.
         self.control_server, self.control_port = self._server("control")

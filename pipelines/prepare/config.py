@@ -143,9 +143,9 @@ class PrepareConfig:
         Args:
           window: "first" or "centre", used if `frame_window` is "random".
         """
-        chosen = window if self.frame_window == "random" else self.frame_window
-        own = {"num_windows": 1, "frame_window": chosen, "shard_by": "id"}
-        return dataclasses.replace(self.unaugmented(), **own)
+        frame_window = window if self.frame_window == "random" else self.frame_window
+        changes = {"num_windows": 1, "frame_window": frame_window, "shard_by": "id"}
+        return dataclasses.replace(self.unaugmented(), **changes)
 
     def video_limits(self) -> VideoLimits:
         """Returns the bounds on the cost of one clip."""

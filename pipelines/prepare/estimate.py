@@ -25,7 +25,7 @@ import psutil
 from scipy import special
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Job, WorkFolder, group_units, plan_job
+from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, plan_job
 from pipelines.prepare.listing import (
     ListTotals,
     cut_shard,
@@ -36,7 +36,7 @@ from pipelines.prepare.listing import (
 )
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.slicing import slice_bounds
 from pipelines.video.client import VideoChild
@@ -53,7 +53,7 @@ _GROUPS = 8
 _CONFIDENCE = 0.95
 
 
-class Interval(NamedTuple):
+class EstimateInterval(NamedTuple):
     """The ends of a 95% interval; equal where a value is exact."""
 
     low: float
@@ -75,10 +75,10 @@ class DatasetEstimate:
 
     num_sampled: int
     num_rejected: int
-    num_inputs: Interval
-    num_records: Interval
-    num_bytes: Interval
-    core_s: Interval
+    num_inputs: EstimateInterval
+    num_records: EstimateInterval
+    num_bytes: EstimateInterval
+    core_s: EstimateInterval
 
 
 class _PreparedGroup(NamedTuple):
@@ -129,19 +129,19 @@ def estimate_dataset(
       ValueError: if the source or the split does not exist, or an annotation file is wrong.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
-    where: dict[str, Any] = {"source": source, "split": split, "data_root": data_root}
-    where |= {"path": path, "features": features}
+    request: dict[str, Any] = {"source": source, "split": split, "data_root": data_root}
+    request |= {"path": path, "features": features}
     with (
         tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
         contextlib.closing(VideoChild(config.video_limits())) as video,
     ):
         # If there are few units, all are listed, and the number of inputs is exact. Of many, eight
         # are drawn by the hashes of their names: the same raw files give the same estimate.
-        job, units = plan_job(config, **where, work=work)
+        job, units = plan_job(config, **request, work=work)
         if len(units) <= _UNITS:
-            return _SampleWriter(job, count, video).all_of(units)
-        drawn = sorted(units, key=lambda unit: stable_hash(f"{SEED} {unit}"))[:_UNITS]
-        return _SampleWriter(job, count, video).some_of(units, drawn)
+            return _SampleWriter(job, count, video).estimate_from_all_units(units)
+        drawn_units = sorted(units, key=lambda unit: stable_hash(f"{SEED} {unit}"))[:_UNITS]
+        return _SampleWriter(job, count, video).estimate_from_drawn_units(units, drawn_units)
 
 
 class _SampleWriter:
@@ -153,7 +153,7 @@ class _SampleWriter:
       video: decoder of clips, which the caller closes.
     """
 
-    def __init__(self, job: Job, count: int, video: VideoChild) -> None:
+    def __init__(self, job: PrepareJob, count: int, video: VideoChild) -> None:
         self._count, self._video = count, video
         self._part = job.part
         # One shard is enough: the number of shards does not change the cost. For a part of a
@@ -163,70 +163,76 @@ class _SampleWriter:
         config = dataclasses.replace(job.config, num_shards=1, limit=limit)
         self._job = dataclasses.replace(job, config=config, part=None, by_archive=False)
 
-    def all_of(self, units: Sequence[str]) -> DatasetEstimate:
+    def estimate_from_all_units(self, units: Sequence[str]) -> DatasetEstimate:
         """Measures a dataset whose units are all listed."""
         work_folder = WorkFolder(self._job)
         # Pictures are dealt to the groups like cards, so each group is a small sample of the same
         # kind; how much the groups differ says how far the estimate may be off.
         listed, num_pieces, list_s = self._list(work_folder, units)
-        drawn = self._draw(work_folder, num_pieces, self._count)
-        dealt = [drawn[start::_GROUPS] for start in range(_GROUPS)]
+        drawn_pictures = self._draw(work_folder, num_pieces, self._count)
+        dealt = [drawn_pictures[start::_GROUPS] for start in range(_GROUPS)]
         groups = self._write(work_folder, num_pieces, [pictures for pictures in dealt if pictures])
         # Rows that no item could be made of are inputs as well.
         num_listed = listed.num_items + listed.num_rejects
         # The part has items and rejects in the same proportion as all that was listed.
-        num_in_part = self._taken(num_listed)
+        num_in_part = self._num_in_part(num_listed)
         num_items = listed.num_items * num_in_part / num_listed if num_listed else 0.0
         sizes = [group.num_inputs for group in groups]
-        share_left = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
+        undrawn_share = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
 
-        def scaled(values: Sequence[float], plus: float = 0.0) -> Interval:
-            found = _scale_to_whole(values, sizes, num_items, left=share_left)
-            return Interval(found.low + plus, found.high + plus)
+        def scaled(values: Sequence[float], plus: float = 0.0) -> EstimateInterval:
+            interval = _scale_to_dataset(values, sizes, num_items, undrawn_share=undrawn_share)
+            return EstimateInterval(interval.low + plus, interval.high + plus)
 
         # An estimate may not say more records than there are items.
         records = scaled([group.num_inputs - group.num_rejects for group in groups])
         return DatasetEstimate(
             num_sampled=sum(sizes),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Interval(num_in_part, num_in_part),
+            num_inputs=EstimateInterval(num_in_part, num_in_part),
             num_records=_widen_without_rejects(
-                Interval(records.low, min(records.high, num_items)), groups, share_left
+                EstimateInterval(records.low, min(records.high, num_items)), groups, undrawn_share
             ),
             num_bytes=scaled([group.num_bytes for group in groups]),
             core_s=scaled([group.core_s for group in groups], list_s),
         )
 
-    def some_of(self, units: Sequence[str], drawn: Sequence[str]) -> DatasetEstimate:
+    def estimate_from_drawn_units(
+        self, units: Sequence[str], drawn_units: Sequence[str]
+    ) -> DatasetEstimate:
         """Measures a dataset by its drawn units; the others are not listed."""
         # A sample in two stages: drawn units, and drawn pictures of each. A unit's values are
         # scaled to its own number of items first, then all units' by their bytes.
-        of_each = math.ceil(self._count / len(drawn))
-        listed_units = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
+        count_per_unit = math.ceil(self._count / len(drawn_units))
+        listed_units = [
+            self._unit(number, unit, count_per_unit) for number, unit in enumerate(drawn_units)
+        ]
         sizes = [unit.size for unit in listed_units]
         total_size = sum(map(self._size, units))
         nums_listed = [unit.listed.num_items + unit.listed.num_rejects for unit in listed_units]
-        inputs = _scale_to_whole(nums_listed, sizes, total_size)
+        inputs = _scale_to_dataset(nums_listed, sizes, total_size)
         # The share of all inputs that the requested part of the split takes; 1 for a whole split.
-        share = self._taken(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
+        share = self._num_in_part(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
 
-        def of_units(prepared: Sequence[float], listing: bool = False) -> Interval:
+        def of_units(prepared: Sequence[float], listing: bool = False) -> EstimateInterval:
             """Scales each group's value to its unit, and the units' values to all units."""
             values = [
                 share * value * unit.listed.num_items / max(unit.group.num_inputs, 1)
                 + listing * unit.list_s
                 for value, unit in zip(prepared, listed_units, strict=True)
             ]
-            return _scale_to_whole(values, sizes, total_size)
+            return _scale_to_dataset(values, sizes, total_size)
 
         groups = [unit.group for unit in listed_units]
         records = of_units([group.num_inputs - group.num_rejects for group in groups])
-        whole_records = Interval(*(min(end, self._taken(inputs.high)) for end in records))
+        records_in_part = EstimateInterval(
+            *(min(end, self._num_in_part(inputs.high)) for end in records)
+        )
         return DatasetEstimate(
             num_sampled=sum(group.num_inputs for group in groups),
             num_rejected=sum(group.num_rejects for group in groups),
-            num_inputs=Interval(*map(self._taken, inputs)),
-            num_records=_widen_without_rejects(whole_records, groups),
+            num_inputs=EstimateInterval(*map(self._num_in_part, inputs)),
+            num_records=_widen_without_rejects(records_in_part, groups),
             num_bytes=of_units([group.num_bytes for group in groups]),
             core_s=of_units([group.core_s for group in groups], listing=True),
         )
@@ -236,8 +242,8 @@ class _SampleWriter:
         with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=self._job.work) as work:
             work_folder = WorkFolder(dataclasses.replace(self._job, work=work))
             listed, num_pieces, list_s = self._list(work_folder, [unit])
-            drawn = self._draw(work_folder, num_pieces, count)
-            (group,) = self._write(work_folder, num_pieces, [drawn])
+            pictures = self._draw(work_folder, num_pieces, count)
+            (group,) = self._write(work_folder, num_pieces, [pictures])
         return _ListedUnit(self._size(unit), listed, list_s, group)
 
     def _list(self, work_folder: WorkFolder, units: Sequence[str]) -> tuple[ListTotals, int, float]:
@@ -263,10 +269,10 @@ class _SampleWriter:
         heap: list[tuple[int, str, list[str]]] = []
         num = 0
         for piece in range(num_pieces):
-            for pixels, same in itertools.groupby(
+            for pixels, group in itertools.groupby(
                 work_folder.lines(piece_list_name(0, piece)), pixels_key
             ):
-                lines = list(same)
+                lines = list(group)
                 num += len(lines)
                 heapq.heappush(heap, (-stable_hash(f"{SEED} {pixels}"), pixels, lines))
                 while len(heap) > 2 and num - len(heap[0][2]) >= count:
@@ -286,35 +292,37 @@ class _SampleWriter:
             work_folder.files.put(piece_list_name(0, number), "".join(lines).encode())
             began = self._core_s()
             report = write_piece(work_folder, 0, number, self._video)
-            took = self._core_s() - began
+            seconds = self._core_s() - began
             sizes = [part.data.size + part.index.size for part in report.parts.values()]
-            measured.append(_PreparedGroup(report.num_items, report.num_rejects, sum(sizes), took))
+            measured.append(
+                _PreparedGroup(report.num_items, report.num_rejects, sum(sizes), seconds)
+            )
         return measured[len(warm) :]
 
     def _core_s(self) -> float:
         """Returns the processor time of this process and its children [s]."""
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent = time.process_time() + ended.ru_utime + ended.ru_stime
+        seconds = time.process_time() + ended.ru_utime + ended.ru_stime
         if self._video.pid is not None:
             running = psutil.Process(self._video.pid).cpu_times()
-            spent += running.user + running.system
-        return spent
+            seconds += running.user + running.system
+        return seconds
 
     def _size(self, unit: str) -> int:
         """Returns a unit's bytes; 1 if its files are not known before reading."""
         files = self._job.spec.files_of_unit(self._corpus, unit)
         return sum(map(_file_size, files)) or 1
 
-    def _taken(self, there: float) -> float:
-        """Returns the number of inputs that are taken if there are `there`."""
+    def _num_in_part(self, num_inputs: float) -> float:
+        """Returns the number of inputs that are taken if there are `num_inputs`."""
         if self._part is None:
-            return there
-        return len(range(round(there))[slice_bounds(self._part, round(there))])
+            return num_inputs
+        return len(range(round(num_inputs))[slice_bounds(self._part, round(num_inputs))])
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
         """The source's folder, kept because it remembers the names in a bucket."""
-        return WorkFolder(self._job).corpus(Spool())
+        return WorkFolder(self._job).corpus(UnpackedMedia())
 
 
 def _first_id(lines: Sequence[str]) -> str:
@@ -327,8 +335,8 @@ def _file_size(path: Any) -> int:
 
 
 def _widen_without_rejects(
-    records: Interval, groups: Sequence[_PreparedGroup], left: float = 1.0
-) -> Interval:
+    records: EstimateInterval, groups: Sequence[_PreparedGroup], undrawn_share: float = 1.0
+) -> EstimateInterval:
     """Widens the estimate of records if the sample has no rejects, which may be chance.
 
     If none of n inputs was rejected, up to 3 / n of all may be, at 95%: the rule of three.
@@ -336,13 +344,17 @@ def _widen_without_rejects(
     num = sum(group.num_inputs for group in groups)
     if not num or any(group.num_rejects for group in groups):
         return records
-    least = records.high * (1 - min(3 / num, 1.0) * max(left, 0.0))
-    return Interval(min(records.low, least), records.high)
+    least = records.high * (1 - min(3 / num, 1.0) * max(undrawn_share, 0.0))
+    return EstimateInterval(min(records.low, least), records.high)
 
 
-def _scale_to_whole(
-    values: Sequence[float], sizes: Sequence[float], whole: float, *, left: float = 1.0
-) -> Interval:
+def _scale_to_dataset(
+    values: Sequence[float],
+    sizes: Sequence[float],
+    total_size: float,
+    *,
+    undrawn_share: float = 1.0,
+) -> EstimateInterval:
     """Scales values of drawn groups to the whole, as a 95% interval.
 
     The ratio estimator of a cluster sample, with Student's t because there are few groups.
@@ -351,18 +363,18 @@ def _scale_to_whole(
     Args:
       values: value of each group.
       sizes: size of each group.
-      whole: size of the whole.
-      left: share of the whole that was not drawn; only this share adds uncertainty.
+      total_size: size of the whole.
+      undrawn_share: share of the whole that was not drawn; only this share adds uncertainty.
     """
     total = sum(sizes)
     if not total:
-        return Interval(0.0, 0.0)
+        return EstimateInterval(0.0, 0.0)
     # values 2, 3 of sizes 10, 14, whole 100: ratio 5/24, estimate 20.8. The spread of the values
     # around ratio * size gives its error.
     ratio, num = sum(values) / total, len(values)
     if num == 1:
-        return Interval(whole * ratio, whole * ratio)
+        return EstimateInterval(total_size * ratio, total_size * ratio)
     squares = sum((v - ratio * s) ** 2 for v, s in zip(values, sizes, strict=True)) / (num - 1)
-    error = whole / (total / num) * math.sqrt(max(left, 0.0) * squares / num)
+    error = total_size / (total / num) * math.sqrt(max(undrawn_share, 0.0) * squares / num)
     reach = float(special.stdtrit(num - 1, (1 + _CONFIDENCE) / 2)) * error
-    return Interval(max(whole * ratio - reach, 0.0), whole * ratio + reach)
+    return EstimateInterval(max(total_size * ratio - reach, 0.0), total_size * ratio + reach)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pipelines.prepare.job import WorkFolder, parse_receipt
 from pipelines.records.lines import sorted_lines
-from pipelines.sources.corpus import Spool
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.item import Item
 
 
@@ -16,7 +16,7 @@ def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) 
     num_names = parse_receipt(work_folder.receipt(names_receipt(number)))
     if num_names is not None:
         return num_names
-    corpus, job, count = work_folder.corpus(Spool()), work_folder.job, 0
+    corpus, job, count = work_folder.corpus(UnpackedMedia()), work_folder.job, 0
 
     def names() -> Iterator[str]:
         for unit in units:

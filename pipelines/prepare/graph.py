@@ -16,7 +16,7 @@ from typing import Any
 
 from infra.store.stored_folder import BUCKET_SCHEME
 from pipelines.prepare.file_names import note_file_names
-from pipelines.prepare.job import ERROR, Job, WorkFolder, count_receipts, parse_receipt
+from pipelines.prepare.job import ERROR, PrepareJob, WorkFolder, count_receipts, parse_receipt
 from pipelines.prepare.lean_imports import imports_without
 from pipelines.prepare.listing import ListTotals, cut_shard, list_units, narrow_list
 from pipelines.prepare.reuse import reuse_shard
@@ -69,7 +69,7 @@ class WorkerLostError(RuntimeError):
 class _PrepareStep(beam.DoFn):
     """Base of the steps: holds a `WorkFolder` and a video decoder while its worker lives."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PrepareJob) -> None:
         self.job = job
 
     def setup(self) -> None:
@@ -141,7 +141,7 @@ class _JoinShard(_PrepareStep):
 
 
 def add_prepare_steps(
-    pipeline: beam.Pipeline, job: Job, units: Sequence[Units], archives: Sequence[Archives]
+    pipeline: beam.Pipeline, job: PrepareJob, units: Sequence[Units], archives: Sequence[Archives]
 ) -> None:
     """Adds the steps of a run to a pipeline.
 
@@ -188,16 +188,16 @@ def add_prepare_steps(
             | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(totals))
             | "SpreadPieces" >> beam.Reshuffle()
         )
-    written = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
+    piece_reports = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
     # A shard must have a file for every part, even for one that it has no record of, so the names
     # of all parts are gathered before any shard is joined.
     parts = (
-        written
+        piece_reports
         | "NameParts" >> beam.FlatMap(_part_names)
         | "AllParts" >> beam.CombineGlobally(_union_of_parts)
     )
     _ = (
-        written
+        piece_reports
         | "GroupPieces" >> beam.GroupByKey()
         | "JoinShards" >> beam.ParDo(_JoinShard(job), AsSingleton(parts))
     )
@@ -205,8 +205,8 @@ def add_prepare_steps(
 
 def _add_totals(totals: Iterable[ListTotals]) -> ListTotals:
     total = ListTotals()
-    for other in totals:
-        total = total + ListTotals(*other)
+    for totals_of_list in totals:
+        total = total + ListTotals(*totals_of_list)
     return total
 
 
@@ -218,7 +218,7 @@ def _union_of_parts(part_sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*part_sets)
 
 
-def runner_options(job: Job) -> PipelineOptions:
+def runner_options(job: PrepareJob) -> PipelineOptions:
     """Returns the runner's options, the user's last: the last value of an option wins."""
     # The local runner needs to be told how many workers to start; any other runner knows.
     options = []
@@ -232,7 +232,7 @@ def runner_options(job: Job) -> PipelineOptions:
     return PipelineOptions([*options, *job.config.runner_options])
 
 
-def make_pipeline(job: Job) -> beam.Pipeline:
+def make_pipeline(job: PrepareJob) -> beam.Pipeline:
     """Returns an empty pipeline on the configured runner.
 
     Raises:
@@ -263,7 +263,7 @@ def make_pipeline(job: Job) -> beam.Pipeline:
         ) from error
 
 
-def _check_dataflow(job: Job) -> None:
+def _check_dataflow(job: PrepareJob) -> None:
     """Refuses, before anything starts, a config that Dataflow's workers could not run.
 
     Raises:
@@ -286,7 +286,7 @@ def _check_dataflow(job: Job) -> None:
 
 
 def run_pipeline(
-    job: Job,
+    job: PrepareJob,
     units: Sequence[Units],
     archives: Sequence[Archives],
     *,
@@ -314,7 +314,7 @@ def run_pipeline(
     )
 
 
-def run_naming_pipeline(job: Job, units: Sequence[Units]) -> None:
+def run_naming_pipeline(job: PrepareJob, units: Sequence[Units]) -> None:
     """Lets workers note the names of the files that some units are read from.
 
     Raises:
@@ -333,7 +333,7 @@ def run_naming_pipeline(job: Job, units: Sequence[Units]) -> None:
 
 
 def _supervise_runner(
-    job: Job,
+    job: PrepareJob,
     add_steps: Callable[[beam.Pipeline], None],
     timeout_s: float,
     on_poll: Callable[[], None],
@@ -383,7 +383,7 @@ def _supervise_runner(
         _raise_worker_error(job, failure[0], parse_receipt(WorkFolder(job).receipt(ERROR)))
 
 
-def _raise_worker_error(job: Job, error: BaseException, note: Any) -> None:
+def _raise_worker_error(job: PrepareJob, error: BaseException, note: Any) -> None:
     """Raises the error that a worker noted (`note`) or, without one, the runner's error."""
     # The runner's own error is a page of tracebacks from several processes; the worker's note, if
     # there is one, says in a line what went wrong and whose fault it was.

@@ -42,9 +42,9 @@ from infra.store.raw_path import raw_path
 from infra.store.store import canonical_uri
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get, reader_module
+from pipelines.sources.registry import reader_module, source_spec
 from pipelines.sources.slicing import Slice
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
@@ -61,7 +61,7 @@ _CHUNK = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class PrepareJob:
     """One run as every worker sees it; it has plain values only, so it can be pickled.
 
     Attributes:
@@ -90,21 +90,21 @@ class Job:
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
     code: str = ""
-    earlier: "Earlier | None" = None
+    earlier: "EarlierDataset | None" = None
 
     def __post_init__(self) -> None:
         if not self.code:
-            object.__setattr__(self, "code", self.code_here)
+            object.__setattr__(self, "code", self.process_code)
 
     @property
-    def code_here(self) -> str:
+    def process_code(self) -> str:
         """The digest of the code by which this process would do the job."""
         return code_digest(self.source if isinstance(self.source, str) else self.source.reader)
 
     @property
     def spec(self) -> SourceSpec:
         """The corpus layout."""
-        return get(self.source)
+        return source_spec(self.source)
 
     @property
     def decode(self) -> DecodeConfig:
@@ -117,7 +117,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Earlier:
+class EarlierDataset:
     """A dataset that the same code and config made from an earlier state of the raw files.
 
     Attributes:
@@ -179,8 +179,8 @@ def plan_job(
     work: str,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
-    earlier: Earlier | None = None,
-) -> tuple[Job, list[str]]:
+    earlier: EarlierDataset | None = None,
+) -> tuple[PrepareJob, list[str]]:
     """Returns the job of a run and the units that can be listed separately; "" is the whole split.
 
     Args:
@@ -197,9 +197,9 @@ def plan_job(
       ValueError: if the source or the split does not exist.
       FileNotFoundError: if the corpus is missing, naming it.
     """
-    spec = get(source)
+    spec = source_spec(source)
     spec.parse(split)
-    job = Job(
+    job = PrepareJob(
         config=config,
         source=source,
         split=split,
@@ -218,13 +218,13 @@ def plan_job(
     # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
         return job, [""]
-    units = spec.units_of(WorkFolder(job).corpus(Spool()), listed_split)
+    units = spec.units_of(WorkFolder(job).corpus(UnpackedMedia()), listed_split)
     if units == [""]:
         return job, units
     if part is not None:
         return dataclasses.replace(job, part=part), units
     # Shards by archive need ids that cannot collide between archives: nothing compares them later.
-    by_archive = config.shard_by == "archive" and spec.has_own_ids
+    by_archive = config.shard_by == "archive" and spec.has_unique_ids
     return dataclasses.replace(job, by_archive=by_archive), units
 
 
@@ -238,10 +238,10 @@ class WorkFolder:
       RuntimeError: if this process runs other code than the process that started the run.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PrepareJob) -> None:
         self.job = job
         self.files: StoreBackend = open_backend(job.work)
-        if job.code != job.code_here:
+        if job.code != job.process_code:
             error = RuntimeError(
                 f"worker on {socket.gethostname()} runs a different version of the pipelines' "
                 f"code than the process that started the run; install the same version there."
@@ -254,13 +254,13 @@ class WorkFolder:
         """The raw data, over a connection that only this worker uses."""
         return raw_path(self.job.data_root)
 
-    def corpus(self, spool: Spool) -> Corpus:
+    def corpus(self, unpacked: UnpackedMedia) -> Corpus:
         """Returns the source's folder."""
         config = self.job.config
         return Corpus(
             self.data_root,
             self.job.path,
-            spool,
+            unpacked,
             per_task=config.examples_per_task,
             tasks=config.tasks,
             features=self.job.features,

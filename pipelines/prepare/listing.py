@@ -17,7 +17,7 @@ from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Spool
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.slicing import slice_bounds
 
@@ -33,7 +33,7 @@ _VIDEO = '"video": true'
 _DIGITS = 5
 """Digits of the shard number that precedes a line while lines are sorted."""
 
-_LISTS, _FOUND, _BOUNDS = "lists", "found", "found/bounds.json"
+_LISTS, _CANDIDATES, _BOUNDS = "lists", "found", "found/bounds.json"
 """Folders and a file of the work folder; see `job`."""
 
 
@@ -58,7 +58,7 @@ def list_units(work_folder: WorkFolder, number: int, units: Sequence[str]) -> Li
     If only a part of the split is taken, the items are candidates, of which `narrow_list` makes the
     list.
     """
-    folder = _LISTS if work_folder.job.part is None else _FOUND
+    folder = _LISTS if work_folder.job.part is None else _CANDIDATES
     # A receipt means that this list was written before, by a worker whose result was lost or by an
     # earlier run: the work is skipped.
     totals = list_totals(work_folder, number, folder)
@@ -66,9 +66,11 @@ def list_units(work_folder: WorkFolder, number: int, units: Sequence[str]) -> Li
         return totals
     with (
         work_folder.files.atomic_write(f"unpacked/{number:05d}") as unpacked,
-        unpacked.open("wb") as spooled,
+        unpacked.open("wb") as unpacked_file,
     ):
-        items = items_of_units(work_folder, units, Spool(spooled, f"unpacked/{number:05d}"))
+        items = items_of_units(
+            work_folder, units, UnpackedMedia(unpacked_file, f"unpacked/{number:05d}")
+        )
         receipt = _write_list(work_folder, f"{folder}/{number:05d}", map(line_of_item, items))
     work_folder.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
@@ -84,23 +86,23 @@ def narrow_list(work_folder: WorkFolder, number: int, num_lists: int) -> ListTot
     #   hashes of all candidates, sorted:  03 1f 2c 58 77 9a d0     part [:3] ─▶ bounds 03, 2c
     first, last = _part_bounds(work_folder, num_lists)
     candidates, name = (
-        parse_receipt(work_folder.receipt(f"{_FOUND}/{number:05d}.json")),
+        parse_receipt(work_folder.receipt(f"{_CANDIDATES}/{number:05d}.json")),
         f"{number:05d}",
     )
 
-    def chosen() -> Iterator[tuple[Item | Reject, str]]:
+    def lines_in_part() -> Iterator[tuple[Item | Reject, str]]:
         for shard in range(work_folder.job.config.num_shards):
-            for line in _lines_of_shard(work_folder, number, shard, _FOUND):
+            for line in _lines_of_shard(work_folder, number, shard, _CANDIDATES):
                 if first <= stable_hash(item_id(line)) <= last:
                     yield Item.from_json(line), line
         for line in (
-            work_folder.lines(f"{_FOUND}/{name}.rejects") if candidates["num_rejects"] else ()
+            work_folder.lines(f"{_CANDIDATES}/{name}.rejects") if candidates["num_rejects"] else ()
         ):
             if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
 
     # Written like any list, so that later steps need not know of the part.
-    receipt = _write_list(work_folder, f"{_LISTS}/{name}", chosen())
+    receipt = _write_list(work_folder, f"{_LISTS}/{name}", lines_in_part())
     work_folder.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
 
@@ -114,13 +116,13 @@ def _part_bounds(work_folder: WorkFolder, num_lists: int) -> tuple[int, int]:
     assert work_folder.job.part is not None
     bounds = parse_receipt(work_folder.receipt(_BOUNDS))
     if bounds is None:
-        names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
+        names = (f"{_CANDIDATES}/{number:05d}.ranks" for number in range(num_lists))
         ranks = np.concatenate(
             [np.frombuffer(work_folder.files.read(name), "<u8") for name in names]
         )
         ranks.sort()
-        chosen = ranks[slice_bounds(work_folder.job.part, len(ranks))]
-        bounds = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
+        ranks_in_part = ranks[slice_bounds(work_folder.job.part, len(ranks))]
+        bounds = [int(ranks_in_part[0]), int(ranks_in_part[-1])] if len(ranks_in_part) else [1, 0]
         work_folder.files.put(_BOUNDS, json.dumps(bounds).encode())
     first, last = bounds
     return first, last
@@ -139,7 +141,7 @@ def _write_list(
     num_shards = work_folder.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
     ends, crcs = [0] * num_shards, [0] * num_shards
-    ranks = array.array("Q") if path.startswith(_FOUND) else None
+    ranks = array.array("Q") if path.startswith(_CANDIDATES) else None
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as rejected,
@@ -191,10 +193,10 @@ def _totals_of_receipt(receipt: Mapping[str, Any]) -> ListTotals:
 
 
 def items_of_units(
-    work_folder: WorkFolder, units: Sequence[str], spool: Spool
+    work_folder: WorkFolder, units: Sequence[str], unpacked: UnpackedMedia
 ) -> Iterator[Item | Reject]:
     """Yields the items of some units; with a `limit`, those whose ids have the smallest hashes."""
-    job, corpus = work_folder.job, work_folder.corpus(spool)
+    job, corpus = work_folder.job, work_folder.corpus(unpacked)
     items = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
     )
@@ -274,12 +276,12 @@ def _cut_into_pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yields the lines in pieces, at least one piece; items of the same pixels stay together."""
     piece: list[str] = []
     weight = 0
-    for _, same in itertools.groupby(lines, pixels_key):
+    for _, group in itertools.groupby(lines, pixels_key):
         # Cut only between groups: items of one picture in two pieces would decode it twice.
         if weight >= PIECE:
             yield piece
             piece, weight = [], 0
-        for line in same:
+        for line in group:
             piece.append(line)
             weight += _CLIP if _VIDEO in line else 1
     yield piece

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
-from pipelines.prepare.job import Job, WorkFolder, group_units, parse_receipt, resolve_folder
-from pipelines.sources.corpus import Spool
+from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, parse_receipt, resolve_folder
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 _CHUNK = 1000
 """Number of files whose digests are looked up together, and read where unknown."""
@@ -43,8 +43,8 @@ def list_raw_files(
     work: str,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
-    known: RawDigestCache | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    digest_cache: RawDigestCache | None = None,
+    on_progress: Callable[[int, int], None] = lambda num_done, total: None,
 ) -> Iterator[RawFile]:
     """Yields every file that preparing `split` of `source` would read, sorted by path.
 
@@ -59,7 +59,7 @@ def list_raw_files(
       work: a folder that all workers reach, for the names they list.
       path: the source's folder below `data_root`; None takes the usual one.
       features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
-      known: digests of files read before; None reads every file on a disk.
+      digest_cache: digests of files read before; None reads every file on a disk.
       on_progress: called with (files done, all files).
 
     Raises:
@@ -67,9 +67,9 @@ def list_raw_files(
       FileNotFoundError: if an annotation file is missing, naming it.
       RuntimeError: if workers were lost.
     """
-    spec = get(source)
+    spec = source_spec(source)
     spec.parse(split)
-    job = Job(
+    job = PrepareJob(
         config=config,
         source=source,
         split=split,
@@ -79,7 +79,7 @@ def list_raw_files(
         work=work,
     )
     work_folder = WorkFolder(job)
-    corpus = work_folder.corpus(Spool())
+    corpus = work_folder.corpus(UnpackedMedia())
     # Workers note names in sorted files; merging these and reading digests a thousand names at a
     # time keeps memory flat however many files there are.
     units = list(enumerate(group_units(spec.units_of(corpus, split))))
@@ -95,14 +95,16 @@ def list_raw_files(
     counts = [parse_receipt(work_folder.files.read(names_receipt(number))) for number, _ in units]
     names = heapq.merge(*(work_folder.lines(names_file(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
-    known, done, total = known or RawDigestCache(), 0, sum(counts)
+    digest_cache, num_done, total = digest_cache or RawDigestCache(), 0, sum(counts)
     while chunk := list(itertools.islice(unique, _CHUNK)):
-        yield from _digest_files(work_folder.data_root, chunk, known)
-        done += len(chunk)
-        on_progress(done, max(done, total))
+        yield from _digest_files(work_folder.data_root, chunk, digest_cache)
+        num_done += len(chunk)
+        on_progress(num_done, max(num_done, total))
 
 
-def _digest_files(root: Path, names: Sequence[str], known: RawDigestCache) -> Iterator[RawFile]:
+def _digest_files(
+    root: Path, names: Sequence[str], digest_cache: RawDigestCache
+) -> Iterator[RawFile]:
     if not isinstance(root, Path):
         path: Any
         for name, path in ((name, root / name) for name in names):
@@ -111,6 +113,6 @@ def _digest_files(root: Path, names: Sequence[str], known: RawDigestCache) -> It
                 yield RawFile(name, f"{state.version[0]}-{state.crc32c}", state.size)
         return
     present = [name for name in names if os.path.isfile(root / name)]
-    digests = known.digests([root / name for name in present])
+    digests = digest_cache.digests([root / name for name in present])
     for name, digest in zip(present, digests, strict=True):
         yield RawFile(name, *digest)

@@ -11,7 +11,7 @@ from pipelines.prepare.listing import piece_list_name
 from pipelines.prepare.shards import join_digests, piece_name
 from pipelines.records import example
 from pipelines.records.dataset import REJECTS, shard_of
-from pipelines.records.shapes import plain, shaped
+from pipelines.records.shapes import part_with_images, part_without_images
 from pipelines.records.tfrecord import index_path, read_frames
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
@@ -110,10 +110,12 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
 
 
 def _shape_of_part(store: StoreBackend, shard: str, dataset_part: str) -> str:
-    """Returns a part's `shaped` name; all its records have as many images as the first."""
+    """Returns the full name of a part; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))
-    return shaped(plain(dataset_part), len(example.decode(data).window()))
+    return part_with_images(
+        part_without_images(dataset_part), len(example.decode_example(data).window())
+    )
 
 
 def _earlier_report(text: bytes, shard: int) -> ShardReport:

@@ -15,8 +15,8 @@ from infra.store.manifest import File
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import (
-    Earlier,
-    Job,
+    EarlierDataset,
+    PrepareJob,
     ShardReport,
     WorkFolder,
     count_receipts,
@@ -30,7 +30,7 @@ from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInf
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 __all__ = ["PrepareConfig", "PreparedDataset", "RejectRateError", "make_dataset", "prepare_dataset"]
 
@@ -97,14 +97,14 @@ def prepare_dataset(
       RuntimeError: if inputs or workers were lost.
     """
     # A wrong source or split is refused before the output folder is touched.
-    where: dict[str, Any] = {"source": source, "split": split}
-    where |= {"data_root": data_root, "path": path, "features": features or {}}
-    get(source).parse(split)
+    request: dict[str, Any] = {"source": source, "split": split}
+    request |= {"data_root": data_root, "path": path, "features": features or {}}
+    source_spec(source).parse(split)
     out = resolve_folder("out", out)
     files, work = open_backend(out), f"{out}/{_WORK}"
-    _claim_out_folder(files, work, value_sha256([config, where]))
+    _claim_out_folder(files, work, value_sha256([config, request]))
     try:
-        dataset = make_dataset(config, **where, work=work, on_progress=on_progress)
+        dataset = make_dataset(config, **request, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
         # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
         if not any(count_receipts(open_backend(work)).values()):
@@ -129,7 +129,7 @@ def make_dataset(
     path: str | None = None,
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    earlier: Earlier | None = None,
+    earlier: EarlierDataset | None = None,
     code: str = "",
 ) -> PreparedDataset:
     """Makes a dataset in a work folder, or continues one; its files stay there.
@@ -203,7 +203,7 @@ def _holds_request(files: StoreBackend, request: str) -> bool:
         return False
 
 
-def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+def _assign_archives(job: PrepareJob, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
     """Yields (shard, piece, archives): a shard is a group of neighbours, a piece one archive."""
     num_shards = job.config.num_shards
     for shard in range(num_shards if job.by_archive else 0):
@@ -217,7 +217,7 @@ def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, lis
 
 
 def _run_until_done(
-    job: Job,
+    job: PrepareJob,
     work_folder: WorkFolder,
     lists: list[tuple[int, list[str]]],
     archives: list[tuple[int, int, list[str]]],
@@ -235,21 +235,23 @@ def _run_until_done(
     progress = _Progress(work_folder, len(lists), len(archives), on_progress)
     missing = [0]
     for attempt in range(1, _ATTEMPTS + 1):
-        before = count_receipts(work_folder.files)
+        num_receipts = count_receipts(work_folder.files)
         try:
             seconds_left = deadline - time.monotonic()
-            graph.run_pipeline(job, lists, archives, timeout_s=seconds_left, on_poll=progress.tell)
+            graph.run_pipeline(
+                job, lists, archives, timeout_s=seconds_left, on_poll=progress.report_progress
+            )
         except RuntimeError:  # A worker that is cut off may have noted that as an error.
-            if attempt == _ATTEMPTS or count_receipts(work_folder.files) == before:
+            if attempt == _ATTEMPTS or count_receipts(work_folder.files) == num_receipts:
                 raise
         missing = [
             s for s in range(job.config.num_shards) if not work_folder.receipt(_shard_receipt(s))
         ]
         if not missing:
             # Once more: the last receipts may have come after the last poll.
-            progress.tell()
+            progress.report_progress()
             return
-        if count_receipts(work_folder.files) == before:
+        if count_receipts(work_folder.files) == num_receipts:
             break
     raise RuntimeError(f"{job.config.runner} ended without finishing shards {missing}.")
 
@@ -271,9 +273,9 @@ class _Progress:
         self._work_folder, self._on_progress = work_folder, on_progress
         self._num_lists, self._num_pieces = num_lists, num_pieces
         self._total: int | None = None
-        self._done, self._seen = 0, set[str]()
+        self._num_done, self._counted_names = 0, set[str]()
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         """Reports items done or, for a dataset sharded by archive, archives done."""
         if self._on_progress is None:
             return
@@ -283,14 +285,14 @@ class _Progress:
             return
         # Each receipt is read once: a bucket may hold 10,000 of them, and this runs at every poll.
         names = self._work_folder.files.listing("pieces")
-        for name in [n for n in names if n.endswith(".json") and n not in self._seen]:
-            self._seen.add(name)
+        for name in [n for n in names if n.endswith(".json") and n not in self._counted_names]:
+            self._counted_names.add(name)
             if self._num_lists:
                 report = ShardReport.from_json(self._work_folder.files.read(f"pieces/{name}"))
-                self._done += report.num_items
+                self._num_done += report.num_items
             else:
-                self._done += 1
-        self._on_progress(self._done, self._total)
+                self._num_done += 1
+        self._on_progress(self._num_done, self._total)
 
     def _find_total(self) -> int | None:
         if not self._num_lists:
@@ -308,22 +310,24 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
     reports = [
         ShardReport.from_json(work_folder.files.read(_shard_receipt(shard))) for shard in shards
     ]
-    lists = [one for n in range(num_lists) if (one := list_totals(work_folder, n)) is not None]
+    lists = [
+        totals for n in range(num_lists) if (totals := list_totals(work_folder, n)) is not None
+    ]
     # The balance: every listed item must be a record or a reject of some shard. Beam has lost
     # elements without an error before, and this is where it would show.
     accounted = sum(report.num_items for report in reports)
     num_inputs, num_rejected = accounted, sum(report.num_rejects for report in reports)
     if num_lists:
-        num_listed = sum(one.num_items for one in lists)
+        num_listed = sum(totals.num_items for totals in lists)
         if len(lists) != num_lists or accounted != num_listed:
             raise RuntimeError(
                 f"{name} lost inputs: {num_listed} listed, {accounted} accounted for."
             )
-        of_lists = sum(one.num_rejects for one in lists)
+        of_lists = sum(totals.num_rejects for totals in lists)
         num_inputs, num_rejected = num_inputs + of_lists, num_rejected + of_lists
     # Rejects come from two places: rows that no item could be made of (lists), and items whose
     # pixels or texts failed (shards).
-    files = [f"lists/{n:05d}.rejects" for n, one in enumerate(lists) if one.num_rejects]
+    files = [f"lists/{n:05d}.rejects" for n, totals in enumerate(lists) if totals.num_rejects]
     files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
     files_of_dataset = {REJECTS: (REJECTS, _write_rejects(work_folder, files))}
     _check_rejects(name, num_rejected, num_inputs, work_folder)
@@ -332,10 +336,10 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         names = tuple(job.shard_name(part, shard) for shard in shards)
         part_shards = [reports[shard].parts[part] for shard in shards]
         parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in part_shards))
-        for shard, one in zip(names, part_shards, strict=True):
-            files_of_dataset[shard] = f"shards/{shard}", one.data
+        for shard, part_shard in zip(names, part_shards, strict=True):
+            files_of_dataset[shard] = f"shards/{shard}", part_shard.data
             index = index_path(shard).name
-            files_of_dataset[index] = f"shards/{index}", one.index
+            files_of_dataset[index] = f"shards/{index}", part_shard.index
     # Its constructor checks inputs = records + rejects once more, for whoever reads the dataset.
     info = DatasetInfo(
         name=name,
@@ -375,14 +379,14 @@ def _order_of_rejects(line: str) -> tuple[str, str, str]:
 def _check_rejects(name: str, num_rejected: int, num_inputs: int, work_folder: WorkFolder) -> None:
     if not num_inputs:
         raise RejectRateError(f"{name} has no inputs.")
-    rate, most = num_rejected / num_inputs, work_folder.job.config.max_reject_rate
-    if rate > most:
+    rate, max_rate = num_rejected / num_inputs, work_folder.job.config.max_reject_rate
+    if rate > max_rate:
         # The most frequent reason is nearly always the only one that matters.
         rows = map(json.loads, work_folder.lines(REJECTS))
         counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
         (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
             f"{name}: {num_rejected} of {num_inputs} inputs were rejected ({rate:.1%}), "
-            f"max_reject_rate is {most:.1%}; most often ({times} times) at {stage}: {reason}. All "
-            f"are in {work_folder.job.work}/{REJECTS}."
+            f"max_reject_rate is {max_rate:.1%}; most often ({times} times) at {stage}: {reason}. "
+            f"All are in {work_folder.job.work}/{REJECTS}."
         )

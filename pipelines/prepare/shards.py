@@ -15,9 +15,9 @@ from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
 from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
-from pipelines.records.shapes import part_names, shaped
+from pipelines.records.shapes import part_names, part_with_images
 from pipelines.records.tfrecord import Frames, index_path
-from pipelines.sources.corpus import Spool
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.decode import DecodeMedia
@@ -33,11 +33,11 @@ def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChi
         return ShardReport.from_json(receipt)
     # item ─▶ its encoded pictures, fetched ahead ─▶ pixels ─▶ record. The digest sees each item on
     # its way, so that a later run can tell whether this shard would come out the same.
-    read = MediaReader(work_folder.data_root, work_folder.files)
+    media_reader = MediaReader(work_folder.data_root, work_folder.files)
     items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
-    inputs = InputDigest(read)
-    make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video), inputs)
-    return _write_records(work_folder, name, make(read.expected(items)), inputs)
+    inputs = InputDigest(media_reader)
+    record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video), inputs)
+    return _write_records(work_folder, name, record_maker(media_reader.expected(items)), inputs)
 
 
 def write_archives(
@@ -53,11 +53,13 @@ def write_archives(
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
     ):
-        read = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
-        make = MakeRecords(DecodeMedia(read, work_folder.job.decode, video))
-        items = items_of_units(work_folder, units, Spool(unpacked, "unpacked"))
+        media_reader = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
+        record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video))
+        items = items_of_units(work_folder, units, UnpackedMedia(unpacked, "unpacked"))
         return _write_records(
-            work_folder, name, _make_records(make, (line_of_item(entry)[0] for entry in items))
+            work_folder,
+            name,
+            _make_records(record_maker, (line_of_item(entry)[0] for entry in items)),
         )
 
 
@@ -70,7 +72,7 @@ def join_shard(
       work_folder: the worker's access to the run.
       shard: number of the shard.
       num_pieces: number of its pieces.
-      parts: `shaped` names of the parts in all shards.
+      parts: `part_with_images` names of the parts in all shards.
     """
     receipt = f"shards/{shard:05d}.json"
     if earlier_report := work_folder.receipt(receipt):
@@ -123,14 +125,14 @@ def piece_name(shard: int, piece: int) -> str:
 
 
 def _make_records(
-    make: MakeRecords, items: Iterable[Item | Reject]
+    record_maker: MakeRecords, items: Iterable[Item | Reject]
 ) -> Iterator[tuple[Item | None, Record | Reject]]:
     """Yields each item with its record or reject, in the order found."""
     for item in items:
         if isinstance(item, Reject):
             yield None, item
         else:
-            yield item, make.once(item)
+            yield item, record_maker.record_of_unsorted(item)
 
 
 def _write_records(
@@ -157,11 +159,11 @@ def _write_records(
                 assert item is not None
                 # How many images a record has shows only now, and decides its part: caption@1,
                 # caption@16.
-                part = shaped(item.part, len(result.window()))
+                part = part_with_images(item.part, len(result.window()))
                 if part not in frames:
                     out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
-                frames[part].write(example.encode(result))
+                frames[part].write(example.encode_example(result))
     # All files are closed by now: their sizes and digests are final.
     report = ShardReport(
         num_items=num_items,

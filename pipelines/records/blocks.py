@@ -18,7 +18,7 @@ bucket is half waiting and half transfer."""
 MAX_BLOCK = 256
 """Most records in a block, so that tiny records do not come by the thousand."""
 
-_AT_ONCE = 16
+_MAX_FETCHES = 16
 """Blocks fetched in parallel; with the figures above, some 400 MB/s."""
 
 _LIMIT_GB = 4.0
@@ -35,11 +35,11 @@ class BlockCache:
     """
 
     def __init__(self, limit: float) -> None:
-        self._limit, self._held = limit, 0
-        self._known: collections.OrderedDict[Hashable, tuple[Future[Records], int]]
-        self._known = collections.OrderedDict()
+        self._limit, self._cached_bytes = limit, 0
+        self._entries: collections.OrderedDict[Hashable, tuple[Future[Records], int]]
+        self._entries = collections.OrderedDict()
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="blocks")
+        self._pool = ThreadPoolExecutor(_MAX_FETCHES, thread_name_prefix="blocks")
 
     def get(self, key: Hashable, size: int, read: Callable[[], Records]) -> Future[Records]:
         """Returns a block's future; a block that is not in the cache is fetched.
@@ -50,23 +50,23 @@ class BlockCache:
           read: function that fetches it.
         """
         with self._lock:
-            known = self._known.get(key)
+            entry = self._entries.get(key)
             # A block that failed is fetched again at the next request.
-            if known and not (known[0].done() and known[0].exception()):
-                self._known.move_to_end(key)
-                return known[0]
-            if known:
+            if entry and not (entry[0].done() and entry[0].exception()):
+                self._entries.move_to_end(key)
+                return entry[0]
+            if entry:
                 self._drop(key)
-            while self._known and self._held + size > self._limit:
-                self._drop(next(iter(self._known)))
+            while self._entries and self._cached_bytes + size > self._limit:
+                self._drop(next(iter(self._entries)))
             # Counted when the fetch starts: this is the memory that it will take.
             future = self._pool.submit(read)
-            self._known[key] = future, size
-            self._held += size
+            self._entries[key] = future, size
+            self._cached_bytes += size
             return future
 
     def _drop(self, key: Hashable) -> None:
-        self._held -= self._known.pop(key)[1]
+        self._cached_bytes -= self._entries.pop(key)[1]
 
 
 def block_cache() -> BlockCache:

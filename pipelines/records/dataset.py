@@ -24,7 +24,7 @@ from pipelines.records.tfrecord import Shard
 DESCRIPTION = "dataset.json"
 REJECTS = "rejects.jsonl"
 
-_AHEAD = 16
+_BLOCKS_AHEAD = 16
 """Blocks fetched ahead while records are read in order."""
 
 
@@ -127,10 +127,10 @@ class Part(Sequence[Record]):
         else:
             start, stop = self._block_of(position)
             data = self._fetch(start, stop).result()[position - start]
-        return example.decode(data)
+        return example.decode_example(data)
 
     def __iter__(self) -> Iterator[Record]:
-        return self._between(0, len(self), _AHEAD)
+        return self._between(0, len(self), _BLOCKS_AHEAD)
 
     def shards(self) -> Iterator[Iterator[Record]]:
         """Yields an iterator over each shard's records; several may be read in parallel."""

@@ -24,11 +24,12 @@ FLOATS = {"frame_requested": "frame_requested", "frame_decoded": "frame_decoded"
 SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
 
 
-def encode(record: Record) -> bytes:
+def encode_example(record: Record) -> bytes:
     """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
     example = _Example()
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
-    # Access creates a key, so each is there even if its list is empty; `decode` relies on that.
+    # Access creates a key, so each is there even if its list is empty; `decode_example` relies on
+    # that.
     for key, field in BYTES.items():
         value = getattr(record, field)
         values = [value] if key in SINGLE else value
@@ -38,9 +39,9 @@ def encode(record: Record) -> bytes:
     for key, field in FLOATS.items():
         feature[key].float_list.value.extend(getattr(record, field))
     feature["prefixes"].bytes_list.value.extend(
-        json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
+        json.dumps(prefixes, ensure_ascii=False).encode() for prefixes in record.prefixes
     )
-    # `decode` takes 1 where it is absent, so records of pictures do without.
+    # `decode_example` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
         feature["num_windows"].int64_list.value.append(record.num_windows)
     # Keys are sorted, so that equal records give equal bytes.
@@ -49,7 +50,7 @@ def encode(record: Record) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def decode(data: bytes) -> Record:
+def decode_example(data: bytes) -> Record:
     """Returns the record of a serialized Example.
 
     Raises:
@@ -70,7 +71,7 @@ def decode(data: bytes) -> Record:
     for key, field in FLOATS.items():
         values[field] = tuple(feature[key].float_list.value[:])
     prefixes = feature["prefixes"].bytes_list.value[:]
-    values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)
+    values["prefixes"] = tuple(tuple(json.loads(text)) for text in prefixes)
     values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
     return Record(**values)  # type: ignore[arg-type]
@@ -88,8 +89,10 @@ def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
         raise ValueError(f"record is no tf.train.Example: {error}") from error
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     return {
-        name: tuple(getattr(one, one.WhichOneof("kind")).value) if one.WhichOneof("kind") else ()
-        for name, one in feature.items()
+        name: tuple(getattr(value_list, value_list.WhichOneof("kind")).value)
+        if value_list.WhichOneof("kind")
+        else ()
+        for name, value_list in feature.items()
     }
 
 

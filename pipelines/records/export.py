@@ -100,7 +100,7 @@ def _write_tfrecord(path: Path, first: int, records: Iterator[Record]) -> None:
     del first
     writer = ShardWriter(path)
     for record in records:
-        writer.write(example.encode(record))
+        writer.write(example.encode_example(record))
     writer.commit()
     index_path(path).unlink()
 

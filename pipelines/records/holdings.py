@@ -95,7 +95,7 @@ def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
     for reject in rejects:
         kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)
     groups = [
-        RejectHoldings(stage=stage, reason=reason, num=len(same), example=same[0].id)
-        for (stage, reason), same in kinds.items()
+        RejectHoldings(stage=stage, reason=reason, num=len(group), example=group[0].id)
+        for (stage, reason), group in kinds.items()
     ]
     return tuple(sorted(groups, key=lambda kind: (-kind.num, kind.stage, kind.reason)))

@@ -12,23 +12,27 @@ _MARK = "@"
 """Separator that is in no task's name."""
 
 
-def shaped(part: str, num_images: int) -> str:
+def part_with_images(part: str, num_images: int) -> str:
     """Returns the full name of a part's records with `num_images` images: `caption@16`."""
     return f"{part}{_MARK}{num_images}"
 
 
-def plain(part: str) -> str:
+def part_without_images(part: str) -> str:
     """Returns a part's name without its number of images."""
     return part.partition(_MARK)[0]
 
 
-def part_names(found: Iterable[str]) -> dict[str, str]:
-    """Maps `shaped` names to names in a dataset: the one with the fewest images becomes plain."""
+def part_names(shaped_names: Iterable[str]) -> dict[str, str]:
+    """Maps full names of parts to names in a dataset: the one with fewest images becomes plain."""
     names: dict[str, str] = {}
     # caption@16, caption@1, vqa@1: "caption" is those with one image, "caption@16" keeps its
     # number, "vqa" is the only one of its kind.
     smallest: set[str] = set()
-    for one in sorted(found, key=lambda part: int(part.partition(_MARK)[2])):
-        names[one] = one if plain(one) in smallest else plain(one)
-        smallest.add(plain(one))
+    for shaped_name in sorted(shaped_names, key=lambda part: int(part.partition(_MARK)[2])):
+        names[shaped_name] = (
+            shaped_name
+            if part_without_images(shaped_name) in smallest
+            else part_without_images(shaped_name)
+        )
+        smallest.add(part_without_images(shaped_name))
     return names

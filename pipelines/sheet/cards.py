@@ -27,7 +27,7 @@ _MAX_SIGNS = 400
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Card:
+class RecordCard:
     """The card of one record.
 
     Attributes:
@@ -52,7 +52,7 @@ class Sheet:
 
     title: str
     summary: str
-    cards: tuple[Card, ...]
+    cards: tuple[RecordCard, ...]
     rejects: tuple[Reject, ...]
     num_rejects: int
 
@@ -73,7 +73,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
     if part is not None and part not in dataset.parts:
         raise KeyError(f"part must be one of {', '.join(dataset.parts)}, got {part!r}.")
     parts = {n: p for n, p in sorted(dataset.parts.items()) if len(p) and part in (None, n)}
-    cards: list[Card] = []
+    cards: list[RecordCard] = []
     # What is left is divided anew at each part, so that a small part's share goes to the later
     # ones.
     for number, (name, records) in enumerate(parts.items()):
@@ -111,7 +111,7 @@ def spread_evenly(items: Sequence[T], limit: int) -> Iterator[T]:
     return (items[i * len(items) // count] for i in range(count))
 
 
-def _make_card(part: str, record: Record) -> Card:
+def _make_card(part: str, record: Record) -> RecordCard:
     frames = bool(record.frame_requested)
     side = FRAME_PX if frames else STILL_PX
     # Small copies; the sheet holds no picture at full size.
@@ -138,15 +138,15 @@ def _make_card(part: str, record: Record) -> Card:
     times = zip(record.frame_requested, record.frame_decoded, strict=True)
     size = len(record.window())
     window = [f"{i // size + 1}: " if record.num_windows > 1 else "" for i in range(len(pictures))]
-    return Card(
+    return RecordCard(
         id=record.id,
         part=part,
         lang=record.lang,
         source=record.source,
         pictures=tuple(pictures),
         captions=tuple(
-            f"{of}{requested:.2f} → {decoded:.2f} s"
-            for of, (requested, decoded) in zip(window, times, strict=True)
+            f"{window_label}{requested:.2f} → {decoded:.2f} s"
+            for window_label, (requested, decoded) in zip(window, times, strict=True)
         )
         if record.frame_requested
         else ("",) * len(pictures),

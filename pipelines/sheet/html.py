@@ -8,7 +8,7 @@ import re
 from PIL import Image
 
 from pipelines.records.boxes import color_of
-from pipelines.sheet.cards import Card, Sheet
+from pipelines.sheet.cards import RecordCard, Sheet
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 24px; color: #202428; background: #f4f5f6 }
@@ -46,7 +46,7 @@ def to_html(sheet: Sheet) -> str:
 """
 
 
-def _card_html(card: Card) -> str:
+def _card_html(card: RecordCard) -> str:
     # Pictures are inside the page, so it is one file that can be sent.
     figures = "".join(
         f'<figure><img src="{_data_uri(picture)}" width="{picture.width}" '
@@ -69,9 +69,9 @@ def _card_html(card: Card) -> str:
 def _text_html(text: str) -> str:
     """Returns the text with each box's number in the color of the box."""
 
-    def colored(one: re.Match[str]) -> str:
-        red, green, blue = color_of(int(one[1]) - 1)
-        return f'<b style="color:rgb({red},{green},{blue})">{one[0]}</b>'
+    def colored(marker: re.Match[str]) -> str:
+        red, green, blue = color_of(int(marker[1]) - 1)
+        return f'<b style="color:rgb({red},{green},{blue})">{marker[0]}</b>'
 
     return _OBJECT.sub(colored, html.escape(text)) or "<i>empty</i>"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from pipelines.records.boxes import color_of
-from pipelines.sheet.cards import Card, Sheet
+from pipelines.sheet.cards import RecordCard, Sheet
 
 _WIDTH = 1616
 _MARGIN, _GAP, _PAD = 24, 16, 12
@@ -21,10 +21,10 @@ _OBJECT = re.compile(r"(\[\d+(?: mask)?\])")
 
 def to_png(sheet: Sheet) -> Image.Image:
     """Returns the sheet; cards stand in rows, each row as high as its highest card."""
-    drawn = [_draw_card(card) for card in sheet.cards]
+    cards = [_draw_card(card) for card in sheet.cards]
     # Cards are drawn first, since a card's height is known only then; rows are filled greedily.
     rows: list[list[Image.Image]] = [[]]
-    for card in drawn:
+    for card in cards:
         used_width = sum(c.width + _GAP for c in rows[-1])
         if rows[-1] and used_width + card.width > _WIDTH - 2 * _MARGIN:
             rows.append([])
@@ -55,7 +55,7 @@ def to_png(sheet: Sheet) -> Image.Image:
     return page
 
 
-def _draw_card(card: Card) -> Image.Image:
+def _draw_card(card: RecordCard) -> Image.Image:
     single = len(card.pictures) == 1 and not card.captions[0]
     width = card.pictures[0].width if single else _WIDE
     strip = _draw_strip(card, width)
@@ -72,7 +72,7 @@ def _draw_card(card: Card) -> Image.Image:
     return page
 
 
-def _draw_strip(card: Card, width: int) -> Image.Image:
+def _draw_strip(card: RecordCard, width: int) -> Image.Image:
     """Returns the pictures with their captions, side by side, in as many rows as needed."""
     side = card.pictures[0].width
     across = max((width + 8) // (side + 8), 1)
@@ -132,8 +132,8 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
                 fits = len(line + word)
                 while _font(size).getlength((line + word)[:fits]) > width and fits > 1:
                     fits -= 1
-                whole = line + word
-                lines, line, word = [*lines, whole[:fits]], "", whole[fits:]
+                joined_line = line + word
+                lines, line, word = [*lines, joined_line[:fits]], "", joined_line[fits:]
     return [*lines, line] if line or not lines else lines
 
 

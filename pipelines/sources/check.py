@@ -9,11 +9,11 @@ from infra.store.raw_path import raw_path
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.holdings import Holdings, PartHoldings, group_rejects
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.layout import find_file
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import BENCHMARKS, SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, SOURCES, source_spec
 from pipelines.sources.spec import SourceSpec
 
 
@@ -58,7 +58,7 @@ class RawFileCheck:
     problem: str = ""
 
     @property
-    def found(self) -> bool:
+    def all_present(self) -> bool:
         """Whether every annotation file is there."""
         return bool(self.files) and all(file.found for file in self.files)
 
@@ -117,17 +117,17 @@ def check_corpus(
       ValueError: if the source, the split or an annotation file is wrong.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
-    spec, root = get(source), raw_path(data_root)
-    # Nothing is unpacked or stored (`Spool()`): items are listed as in preparation, and their files
+    spec, root = source_spec(source), raw_path(data_root)
+    # Nothing is unpacked (`UnpackedMedia()`): items are listed as in preparation, and their files
     # looked up.
-    read = MediaReader(root)
+    media_reader = MediaReader(root)
     parts: dict[str, PartHoldings] = {}
     rejects = []
-    corpus = Corpus(root, path or spec.folder, Spool(), features=features)
+    corpus = Corpus(root, path or spec.folder, UnpackedMedia(), features=features)
     for item in spec.read_splits(corpus, split):
         if isinstance(item, Reject):
             rejects.append(item)
-        elif absent := [m for m in item.media if not read.has(m)]:
+        elif absent := [m for m in item.media if not media_reader.has(m)]:
             # As preparing would report it, so that both lists of rejects agree.
             source_file = absent[0].source
             rejects.append(
@@ -158,7 +158,7 @@ def _check_row(
         publisher=spec.publisher if spec else "",
         published=published,
     )
-    if root is None or spec is None or not checked.found:
+    if root is None or spec is None or not checked.all_present:
         return checked
     return _count_examples(root, spec, checked)
 
@@ -183,7 +183,7 @@ def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawF
     media = set()
     # What cannot be read is a finding about this row; the rows after it are checked all the same.
     try:
-        corpus = Corpus(root, spec.folder, Spool())
+        corpus = Corpus(root, spec.folder, UnpackedMedia())
         for item in spec.read_splits(corpus, checked.split):
             if isinstance(item, Reject):
                 num_rejected += 1

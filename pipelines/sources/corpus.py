@@ -35,7 +35,7 @@ FEATURES = (
 """Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`."""
 
 
-class Spool:
+class UnpackedMedia:
     """Stores bytes that cannot be found again by offset (compressed archives, parquet cells)."""
 
     def __init__(self, file: BinaryIO | None = None, name: str = "") -> None:
@@ -47,7 +47,7 @@ class Spool:
         """
         self._file, self._name = file, name
 
-    def put(self, data: bytes) -> dict[str, object]:
+    def append(self, data: bytes) -> dict[str, object]:
         """Stores `data` and returns the `Media` fields that find it again."""
         if self._file is None:
             return {"size": len(data)}
@@ -65,7 +65,7 @@ class Corpus:
         self,
         data_root: str | os.PathLike[str],
         path: str,
-        spool: Spool,
+        unpacked: UnpackedMedia,
         *,
         per_task: int = 1,
         tasks: Collection[str] = (),
@@ -76,7 +76,7 @@ class Corpus:
         Args:
           data_root: folder of all sources [path or URI].
           path: the source's folder below it.
-          spool: store for unpacked bytes.
+          unpacked: store for unpacked bytes.
           per_task: most records of one task kind per web image.
           tasks: kinds of records made from web images; empty makes all kinds.
           features: one of `FEATURES` -> feature of an Example that holds it.
@@ -92,7 +92,7 @@ class Corpus:
             Path, data_root if isinstance(data_root, PurePath) else raw_path(data_root)
         )
         self.folder = self.data_root / path
-        self.spool = spool
+        self.unpacked = unpacked
         self.annotations: set[str] = set()
         if not self.folder.is_dir():
             raise FileNotFoundError(f"{self.folder} is not a folder; check data_root and path.")
@@ -124,7 +124,7 @@ class Corpus:
         return path
 
     @contextlib.contextmanager
-    def whole(self, path: Path) -> Iterator[Path]:
+    def local_annotation(self, path: Path) -> Iterator[Path]:
         """Notes `path` as an input, and yields it as a file on this machine.
 
         For files that are read at random offsets: from a bucket it is a copy, checked against the
@@ -183,13 +183,13 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
     Raises:
       ValueError: if a word has no "=".
     """
-    named = {}
+    features = {}
     for word in words:
         field, equals, name = word.partition("=")
         if not equals:
             raise ValueError(f"features must look like image=image/encoded, got {word!r}.")
-        named[field] = name
-    return named
+        features[field] = name
+    return features
 
 
 def _walk_files(folder: Path) -> Iterator[Path]:

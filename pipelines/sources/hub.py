@@ -31,7 +31,7 @@ def table_rows(corpus: Corpus, table: Path, columns: Sequence[str] = ()) -> Iter
     import pyarrow as pa
     from pyarrow import parquet
 
-    with corpus.whole(table) as local:
+    with corpus.local_annotation(table) as local:
         try:
             with parquet.ParquetFile(local) as file:
                 names = [n for n in file.schema_arrow.names if not columns or n in columns]
@@ -47,12 +47,12 @@ def count_rows(corpus: Corpus, table: Path) -> int:
     """Returns the number of rows of a table."""
     from pyarrow import parquet
 
-    with corpus.whole(table) as local:
+    with corpus.local_annotation(table) as local:
         return parquet.read_metadata(local).num_rows
 
 
-class Pictures:
-    """Stores the pictures of tables in the spool, equal ones once."""
+class TablePictures:
+    """Stores the pictures of tables in the corpus's `unpacked`, equal ones once."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
@@ -80,7 +80,7 @@ class Pictures:
         # The name is part of the key: it becomes part of the records' ids.
         media = self._stored.get((digest.digest(), name))
         if media is None:
-            place: dict[str, Any] = self._corpus.spool.put(cell)
+            place: dict[str, Any] = self._corpus.unpacked.append(cell)
             media = Media(path=self._corpus.relative(row.table), member=name, **place)
             self._stored[digest.digest(), name] = media
         return dataclasses.replace(media, **fields) if fields else media

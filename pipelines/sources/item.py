@@ -122,7 +122,7 @@ class Item:
         # dicts.
         raw["media"] = tuple(Media.from_fields(m) for m in raw["media"])
         for name in ("boxes", "prefixes"):
-            raw[name] = tuple(tuple(one) for one in raw[name])
+            raw[name] = tuple(tuple(texts) for texts in raw[name])
         size = raw["annotated_size"]
         raw["annotated_size"] = None if size is None else tuple(size)
         for name in ("suffixes", "masks", "answers"):

@@ -17,8 +17,8 @@ def find_annotation(corpus: Corpus, *names: str) -> Path:
     """
     if path := find_file(corpus.folder, *names):
         return corpus.annotation(path)
-    others = f", and there is no {' or '.join(names[1:])} either" if names[1:] else ""
-    raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
+    alternatives = f", and there is no {' or '.join(names[1:])} either" if names[1:] else ""
+    raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{alternatives}.")
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
@@ -69,7 +69,7 @@ def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
     # For "combined" and "rico", in this order; the first that exists counts:
     #
     #     screen2words/combined  screen2words/images/combined  rico/combined  rico/images/combined
-    homes = [corpus.folder, *(corpus.data_root / one for one in shared)]
+    homes = [corpus.folder, *(corpus.data_root / shared_folder for shared_folder in shared)]
     places = [home / sub for home in homes for sub in (name, f"images/{name}")]
     return next((place for place in places if place.is_dir()), corpus.folder / name)
 
@@ -113,13 +113,13 @@ def question_item(
     media = (media,) if isinstance(media, Media) else media
     image = image or Path(media[0].member or media[0].path).name
     # A test split publishes no answers. Its records have one empty suffix, as every record has one.
-    drawn = answers if targets is None else targets
+    target_texts = answers if targets is None else targets
     return Item(
         id=f"{benchmark.name}/{split}/{image}#{key}",
         part=benchmark.name,
         media=media,
         prefix=benchmark.prefix(text, lang=lang, **fields),
-        suffixes=tuple(benchmark.target(target) for target in drawn or [""]),
+        suffixes=tuple(benchmark.target(target) for target in target_texts or [""]),
         task=benchmark.name,
         lang=lang,
         answers=tuple(answers),

@@ -29,15 +29,15 @@ _RUN = 2 << 20
 _GAP = 64 << 10
 """Largest gap between neighbours, which is read and dropped [bytes]: archive headers and texts."""
 
-_AHEAD = 8 << 20
-"""Limit on the images fetched ahead, once more than `_AT_ONCE` items wait [bytes]; a request takes
-longer than decoding an image."""
+_PREFETCH_BYTES = 8 << 20
+"""Limit on the images fetched ahead, once more than `_MAX_REQUESTS` items wait [bytes]; a request
+takes longer than decoding an image."""
 
-_MOST_AHEAD = 64 << 20
+_MAX_PREFETCH_BYTES = 64 << 20
 """Limit on the images fetched ahead, however few items wait [bytes]."""
 
-_MOST_ITEMS = 1000
-"""Most items that wait; many fit in `_AHEAD` if they show videos or share images."""
+_MAX_ITEMS = 1000
+"""Most items that wait; many fit in `_PREFETCH_BYTES` if they show videos or share images."""
 
 _OF_FILE = (
     errno.EACCES,
@@ -52,7 +52,7 @@ _OF_FILE = (
 _UNKNOWN = 1 << 20
 """Size that is assumed for an image of unknown size [bytes]."""
 
-_AT_ONCE = 16
+_MAX_REQUESTS = 16
 """Requests in parallel."""
 
 
@@ -67,9 +67,9 @@ class MediaReader:
     def __init__(self, data_root: Path, unpacked: StoreBackend | None = None) -> None:
         self._root, self._unpacked = data_root, unpacked
         self._is_local = isinstance(data_root, Path)
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="media")
-        self._coming: dict[Media, Future[dict[Media, bytes]]] = {}
-        self._wanted: collections.Counter[Media] = collections.Counter()
+        self._pool = ThreadPoolExecutor(_MAX_REQUESTS, thread_name_prefix="media")
+        self._requests: dict[Media, Future[dict[Media, bytes]]] = {}
+        self._waiting_uses: collections.Counter[Media] = collections.Counter()
         self._bytes = 0
 
     def expected(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -97,16 +97,16 @@ class MediaReader:
                 run.append(media)
             while self._is_full(len(waiting)):
                 # The next item's images may still be in the open run: then fetch the run now.
-                shown = (media for media in waiting[0].media if not media.video)
-                if any(media not in self._coming for media in shown):
+                pictures = (media for media in waiting[0].media if not media.video)
+                if any(media not in self._requests for media in pictures):
                     self._fetch(run)
                     run = []
                 yield waiting[0]
-                self._let_go(waiting.popleft())
+                self._release(waiting.popleft())
         self._fetch(run)
         for item in waiting:
             yield item
-            self._let_go(item)
+            self._release(item)
 
     def read(self, media: Media) -> bytes:
         """Returns the encoded bytes of an image.
@@ -114,9 +114,9 @@ class MediaReader:
         Raises:
           BadInput: if the file is missing, unreadable or shorter than listed.
         """
-        request = self._coming.get(media)
+        request = self._requests.get(media)
         data = request.result().get(media) if request is not None else None
-        return self._read(media) if data is None else data
+        return self._read_media(media) if data is None else data
 
     @contextlib.contextmanager
     def local(self, media: Media) -> Iterator[tuple[str, str]]:
@@ -127,7 +127,7 @@ class MediaReader:
         """
         # The copy of a bucket's object lives as long as the caller uses it.
         with contextlib.ExitStack() as stack:
-            with self._told(media):
+            with self._as_bad_input(media):
                 path = stack.enter_context(local_copy(self._root / media.path))
                 with path.open("rb") as file:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -150,38 +150,38 @@ class MediaReader:
         return os.path.isfile(path) if self._is_local else path.is_file()
 
     def _is_full(self, num_waiting: int) -> bool:
-        if self._bytes > _MOST_AHEAD or num_waiting > _MOST_ITEMS:
+        if self._bytes > _MAX_PREFETCH_BYTES or num_waiting > _MAX_ITEMS:
             return True
-        return self._bytes > _AHEAD and num_waiting > _AT_ONCE
+        return self._bytes > _PREFETCH_BYTES and num_waiting > _MAX_REQUESTS
 
     def _new_of(self, item: Item) -> Iterator[Media]:
         """Yields the images of an item that no waiting item has asked for yet."""
         for media in item.media:
             if media.video:
                 continue
-            self._wanted[media] += 1
-            if self._wanted[media] == 1:
+            self._waiting_uses[media] += 1
+            if self._waiting_uses[media] == 1:
                 self._bytes += _media_size(media)
                 yield media
 
-    def _let_go(self, item: Item) -> None:
+    def _release(self, item: Item) -> None:
         for media in item.media:
             if media.video:
                 continue
-            self._wanted[media] -= 1
-            if not self._wanted[media]:
-                del self._wanted[media], self._coming[media]
+            self._waiting_uses[media] -= 1
+            if not self._waiting_uses[media]:
+                del self._waiting_uses[media], self._requests[media]
                 self._bytes -= _media_size(media)
 
     def _fetch(self, run: list[Media]) -> None:
         if run:
-            self._coming |= dict.fromkeys(run, self._pool.submit(self._read_run, run))
+            self._requests |= dict.fromkeys(run, self._pool.submit(self._read_run, run))
 
     def _read_run(self, run: list[Media]) -> dict[Media, bytes]:
         """Reads neighbours by one request; `read` fetches images that are missing in the result."""
         first, last = run[0], run[-1]
         if len(run) == 1:
-            return {first: self._read(first)}
+            return {first: self._read_media(first)}
         # One range over all of the run, gaps included, is cut into its images afterwards. Whatever
         # does not match its checksum is left out; `read` asks for it again by itself.
         start, end = first.offset, last.offset + last.size
@@ -197,8 +197,8 @@ class MediaReader:
         parts = {m: data[m.offset - start : m.offset - start + m.size] for m in run} if data else {}
         return {m: part for m, part in parts.items() if _matches_checksum(m, part)}
 
-    def _read(self, media: Media) -> bytes:
-        with self._told(media):
+    def _read_media(self, media: Media) -> bytes:
+        with self._as_bad_input(media):
             if media.store:
                 return self._from_unpacked(media)
             if not self._is_local:
@@ -226,13 +226,13 @@ class MediaReader:
             _check_encoded_size(len(data))
             return data
         _check_encoded_size(media.size)
-        num_left = path.state().size - media.offset
-        if num_left < media.size:
-            raise BadInput(f"truncated: {max(num_left, 0)} of {media.size} bytes")
+        num_available = path.state().size - media.offset
+        if num_available < media.size:
+            raise BadInput(f"truncated: {max(num_available, 0)} of {media.size} bytes")
         return _read_until_matching(media, lambda: path.read_range(media.offset, media.size))
 
     @contextlib.contextmanager
-    def _told(self, media: Media) -> Iterator[None]:
+    def _as_bad_input(self, media: Media) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:

@@ -6,7 +6,7 @@ an edit of another reader does not change it.
 """
 
 from infra.references import module_reference
-from pipelines.benchmarks.row import Benchmark, Row
+from pipelines.benchmarks.row import Benchmark, ResultRow
 from pipelines.sources.captions import coco, multilingual, scicap, screens, textcaps
 from pipelines.sources.documents import book_covers, chartqa, pages, scene_text, school
 from pipelines.sources.own import functions, media_files, rows
@@ -61,11 +61,11 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 """Prompts, splits, frames, metrics and recipes; each is declared beside its reader."""
 
-OWN = tuple(spec.name for spec in rows.SOURCES)
+OWN_FORMATS = tuple(spec.name for spec in rows.SOURCES)
 """Formats of the user's own examples."""
 
 
-def get(source: str | OwnSource) -> SourceSpec:
+def source_spec(source: str | OwnSource) -> SourceSpec:
     """Returns the spec of a source.
 
     Args:
@@ -75,7 +75,9 @@ def get(source: str | OwnSource) -> SourceSpec:
       ValueError: if there is no source of that name, with the list of all names.
     """
     if isinstance(source, OwnSource):
-        return (rows.row_source if source.reader in OWN else functions.function_source)(source)
+        return (rows.row_source if source.reader in OWN_FORMATS else functions.function_source)(
+            source
+        )
     if source not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}.")
     return SOURCES[source]
@@ -88,9 +90,9 @@ def reader_module(name: str) -> str:
       name: name of the source, or a function that the user wrote, "module:name".
 
     Raises:
-      ValueError: as in `get`.
+      ValueError: as in `source_spec`.
     """
-    return (functions if module_reference(name) else _READER_OF[get(name).name]).__name__
+    return (functions if module_reference(name) else _READER_OF[source_spec(name).name]).__name__
 
 
 def get_benchmark(name: str) -> Benchmark:
@@ -104,12 +106,12 @@ def get_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def main_suite() -> tuple[tuple[Benchmark, Row], ...]:
+def main_suite() -> tuple[tuple[Benchmark, ResultRow], ...]:
     """Returns the 27 rows whose mean retention the paper reports, each with its benchmark."""
     return tuple((b, row) for b in BENCHMARKS.values() for row in b.rows if row.suite == "main")
 
 
-def row_of_title(title: str) -> tuple[Benchmark, Row]:
+def row_of_title(title: str) -> tuple[Benchmark, ResultRow]:
     """Returns the benchmark and row that the paper's tables call `title`.
 
     Raises:

@@ -104,22 +104,22 @@ def read_file(
     corpus: Corpus,
     file: Path | list[Path],
     name: str,
-    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
+    items_of_row: Callable[[Any], Item | Iterable[Item | Reject] | None],
     *,
     form: Form = "list",
     key: str = "",
     group_by: str = "",
     columns: Sequence[str] = (),
 ) -> Listing:
-    """Yields the items that `make` returns for each row of a file, whatever its format.
+    """Yields the items that `items_of_row` returns for each row of a file, whatever its format.
 
-    A list of tables stands for the file; `make` then gets a `TableRow` for each of their rows.
+    A list of tables stands for the file; `items_of_row` then gets a `TableRow` for each row.
 
     Args:
       corpus: the file's corpus.
       file: the file, or the tables.
       name: prefix of the ids of rejects, for example "docvqa/val".
-      make: as in `read_rows`.
+      items_of_row: as in `read_rows`.
       form: layout of a file that is not a list of tables: JSON list, JSON object whose (key, value)
         pairs are the rows, JSON lines, CSV or a single table.
       key: key of the list in a JSON file; "" if the file is the list.
@@ -131,7 +131,7 @@ def read_file(
     if isinstance(file, list):
         for table in file:
             rows = table_rows(corpus, table, columns)
-            yield from read_rows(corpus, table, f"{name}/{table.stem}", rows, make)
+            yield from read_rows(corpus, table, f"{name}/{table.stem}", rows, items_of_row)
         return
     match form:
         case "list":
@@ -146,10 +146,10 @@ def read_file(
         case "lines":
             # Parsed within `read_rows`, where a malformed line is a reject and not an error.
             yield from read_rows(
-                corpus, file, name, json_lines(file), lambda line: make(json.loads(line))
+                corpus, file, name, json_lines(file), lambda line: items_of_row(json.loads(line))
             )
             return
-    yield from read_rows(corpus, file, name, rows, make)
+    yield from read_rows(corpus, file, name, rows, items_of_row)
 
 
 def read_rows(
@@ -157,23 +157,23 @@ def read_rows(
     path: Path,
     name: str,
     rows: Iterable[Any],
-    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
+    items_of_row: Callable[[Any], Item | Iterable[Item | Reject] | None],
 ) -> Listing:
-    """Yields the items that `make` returns for each row, or a reject if it fails.
+    """Yields the items that `items_of_row` returns for each row, or a reject if it fails.
 
     Args:
       corpus: the rows' corpus.
       path: the file that holds the rows.
       name: prefix of the ids of rejects, for example "docvqa/val".
       rows: the rows.
-      make: one row -> its items, or None if the row is not an input; it need not catch the errors
-        that a malformed row causes.
+      items_of_row: one row -> its items, or None if the row is not an input; it need not catch the
+        errors that a malformed row causes.
     """
     # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
     # row gives all of its items or none.
     for number, row in enumerate(rows):
         try:
-            result = make(row)
+            result = items_of_row(row)
             items = [result] if isinstance(result, Item) else list(result or ())
         except BadInput as error:
             yield _reject_row(corpus, path, f"{name}/row-{number}", str(error))

@@ -36,13 +36,13 @@ def parse_slice(text: str) -> Slice:
     return Slice(match["split"], match["start"] or "", match["stop"] or "")
 
 
-def are_disjoint(part: Slice, other: Slice) -> bool:
+def are_disjoint(first: Slice, second: Slice) -> bool:
     """Returns whether two parts of a split share no record, whatever its size.
 
     "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]". Parts whose bounds cannot be
     compared without the size, such as "[:98%]" and "[-50:]", are assumed to share records.
     """
-    return _ends_before(part.stop, other.start) or _ends_before(other.stop, part.start)
+    return _ends_before(first.stop, second.start) or _ends_before(second.stop, first.start)
 
 
 def _ends_before(stop: str, start: str) -> bool:
@@ -62,24 +62,24 @@ def read_slice(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iter
         return
     # Two passes: the first learns where the bounds of the part lie, the second yields what is
     # between them. Memory holds the ids, never the items.
-    order = sorted(_rank(item) for item in read())
-    chosen = order[slice_bounds(part, len(order))]
-    if not chosen:
+    order = sorted(_item_rank(item) for item in read())
+    ranks_in_part = order[slice_bounds(part, len(order))]
+    if not ranks_in_part:
         return
-    first, last = chosen[0], chosen[-1]
-    yield from (item for item in read() if first <= _rank(item) <= last)
+    first, last = ranks_in_part[0], ranks_in_part[-1]
+    yield from (item for item in read() if first <= _item_rank(item) <= last)
 
 
 def slice_bounds(part: Slice, total: int) -> slice:
     """Returns the slice of `total` records, sorted by the hashes of their ids, that is the part."""
-    return slice(_bound(part.start, total), _bound(part.stop, total))
+    return slice(_bound_index(part.start, total), _bound_index(part.stop, total))
 
 
-def _rank(item: Item | Reject) -> tuple[int, str]:
+def _item_rank(item: Item | Reject) -> tuple[int, str]:
     return stable_hash(item.id), item.id
 
 
-def _bound(text: str, total: int) -> int | None:
+def _bound_index(text: str, total: int) -> int | None:
     if not text:
         return None
     return round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)

@@ -41,13 +41,14 @@ class SourceSpec:
       files: split -> its annotation files.
       units: (corpus, split) -> units that can be listed separately, such as archives; None if only
         the whole split can be listed.
-      read_one: (corpus, unit) -> would-be records of the unit, lazily.
-      has_own_ids: whether no two units share an id, so that a shard may be a group of units.
-      own_files: (corpus, unit) -> all files from which the unit is read; empty if they are not
+      list_unit: (corpus, unit) -> would-be records of the unit, lazily.
+      has_unique_ids: whether no two units share an id, so that a shard may be a group of units.
+      unit_files: (corpus, unit) -> all files from which the unit is read; empty if they are not
         known before reading.
       anywhere: whether its rows may name files anywhere below the data root.
       publisher: place where its authors publish it; "" for layouts that many programs write.
-      whole: split -> the split that contains it, as "test" contains "test_human"; mostly itself.
+      containing_split: split -> the split that contains it, as "test" contains "test_human"; mostly
+        itself.
       benchmark: the benchmark that it reads; None if there is none.
     """
 
@@ -61,12 +62,12 @@ class SourceSpec:
     frame_stride: int = 30
     files: Files = lambda split: ()
     units: Units | None = None
-    read_one: Callable[[Corpus, str], Listing] | None = None
-    has_own_ids: bool = False
-    own_files: Callable[[Corpus, str], list[Path]] | None = None
+    list_unit: Callable[[Corpus, str], Listing] | None = None
+    has_unique_ids: bool = False
+    unit_files: Callable[[Corpus, str], list[Path]] | None = None
     anywhere: bool = False
     publisher: str = ""
-    whole: Callable[[str], str] = lambda split: split
+    containing_split: Callable[[str], str] = lambda split: split
     benchmark: Benchmark | None = None
 
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
@@ -74,9 +75,9 @@ class SourceSpec:
         slices = self._slices(split)
         # Which records a part has depends on the ids of all, so its units cannot be listed one by
         # one.
-        if self.units is None or any(one.start or one.stop for one in slices):
+        if self.units is None or any(part.start or part.stop for part in slices):
             return [""]
-        units = [unit for one in slices for unit in self.units(corpus, one.split)]
+        units = [unit for part in slices for unit in self.units(corpus, part.split)]
         return units if all(units) else [""]
 
     def part_of(self, split: str, limit: int | None) -> tuple[str, Slice | None]:
@@ -87,7 +88,7 @@ class SourceSpec:
         part with a limit, cannot be taken in this way: the split is returned as given, with None.
         """
         slices = self._slices(split)
-        is_part = [bool(one.start or one.stop) for one in slices]
+        is_part = [bool(part.start or part.stop) for part in slices]
         # A limit is a part as well: "train" with a limit of 100 is "train[:100]".
         if limit and not any(is_part):
             return split, Slice(split, stop=str(limit))
@@ -99,8 +100,8 @@ class SourceSpec:
         """Yields the would-be records of one of `units_of`."""
         if not unit:
             return self.read_splits(corpus, split)
-        assert self.read_one is not None
-        return self.read_one(corpus, unit)
+        assert self.list_unit is not None
+        return self.list_unit(corpus, unit)
 
     def folders(self, path: str = "") -> list[str]:
         """Returns the folders below the data root that it may read; its own is `path`."""
@@ -108,7 +109,7 @@ class SourceSpec:
 
     def files_of_unit(self, corpus: Corpus, unit: str) -> list[Path]:
         """Returns all files from which a unit is read; empty if unknown before reading."""
-        return self.own_files(corpus, unit) if unit and self.own_files else []
+        return self.unit_files(corpus, unit) if unit and self.unit_files else []
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
         """Yields the would-be records of `split`, for example "train+val" or "val[:5%]".
@@ -117,8 +118,8 @@ class SourceSpec:
           FileNotFoundError: if a file is missing, naming it and where it is published.
         """
         try:
-            for one in self._slices(split):
-                yield from read_slice(one, lambda one=one: self.read(corpus, one.split))
+            for part in self._slices(split):
+                yield from read_slice(part, lambda part=part: self.read(corpus, part.split))
         except FileNotFoundError as error:
             if not self.publisher:
                 raise
@@ -132,7 +133,7 @@ class SourceSpec:
         Raises:
           ValueError: if this source has no such split.
         """
-        return [one.split for one in self._slices(split)]
+        return [part.split for part in self._slices(split)]
 
     def shares(self, split: str, other: str) -> bool:
         """Returns whether two splits, such as "train+val[:5%]" and "val", may share records.
@@ -145,7 +146,8 @@ class SourceSpec:
         return any(
             not are_disjoint(a, b)
             if a.split == b.split
-            else a.split == self.whole(b.split) or b.split == self.whole(a.split)
+            else a.split == self.containing_split(b.split)
+            or b.split == self.containing_split(a.split)
             for a in self._slices(split)
             for b in self._slices(other)
         )
@@ -157,26 +159,28 @@ class SourceSpec:
     def _slices(self, split: str) -> list[Slice]:
         # "train+val[:5%]" ─▶ (train, "", ""), (val, "", "5%"). A split that is named twice would
         # give records with equal ids.
-        slices = [parse_slice(one) for one in split.split("+")]
-        names = [one.split for one in slices]
-        for one in names:
-            exists = one in self.splits if self.splits else _FILE_STEM.fullmatch(one)
-            if not exists or names.count(one) > 1:
-                known = f"one of {', '.join(self.splits)}" if self.splits else "the name of a file"
+        slices = [parse_slice(part) for part in split.split("+")]
+        names = [part.split for part in slices]
+        for name in names:
+            exists = name in self.splits if self.splits else _FILE_STEM.fullmatch(name)
+            if not exists or names.count(name) > 1:
+                accepted = (
+                    f"one of {', '.join(self.splits)}" if self.splits else "the name of a file"
+                )
                 raise ValueError(
-                    f"split of {self.name} must be {known} "
+                    f"split of {self.name} must be {accepted} "
                     f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
         return slices
 
 
 def read_units(
-    units: Units, read_one: Callable[[Corpus, str], Listing]
+    units: Units, list_unit: Callable[[Corpus, str], Listing]
 ) -> Callable[[Corpus, str], Listing]:
     """Returns the function that lists a split, unit after unit."""
 
     def read(corpus: Corpus, split: str) -> Listing:
         for unit in units(corpus, split):
-            yield from read_one(corpus, unit)
+            yield from list_unit(corpus, unit)
 
     return read

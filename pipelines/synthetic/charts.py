@@ -76,15 +76,18 @@ def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, s
         rising = chart.points[0][-1] > chart.points[0][0]
         trend = (f"Does the {part} rise or fall?", "rise" if rising else "fall")
         return [(f"What is the color of the {part}?", chart.colors[0]), trend]
-    most = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
-    other = [_comparison(chart, rng)]
+    most_question = (
+        f"What is the color of the {_MOST[chart.kind]} {part}?",
+        _extreme_color(chart, max),
+    )
+    candidates = [_comparison_question(chart, rng)]
     if chart.kind == "bar":
-        other.append(("What is the color of the leftmost bar?", chart.colors[0]))
-        other.append(("What is the color of the rightmost bar?", chart.colors[-1]))
+        candidates.append(("What is the color of the leftmost bar?", chart.colors[0]))
+        candidates.append(("What is the color of the rightmost bar?", chart.colors[-1]))
     elif rng.random() < 0.3:
-        least = f"What is the color of the {_LEAST[chart.kind]} {part}?"
-        other.append((least, _extreme(chart, min)))
-    return [most, other[int(rng.integers(len(other)))]]
+        least_question = f"What is the color of the {_LEAST[chart.kind]} {part}?"
+        candidates.append((least_question, _extreme_color(chart, min)))
+    return [most_question, candidates[int(rng.integers(len(candidates)))]]
 
 
 def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:
@@ -92,16 +95,16 @@ def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[st
     part = _PART[chart.kind]
     questions = [(f"How many {part}s are shown?", str(len(chart.colors)))]
     if chart.kind != "line":
-        chosen = int(rng.integers(len(chart.colors)))
-        asked = f"What is the value of the {chart.colors[chosen]} {part}?"
-        questions.append((asked, str(chart.values[chosen])))
+        bar = int(rng.integers(len(chart.colors)))
+        question = f"What is the value of the {chart.colors[bar]} {part}?"
+        questions.append((question, str(chart.values[bar])))
     else:
         questions.append(("What is the title of the chart?", chart.title))
-    first = ("Which color has the highest value?", _extreme(chart, max))
+    first = ("Which color has the highest value?", _extreme_color(chart, max))
     if len(chart.colors) == 1:
         first = ("Which color is shown?", chart.colors[0])
     elif rng.random() < 0.1:
-        first = ("Which color has the lowest value?", _extreme(chart, min))
+        first = ("Which color has the lowest value?", _extreme_color(chart, min))
     return [first, questions[int(rng.integers(len(questions)))]]
 
 
@@ -109,15 +112,15 @@ def _bar_values(rng: np.random.Generator) -> tuple[int, ...]:
     """Returns two to four different heights, the tallest far above the others."""
     count = int(rng.integers(2, 5))
     top = int(rng.choice([70, 80]))
-    others = rng.permutation([10, 20, 30, 40])[: count - 1]
-    return tuple(int(value) for value in rng.permutation([top, *others]))
+    lower_values = rng.permutation([10, 20, 30, 40])[: count - 1]
+    return tuple(int(value) for value in rng.permutation([top, *lower_values]))
 
 
 def _pie_values(rng: np.random.Generator) -> tuple[int, ...]:
     """Returns shares in tens; the largest and the smallest one are easy to see."""
     shares = ((70, 30), (80, 20), (60, 30, 10), (70, 20, 10))
-    chosen = shares[int(rng.integers(len(shares)))]
-    return tuple(int(share) for share in rng.permutation(chosen))
+    pie_shares = shares[int(rng.integers(len(shares)))]
+    return tuple(int(share) for share in rng.permutation(pie_shares))
 
 
 def _line_points(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
@@ -132,13 +135,13 @@ def _line_points(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
     return tuple(lines)
 
 
-def _extreme(chart: Chart, pick: Callable[[Sequence[int]], int]) -> str:
+def _extreme_color(chart: Chart, pick: Callable[[Sequence[int]], int]) -> str:
     return chart.colors[chart.values.index(pick(chart.values))]
 
 
-def _comparison(chart: Chart, rng: np.random.Generator) -> tuple[str, str]:
-    one, other = (int(i) for i in rng.permutation(len(chart.colors))[:2])
-    winner = one if chart.values[one] > chart.values[other] else other
-    colors = f"{chart.colors[one]} or the {chart.colors[other]}"
+def _comparison_question(chart: Chart, rng: np.random.Generator) -> tuple[str, str]:
+    left_bar, right_bar = (int(i) for i in rng.permutation(len(chart.colors))[:2])
+    winner = left_bar if chart.values[left_bar] > chart.values[right_bar] else right_bar
+    colors = f"{chart.colors[left_bar]} or the {chart.colors[right_bar]}"
     question = f"Which is {_COMPARED[chart.kind]}, the {colors} {_PART[chart.kind]}?"
     return question, chart.colors[winner]

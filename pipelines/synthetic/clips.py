@@ -61,11 +61,11 @@ def make_clip(config: CorpusConfig, index: int, rng: np.random.Generator) -> Cli
     """Returns clip number `index`; `index` decides its story, `rng` the rest."""
     story = STORIES[index % len(STORIES)]
     if story == "moving":
-        actors, questions = _moving(config, rng)
+        actors, questions = _moving_clip(config, rng)
     elif story == "counting":
-        actors, questions = _counting(config, rng)
+        actors, questions = _counting_clip(config, rng)
     else:
-        actors, questions = _ordering(config, rng)
+        actors, questions = _ordering_clip(config, rng)
     return Clip(
         actors=tuple(actors),
         background=paper(rng, height=config.video_height, width=config.video_width),
@@ -74,7 +74,7 @@ def make_clip(config: CorpusConfig, index: int, rng: np.random.Generator) -> Cli
     )
 
 
-def _moving(
+def _moving_clip(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
     """Returns a shape that crosses the picture and, half of the time, a smaller one in a corner."""
@@ -108,7 +108,7 @@ def _moving(
     ]
 
 
-def _counting(
+def _counting_clip(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
     """Returns one to three resting shapes of one colour, side by side."""
@@ -125,15 +125,15 @@ def _counting(
         shape = str(rng.choice(list(SHAPES)))
         actors.append(Actor(color=color, shape=shape, size=size, start=spot, stop=spot))
     questions = [("how many shapes are there?", str(count))]
-    questions.append(("what color are the shapes?", color) if count > 1 else _single(color))
+    questions.append(("what color are the shapes?", color) if count > 1 else _single_clip(color))
     return actors, questions
 
 
-def _single(color: str) -> tuple[str, str]:
+def _single_clip(color: str) -> tuple[str, str]:
     return "what color is the shape?", color
 
 
-def _ordering(
+def _ordering_clip(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
     """Returns two shapes, left and right; the second appears halfway through the clip."""

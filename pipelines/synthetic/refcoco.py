@@ -9,7 +9,7 @@ from pipelines.records.rle import encode_mask
 from pipelines.synthetic.config import CorpusConfig, rng_for, split_items
 from pipelines.synthetic.drawing import SHAPES
 from pipelines.synthetic.encode import jpeg_bytes
-from pipelines.synthetic.scenes import Item, Scene, expressions, make_scene
+from pipelines.synthetic.scenes import Scene, SceneObject, expressions, make_scene
 
 SPLITS = {"train": 0.6, "val": 0.2, "testA": 0.1, "testB": 0.1}
 _PICKLE_PROTOCOL = 2  # the published files were written by Python 2
@@ -62,7 +62,7 @@ def _image_row(scene: Scene, *, image_id: int) -> dict:
     return {"id": image_id, "file_name": name, "height": height, "width": width, "license": 0}
 
 
-def _annotation(item: Item, scene: Scene, *, image_id: int, ann_id: int) -> dict:
+def _annotation(item: SceneObject, scene: Scene, *, image_id: int, ann_id: int) -> dict:
     mask = scene.mask(item)
     hollow = item.shape == "ring"
     x0, y0, x1, y1 = item.box

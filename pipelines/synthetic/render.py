@@ -44,15 +44,15 @@ def render_corpus(
         raise ValueError(f"out must be an empty or absent folder, got {out}; choose another.")
     # Sets are drawn in a fixed order; each item has its own generator, so the order does not matter
     # to the bytes.
-    done = 0
+    num_done = 0
     for corpus in CORPORA:
         if getattr(config, f"num_{corpus}") == 0:
             continue
 
         def on_item(corpus: str = corpus) -> None:
-            nonlocal done
-            done += 1
+            nonlocal num_done
+            num_done += 1
             if on_progress is not None:
-                on_progress(done, config.num_items, corpus)
+                on_progress(num_done, config.num_items, corpus)
 
         _WRITERS[corpus](config, root / FOLDERS[corpus], on_item)

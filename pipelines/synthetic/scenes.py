@@ -12,7 +12,7 @@ _OBJECT_ODDS = (0.75, 0.2, 0.05)  # of one, two and three objects in a picture
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
+class SceneObject:
     """One object: its colour, its shape, its cell in the grid, and its square [pixels]."""
 
     color: str
@@ -49,10 +49,10 @@ class Item:
 class Scene:
     """A picture: its objects in raster order of their cells, all of different colours."""
 
-    items: tuple[Item, ...]
+    items: tuple[SceneObject, ...]
     image: np.ndarray
 
-    def mask(self, item: Item) -> np.ndarray:
+    def mask(self, item: SceneObject) -> np.ndarray:
         """Returns the mask (H, W) of one of its objects."""
         height, width = self.image.shape[:2]
         return mask_of(item.shape, item.left, item.top, item.size, height=height, width=width)
@@ -71,7 +71,7 @@ def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
         # Four tenths of the shorter side, in a cell of half of it.
         size = min(height, width) // 10 * 4
         items.append(
-            Item(
+            SceneObject(
                 color=str(color),
                 shape=str(rng.choice(SHAPES)),
                 row=row,
@@ -104,7 +104,7 @@ def scene_questions(scene: Scene, rng: np.random.Generator, *, count: int) -> li
     return [{"question": questions[i][0], "answer": questions[i][1]} for i in order]
 
 
-def expressions(item: Item, scene: Scene, rng: np.random.Generator) -> list[str]:
+def expressions(item: SceneObject, scene: Scene, rng: np.random.Generator) -> list[str]:
     """Returns two or three expressions that refer to one object and to no other."""
     name = item.label
     sentences = [name if rng.random() < 0.7 else f"{name} in the {item.place}", f"the {name}"]

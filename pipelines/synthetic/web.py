@@ -62,8 +62,12 @@ def write_web(config: CorpusConfig, root: Path, on_item: Callable[[], None]) -> 
 def make_pair(config: CorpusConfig, index: int) -> Pair:
     """Returns picture number `index` of the web set: a scene, a chart or a page of words."""
     rng = rng_for(config.seed, "web", index)
-    others = LANGUAGES[1:]
-    langs = ("en", others[index % len(others)], others[(index + 1 + index // 4) % len(others)])
+    other_langs = LANGUAGES[1:]
+    langs = (
+        "en",
+        other_langs[index % len(other_langs)],
+        other_langs[(index + 1 + index // 4) % len(other_langs)],
+    )
     langs = tuple(dict.fromkeys(langs))
     kind = _CYCLE[index % len(_CYCLE)]
     if kind == "scene":
@@ -81,7 +85,7 @@ def _members(
         key = f"{shard:05d}{number:04d}"
         pair = make_pair(config, index)
         image = jpeg_bytes(pair.image)
-        row = _metadata(key, pair, image)
+        row = _pair_metadata(key, pair, image)
         if index >= config.num_web:
             image = image[: len(image) // 3]
         else:
@@ -91,7 +95,7 @@ def _members(
         yield f"{key}.txt", row["caption"].encode()
 
 
-def _metadata(key: str, pair: Pair, image: bytes) -> dict:
+def _pair_metadata(key: str, pair: Pair, image: bytes) -> dict:
     # The fields that img2dataset writes, then ours: captions in more languages and annotations. The
     # digest is that of the whole picture, also for a defect, which is cut off later.
     height, width = pair.image.shape[:2]
@@ -114,14 +118,14 @@ def _metadata(key: str, pair: Pair, image: bytes) -> dict:
 
 def _scene_pair(config: CorpusConfig, rng: np.random.Generator, langs: tuple[str, ...]) -> Pair:
     scene = make_scene(rng, height=config.image_height, width=config.image_width)
-    named = [(item.color, item.shape) for item in scene.items]
+    color_shapes = [(item.color, item.shape) for item in scene.items]
     objects = [
         {"label": item.label, "box": item.box, "mask": json.loads(encode_mask(scene.mask(item)))}
         for item in scene.items
     ]
     return Pair(
         image=scene.image,
-        captions={lang: describe_scene(named, lang) for lang in langs},
+        captions={lang: describe_scene(color_shapes, lang) for lang in langs},
         notes={"objects": objects, "qa": scene_questions(scene, rng, count=_MAX_QUESTIONS)},
     )
 

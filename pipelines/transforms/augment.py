@@ -42,10 +42,10 @@ class Augmentation:
     crop: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, most in (("resize", 1.0), ("jpeg", 1.0), ("crop", MAX_CROP)):
+        for name, upper_bound in (("resize", 1.0), ("jpeg", 1.0), ("crop", MAX_CROP)):
             value = getattr(self, name)
-            if not 0 <= value <= most:
-                raise ValueError(f"augment_{name} must be in [0, {most:g}], got {value}.")
+            if not 0 <= value <= upper_bound:
+                raise ValueError(f"augment_{name} must be in [0, {upper_bound:g}], got {value}.")
 
     def draw(self, seed: int, key: str) -> "DrawnAugmentation | None":
         """Returns one picture's change, the same for equal arguments; None if all is off."""
@@ -87,8 +87,8 @@ class DrawnAugmentation:
         # 100 x 80, cut (0.2, 0), begin (0.5, 0): 80 x 80 is kept, from (10, 0).
         sides = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
-            round((side - keep) * begin)
-            for side, keep, begin in zip(size, sides, self.begin, strict=True)
+            round((side - crop_side) * begin)
+            for side, crop_side, begin in zip(size, sides, self.begin, strict=True)
         ]
         if tuple(sides) == size:
             return None

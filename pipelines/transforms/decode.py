@@ -57,8 +57,8 @@ class DecodeConfig:
 class DecodeMedia:
     """Decodes media and caches the last one, since items of the same pixels follow each other."""
 
-    def __init__(self, read: MediaReader, config: DecodeConfig, video: VideoChild) -> None:
-        self._read = read
+    def __init__(self, media_reader: MediaReader, config: DecodeConfig, video: VideoChild) -> None:
+        self._media_reader = media_reader
         self._config = config
         self._video = video
         self._media: Media | None = None
@@ -81,17 +81,17 @@ class DecodeMedia:
         # again.
         key = f"{item.id.partition('#')[0]} {media.source}"
         plain = plain or media.edit is not None  # Images with a benchmark's edit get no other.
-        drawn = None if plain else self._config.augmentation.draw(self._config.seed, key)
+        augmentation = None if plain else self._config.augmentation.draw(self._config.seed, key)
         if self._media != media:
             self._media, self._results = media, {}
-        if drawn not in self._results:
+        if augmentation not in self._results:
             self.sha256 = ""
             try:
-                result: Pixels | BadInput = self._decode(media, drawn)
+                result: Pixels | BadInput = self._decode(media, augmentation)
             except BadInput as error:
                 result = error
-            self._results[drawn] = (result, self.sha256)
-        result, self.sha256 = self._results[drawn]
+            self._results[augmentation] = (result, self.sha256)
+        result, self.sha256 = self._results[augmentation]
         if isinstance(result, BadInput):
             raise result
         return result
@@ -99,7 +99,7 @@ class DecodeMedia:
     def _decode(self, media: Media, change: DrawnAugmentation | None) -> Pixels:
         if media.video:
             return self._decode_video(media)
-        data, spec, crop = self._read.read(media), self._config.image, None
+        data, spec, crop = self._media_reader.read(media), self._config.image, None
         self.sha256 = hashlib.sha256(data).hexdigest()
         if change is not None:
             image, size, crop = augment_image(data, spec, change)
@@ -115,7 +115,7 @@ class DecodeMedia:
         sampling = dataclasses.replace(
             self._config.sampling, draw=draw, start=media.start, end=media.end
         )
-        with self._read.local(media) as (path, self.sha256):
+        with self._media_reader.local(media) as (path, self.sha256):
             clip = self._video.sample(path, sampling, self._config.image)
         return Pixels(
             images=clip.images,

@@ -16,27 +16,30 @@ class InputDigest:
     the shards that use this member.
 
     Args:
-      read: reads media whose digests are not known yet.
+      media_reader: reads media whose digests are not known yet.
     """
 
-    def __init__(self, read: MediaReader) -> None:
-        self._read = read
+    def __init__(self, media_reader: MediaReader) -> None:
+        self._media_reader = media_reader
         self._digest = hashlib.sha256()
-        self._last: tuple[Media, str] | None = None
+        self._latest_digest: tuple[Media, str] | None = None
 
-    def add(self, item: Item, known: Sequence[str] = ()) -> None:
+    def add(self, item: Item, known_digests: Sequence[str] = ()) -> None:
         """Adds an item.
 
         Args:
           item: the next item of the list.
-          known: digests of its first media; the other media are read.
+          known_digests: digests of its first media; the other media are read.
         """
-        found = [*known, *(self._sha256(media) for media in item.media[len(known) :])]
+        digests = [
+            *known_digests,
+            *(self._sha256(media) for media in item.media[len(known_digests) :]),
+        ]
         # What is shown, by name and part, not where its bytes lie.
-        seen = [(m.source, m.video, m.start, m.end, m.edit) for m in item.media]
-        told = {**vars(item), "media": seen, "sha256": found}
+        shown_media = [(m.source, m.video, m.start, m.end, m.edit) for m in item.media]
+        fields = {**vars(item), "media": shown_media, "sha256": digests}
         # `json.dumps` escapes invalid Unicode; such an item becomes a reject later.
-        self._digest.update(json.dumps(told, default=vars, sort_keys=True).encode() + b"\n")
+        self._digest.update(json.dumps(fields, default=vars, sort_keys=True).encode() + b"\n")
 
     def hexdigest(self) -> str:
         """Returns the digest of all items so far [hex]."""
@@ -44,9 +47,9 @@ class InputDigest:
 
     def _sha256(self, media: Media) -> str:
         """Returns the digest of a media's bytes, or the reason that it cannot be read."""
-        if self._last is None or self._last[0] != media:
+        if self._latest_digest is None or self._latest_digest[0] != media:
             try:
-                self._last = media, self._read.sha256(media)
+                self._latest_digest = media, self._media_reader.sha256(media)
             except BadInput as error:
-                self._last = media, str(error)
-        return self._last[1]
+                self._latest_digest = media, str(error)
+        return self._latest_digest[1]

@@ -19,7 +19,7 @@ class MakeRecords:
 
     def __init__(self, decode: DecodeMedia, inputs: InputDigest | None = None) -> None:
         self._decode, self._inputs = decode, inputs
-        self._seen: set[str] = set()
+        self._ids: set[str] = set()
 
     def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
         """Yields each item with its record or its reject.
@@ -37,14 +37,14 @@ class MakeRecords:
                 yield item, self._record(item)
             previous = item.id
 
-    def once(self, item: Item) -> Record | Reject:
+    def record_of_unsorted(self, item: Item) -> Record | Reject:
         """Returns the record of an item, or its reject; items may come in any order.
 
         The second of two with the same id is a reject. Memory holds all ids.
         """
-        if item.id in self._seen:
+        if item.id in self._ids:
             return _reject_item(item, "read", "duplicate id", "")
-        self._seen.add(item.id)
+        self._ids.add(item.id)
         return self._record(item)
 
     def _record(self, item: Item) -> Record | Reject:
@@ -72,7 +72,7 @@ class MakeRecords:
         try:
             return render_record(item, pixels)
         except BadInput:
-            if not any(one.crop for one in pixels):
+            if not any(decoded.crop for decoded in pixels):
                 raise
         return render_record(item, [self._decode(media, item, plain=True) for media in item.media])
 

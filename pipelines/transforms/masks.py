@@ -110,14 +110,16 @@ def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray
     edges = zip(corners, np.roll(corners, -1, axis=0), strict=True)
     outline = np.concatenate([_edge_points(start, end) for start, end in edges])
     u, v = outline[:, 0], outline[:, 1]
-    moved = np.flatnonzero(u[1:] != u[:-1]) + 1
-    x = np.where(u[moved] < u[moved - 1], u[moved], u[moved] - 1)
+    column_changes = np.flatnonzero(u[1:] != u[:-1]) + 1
+    x = np.where(
+        u[column_changes] < u[column_changes - 1], u[column_changes], u[column_changes] - 1
+    )
     x = (x + 0.5) / _UPSCALE - 0.5
-    y = (np.minimum(v[moved], v[moved - 1]) + 0.5) / _UPSCALE - 0.5
+    y = (np.minimum(v[column_changes], v[column_changes - 1]) + 0.5) / _UPSCALE - 0.5
     # Of the enlarged outline's steps in x, only those at the centre of a pixel column count.
-    keep = (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
-    y = np.ceil(np.clip(y[keep], 0, height))
-    return (x[keep] * height + y).astype(np.int64)
+    is_vertex = (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
+    y = np.ceil(np.clip(y[is_vertex], 0, height))
+    return (x[is_vertex] * height + y).astype(np.int64)
 
 
 def _edge_points(start: np.ndarray, end: np.ndarray) -> np.ndarray:

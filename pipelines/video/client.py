@@ -20,7 +20,7 @@ from pipelines.images.square import ImageSpec
 from pipelines.records.schema import BadInput
 from pipelines.video.sampling import FrameSampling
 
-_OWN_FAILURES = 2
+_MAX_CLIP_FAILURES = 2
 """Number of fresh children that a clip must bring down before it is refused."""
 
 _OUTSIDE_FAILURES = 3
@@ -65,7 +65,7 @@ class VideoLimits:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
 
 
-class Clip(NamedTuple):
+class SampledFrames(NamedTuple):
     """The frames sampled from one video.
 
     Attributes:
@@ -104,7 +104,7 @@ class VideoChild:
         self._clips = 0
         self._buffer = b""
 
-    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> Clip:
+    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> SampledFrames:
         """Returns the sampled frames of a video.
 
         Raises:
@@ -127,14 +127,14 @@ class VideoChild:
         clip_failures = child_losses = 0
         while True:
             try:
-                header, images = self._ask(request)
+                header, images = self._exchange(request)
                 break
             except _ClipFailure as failure:
                 # Earlier clips leave fragmented memory and full caches. So only a failure in a
                 # child that has decoded no other clip counts against this one.
                 clip_failures += self._clips == 1
                 self.close()
-                if clip_failures == _OWN_FAILURES:
+                if clip_failures == _MAX_CLIP_FAILURES:
                     raise BadInput(str(failure)) from failure
             except _ChildLoss as failure:
                 child_losses += 1
@@ -148,7 +148,7 @@ class VideoChild:
         # An error in the answer is a verdict on the clip; another child would say the same.
         if "error" in header:
             raise BadInput(header["error"])
-        return Clip(
+        return SampledFrames(
             images=tuple(images),
             size=tuple(header["size"]),
             requested=tuple(header["requested"]),
@@ -175,7 +175,7 @@ class VideoChild:
                     continue  # The dead process left input unread, which cannot be flushed.
         process.wait()
 
-    def _ask(self, request: dict) -> tuple[dict, list[bytes]]:
+    def _exchange(self, request: dict) -> tuple[dict, list[bytes]]:
         """Returns the answer's header and its images.
 
         Raises:
@@ -238,8 +238,8 @@ class VideoChild:
         assert process.stdout is not None
         # A watchdog on wall time, far above the limit on processor time, which the child enforces
         # itself.
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 or not select.select([process.stdout], [], [], seconds_left)[0]:
             raise _ChildLoss("it stalled")
         data = os.read(process.stdout.fileno(), 1 << 20)
         if not data:

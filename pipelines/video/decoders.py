@@ -14,7 +14,13 @@ import av.error
 import numpy as np
 
 from pipelines.records.schema import BadInput
-from pipelines.video.probe import OutOfMemory, Probe, describe_error, open_video, video_stream
+from pipelines.video.probe import (
+    OutOfMemory,
+    VideoProperties,
+    describe_error,
+    open_video,
+    video_stream,
+)
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -38,28 +44,28 @@ _LOST_TOLERANCE = 0.05
 ends."""
 
 
-def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def decode_pyav(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, as soon as it is decoded; `times` must ascend.
 
     Raises:
       BadInput: if decoding fails, or ends before the file does.
     """
-    num_found = 0
+    num_decoded = 0
     if info.starts:
         try:
             for frame in _decode_needed(path, info, times):
                 yield frame
-                num_found += 1
+                num_decoded += 1
         except (av.error.FFmpegError, OSError, ValueError):
             pass  # `_decode_all` below may still succeed, or reports how far it came.
-    if num_found < len(times):
-        yield from itertools.islice(_decode_all(path, info, times), num_found, None)
+    if num_decoded < len(times):
+        yield from itertools.islice(_decode_all(path, info, times), num_decoded, None)
 
 
-def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by decoding in sequence up to the last time."""
     shown_frame: tuple[float, av.VideoFrame] | None = None
-    start, decoded, num_found = None, 0, 0
+    start, decoded, num_decoded = None, 0, 0
     try:
         with open_video(path) as container:
             stream = video_stream(container)
@@ -71,10 +77,10 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
             for frame in container.decode(stream):
                 stamp = _display_time(frame, info, decoded, rate)
                 start = stamp if start is None else start
-                while shown_frame and stamp - start > times[num_found] + _EPSILON:
+                while shown_frame and stamp - start > times[num_decoded] + _EPSILON:
                     yield shown_frame[0], _upright_pixels(shown_frame[1])
-                    num_found += 1
-                    if num_found == len(times):
+                    num_decoded += 1
+                    if num_decoded == len(times):
                         return
                 shown_frame = (stamp - start, frame)
                 decoded += 1
@@ -89,11 +95,11 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
     if decoded < len(info.times) * (1 - _LOST_TOLERANCE) - _LOST_SLACK:
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
     # A clip's last frame is shown to its end: it is the answer to all times that are left.
-    for _ in range(num_found, len(times)):
+    for _ in range(num_decoded, len(times)):
         yield shown_frame[0], _upright_pixels(shown_frame[1])
 
 
-def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields the frames for as many of the times, from the first, as can be decoded.
 
     It decodes the packets from the last start before a wanted frame up to that frame, and skips
@@ -106,13 +112,13 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
     #   decoded  ■ ■ ■ ■ ■ ■     ■ ■            runs {0: 5, 8: 9}
     indices = _frames_shown_at(info, times)
     ordered = sorted(info.stamps)
-    wanted = [ordered[i] for i in indices]
+    stamps = [ordered[i] for i in indices]
     number = {stamp: i for i, stamp in enumerate(info.stamps)}
     ends: dict[int, int] = {}  # First packet of a run -> its last.
-    for stamp in wanted:
+    for stamp in stamps:
         start = info.starts[bisect.bisect_right(info.starts, number[stamp]) - 1]
         ends[start] = max(ends.get(start, 0), number[stamp])
-    end, num_found = -1, 0
+    end, num_decoded = -1, 0
     with open_video(path) as container:
         stream = video_stream(container)
         codec = stream.codec_context
@@ -125,45 +131,45 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
             if i > end:
                 continue
             # A frame that no other refers to is decoded only if it is wanted.
-            codec.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
+            codec.skip_frame = "DEFAULT" if packet.pts in stamps else "NONREF"
             frames = codec.decode(packet)
             if i == end:  # Drain the frames that the decoder holds back, then start afresh.
                 frames += codec.decode(None)
                 codec.flush_buffers()
             for frame in frames:
-                while frame.pts == wanted[num_found]:
-                    yield info.times[indices[num_found]], _upright_pixels(frame)
-                    num_found += 1
-                    if num_found == len(wanted):
+                while frame.pts == stamps[num_decoded]:
+                    yield info.times[indices[num_decoded]], _upright_pixels(frame)
+                    num_decoded += 1
+                    if num_decoded == len(stamps):
                         return
 
 
-def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
+def decode_decord(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
     """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
     # Three checks before decord is believed: it counts as many frames as the probe, shows them at
     # the same times, and raises nothing. Otherwise PyAV decodes.
-    wanted = _frames_shown_at(info, times)
+    indices = _frames_shown_at(info, times)
     try:
         reader = decord.VideoReader(path, num_threads=1)
         if len(reader) != len(info.times):
             return decode_pyav(path, info, times)
         stamps = reader.get_frame_timestamp(range(len(reader)))[:, 0]
-        shown = stamps[wanted] - stamps.min()
-        if np.abs(shown - np.asarray(info.times)[wanted]).max() > 0.5 / 60:
+        shown_times = stamps[indices] - stamps.min()
+        if np.abs(shown_times - np.asarray(info.times)[indices]).max() > 0.5 / 60:
             return decode_pyav(path, info, times)
-        pixels = reader.get_batch(wanted).asnumpy()
+        pixels = reader.get_batch(indices).asnumpy()
     except (decord.DECORDError, RuntimeError):  # MemoryError passes, so that it is tried again.
         return decode_pyav(path, info, times)
-    return ((float(t), p) for t, p in zip(shown, pixels, strict=True))
+    return ((float(t), p) for t, p in zip(shown_times, pixels, strict=True))
 
 
-Decoder = Callable[[str, Probe, Sequence[float]], Iterator[Frame]]
+Decoder = Callable[[str, VideoProperties, Sequence[float]], Iterator[Frame]]
 DECODERS: dict[str, Decoder] = {"pyav": decode_pyav, "decord": decode_decord}
 
 
-def choose_decoder(preferred: str, info: Probe) -> str:
+def choose_decoder(preferred: str, info: VideoProperties) -> str:
     """Returns the decoder to use: decord only for files on which it is exact, else PyAV."""
     exact = (
         info.codec in _DECORD_CODECS
@@ -175,12 +181,12 @@ def choose_decoder(preferred: str, info: Probe) -> str:
     return "decord" if preferred == "decord" and exact else "pyav"
 
 
-def _frames_shown_at(info: Probe, times: Sequence[float]) -> list[int]:
+def _frames_shown_at(info: VideoProperties, times: Sequence[float]) -> list[int]:
     """Returns, for each time, the index in display order of the frame shown at that time."""
     return [bisect.bisect_right(info.times, time + _EPSILON) - 1 for time in times]
 
 
-def _display_time(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
+def _display_time(frame: av.VideoFrame, info: VideoProperties, decoded: int, rate: float) -> float:
     """Returns the time at which a frame is shown [s].
 
     Decoders return frames in display order. AVI stores no display times: FFmpeg invents them in

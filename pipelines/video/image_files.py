@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from infra.errors import ConfigError
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image
 from pipelines.records.schema import BadInput
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from pipelines.sources.spec import SourceSpec
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.sampling import FrameSampling
@@ -45,7 +45,7 @@ def prepare_image_files(
         video = [path for path in paths if not _is_image(path)]
         if video and len(paths) > 1:
             raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")
-        spec = get(source or ("videos" if video else "images"))
+        spec = source_spec(source or ("videos" if video else "images"))
     except OSError as error:
         raise ConfigError(
             f"images must be readable files, got {error.filename}: {error.strerror}."

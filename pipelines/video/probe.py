@@ -40,7 +40,7 @@ class OutOfMemory(BadInput):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Probe:
+class VideoProperties:
     """Properties of one video.
 
     Attributes:
@@ -71,7 +71,7 @@ class Probe:
     starts: tuple[int, ...] = ()
 
 
-def probe_video(path: str) -> Probe:
+def probe_video(path: str) -> VideoProperties:
     """Returns the properties of a video file.
 
     Raises:
@@ -116,7 +116,7 @@ def _video_streams(container: InputContainer) -> list[VideoStream]:
     return [s for s in container.streams.video if not s.disposition & cover]
 
 
-def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
+def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProperties:
     rate = float(stream.average_rate or stream.guessed_rate or 25)
     base = float(stream.time_base) if stream.time_base else 0.0
     # One pass over the packets, without decoding, collects when each frame is shown, which packets
@@ -151,7 +151,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
     # Where stamps do not tell frames apart, decoding goes through all of them.
     if not length or hidden or not _are_stamps_unique(stamps, starts):
         stamps, starts = [], []
-    return Probe(
+    return VideoProperties(
         format=container.format.name,
         codec=codec.name,
         pixel_format=str(codec.pix_fmt),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from infra.store.store import Artifact, Store
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.checkpoint.folder import load_config, load_params
 from model.files import WATCH
 from tests.e2e.conftest import Finished, finish, parcel
@@ -31,7 +31,7 @@ def checkpoint(finished: Finished, name: str) -> Artifact:
 
 
 def parameters(finished: Finished, name: str) -> dict[str, np.ndarray]:
-    return dict(flatten(load_params(checkpoint(finished, name).path)))
+    return dict(flatten_params(load_params(checkpoint(finished, name).path)))
 
 
 def table(store: Path, run: str) -> list[dict[str, str]]:

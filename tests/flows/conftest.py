@@ -31,17 +31,17 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def apply() -> None:
         sys.path[:] = paths
-        own = {_module(path) for path in source_code._own}
+        own = {_module(path) for path in source_code._user_files}
         for name in [n for n in sys.modules if n not in before and n in own]:
             del sys.modules[name]
         importlib.invalidate_caches()
-        source_code._own.clear()
+        source_code._user_files.clear()
         for cached in (
             source_code.checkout,
             own_code.named,
             own_code.libraries,
             registry._digest,
-            metrics._own_metric,
+            metrics._user_metric,
             references.entry_points,
         ):
             cached.cache_clear()

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from flows.steps.registry import KINDS, code_of
-from infra.source_code import DynamicImportError, Tree, changes, checkout, code_sha256, read_module
+from infra.source_code import (
+    DynamicImportError,
+    Tree,
+    changed_definitions,
+    checkout,
+    code_sha256,
+    read_module,
+)
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {
@@ -253,7 +260,10 @@ def test_trees_of_other_meaning_have_other_digests(one: str, other: str, equal: 
 
 def test_changes_are_told_by_function():
     before = "X = 1\ndef f():\n    return 1\nclass C:\n    y = 2\n    def m(self):\n        pass\n"
-    assert changes(tree(model__a=before), tree(model__a=before + "# more\n"), ["model.a"]) == []
+    assert (
+        changed_definitions(tree(model__a=before), tree(model__a=before + "# more\n"), ["model.a"])
+        == []
+    )
     for old, new, told in (
         ("return 1", "return 2", ["model.a.f"]),
         ("X = 1", "X = 2", ["model.a.X"]),
@@ -264,8 +274,8 @@ def test_changes_are_told_by_function():
         ("def f", "def g", ["model.a.f", "model.a.g"]),
     ):
         after = tree(model__a=before.replace(old, new))
-        assert sorted(changes(tree(model__a=before), after, ["model.a"])) == told
-    assert changes(tree(), tree(model__a="def f(): pass\n"), ["model.a"]) == [
+        assert sorted(changed_definitions(tree(model__a=before), after, ["model.a"])) == told
+    assert changed_definitions(tree(), tree(model__a="def f(): pass\n"), ["model.a"]) == [
         "model.a",
         "model.a.f",
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from model import vlm
 from model.config import Dtype, ModelConfig
-from model.decode.generate import Prefilled, generate, prefill
+from model.decode.generate import PromptState, generate, prefill
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import batch, init_params, tiny_config, token_losses
 
@@ -47,7 +47,7 @@ def test_cache_and_activations_have_the_dtype_of_the_configuration(dtype: Dtype,
     cfg = _config(dtype, scan_layers=scanned)
     case = Case(cfg, vlm.abstract_params(cfg), 22, 18)
 
-    def start(params: vlm.Params, prompt: vlm.Prompt, slots: vlm.Slots) -> Prefilled:
+    def start(params: vlm.Params, prompt: vlm.Prompt, slots: vlm.Slots) -> PromptState:
         return prefill(vlm.merge(vlm.structure(cfg), params), prompt, slots)
 
     found = jax.eval_shape(start, case.params, case.prompt, SLOTS)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from model.text.tokenizer import train_tokenizer
 from pipelines.records.dataset import DatasetInfo, PartInfo
-from pipelines.records.example import encode
+from pipelines.records.example import encode_example
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import write_shard
@@ -57,7 +57,7 @@ def write_dataset(directory: Path, parts: Mapping[str, Sequence[Record]], px: in
     infos = {}
     for name, records in parts.items():
         shard = f"{name}-00000-of-00001.tfrecord"
-        write_shard(directory / shard, [encode(record) for record in records])
+        write_shard(directory / shard, [encode_example(record) for record in records])
         infos[name] = PartInfo(shards=(shard,), num_records=(len(records),))
     total = sum(len(records) for records in parts.values())
     info = DatasetInfo(name="tiny", parts=infos, num_inputs=total, num_rejected=0, image_px=px)

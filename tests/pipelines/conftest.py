@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 
 def noise(width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -56,8 +56,8 @@ def read_source():
     """Returns a function: lists a source below a data root, as (items, rejects)."""
 
     def read(name: str, split: str, data_root: Path, *, path: str | None = None, **options):
-        corpus = Corpus(data_root, path or get(name).folder, Spool(), **options)
-        found = list(get(name).read_splits(corpus, split))
+        corpus = Corpus(data_root, path or source_spec(name).folder, UnpackedMedia(), **options)
+        found = list(source_spec(name).read_splits(corpus, split))
         items = [one for one in found if isinstance(one, Item)]
         return items, [one for one in found if not isinstance(one, Item)]
 

@@ -25,7 +25,7 @@ class DatasetSpec:
 
 def make(work: StepContext) -> Iterator[Progress]:
     """Prepares the dataset of a `DatasetSpec`; unchanged shards are taken from an earlier one."""
-    from pipelines.prepare.job import Earlier
+    from pipelines.prepare.job import EarlierDataset
     from pipelines.prepare.run import make_dataset
 
     spec: DatasetSpec = work.config
@@ -44,7 +44,7 @@ def make(work: StepContext) -> Iterator[Progress]:
             features=spec.features,
             work=work.shared,
             on_progress=report,
-            earlier=Earlier(store=earlier[0], folder=earlier[1]) if earlier else None,
+            earlier=EarlierDataset(store=earlier[0], folder=earlier[1]) if earlier else None,
             code=work.code,
         )
     )

@@ -63,7 +63,7 @@ def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) ->
         path=spec.path or None,
         features=spec.features,
         work=work.shared,
-        known=RawDigestCache(work.cache("raw_files") / MEMORY),
+        digest_cache=RawDigestCache(work.cache("raw_files") / MEMORY),
         on_progress=report,
     )
     with (work.out / NOTES).open("w", encoding="utf-8", newline="\n") as notes:

@@ -440,9 +440,9 @@ class TextModel(nn.Module):
         """
         positions = places[:, -x.shape[1] :]
         # Every second layer, from the first on, attends to the last `window` positions only.
-        near = positions[:, :, None] - places[:, None] < self.window if self.window else mask
+        in_window = positions[:, :, None] - places[:, None] < self.window if self.window else mask
         for i, layer in enumerate(self.layers):
-            x = layer(x, positions, mask & near if i % 2 == 0 else mask, past)
+            x = layer(x, positions, mask & in_window if i % 2 == 0 else mask, past)
         return self.norm(x)
 
 

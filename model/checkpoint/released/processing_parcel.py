@@ -66,11 +66,14 @@ class ParcelProcessor(ProcessorMixin):
         # A single prompt is a batch of one.
         prompts, examples = ([text], [images]) if isinstance(text, str) else (text, images)
         # A single image is a list of one.
-        lists = [[one] if isinstance(one, Image.Image) else list(one) for one in examples]
-        if len(lists) != len(prompts) or len({len(one) for one in lists}) > 1:
+        lists = [
+            [pictures] if isinstance(pictures, Image.Image) else list(pictures)
+            for pictures in examples
+        ]
+        if len(lists) != len(prompts) or len({len(pictures) for pictures in lists}) > 1:
             raise ValueError(
                 f"images must be as many for each of the {len(prompts)} prompts, got "
-                f"{[len(one) for one in lists]}."
+                f"{[len(pictures) for pictures in lists]}."
             )
         # Padded on the left, so that every prompt ends where its answer begins:
         #
@@ -82,7 +85,7 @@ class ParcelProcessor(ProcessorMixin):
         pad = self.tokenizer.pad_token_id
         ids = [[pad] * (longest - len(row)) + row for row in rows]
         mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
-        pixels = np.stack([[self._pixels(image) for image in one] for one in lists])
+        pixels = np.stack([[self._pixels(image) for image in pictures] for pictures in lists])
         return BatchFeature(
             {
                 "input_ids": torch.tensor(ids),

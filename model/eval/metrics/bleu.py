@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from model.eval.metrics.ngrams import MAX_N, count_ngrams
-from model.eval.metrics.ptb import tokenize
-from model.eval.metrics.scores import Fields, Item, Part, Sums, some_answers
+from model.eval.metrics.ptb import tokenize_ptb
+from model.eval.metrics.scores import Fields, ItemScore, PartScore, Sums, some_answers
 
 _SMALL, _TINY = 1e-9, 1e-15
 """Small terms that keep empty captions from dividing by zero."""
 
 
-def bleu(prediction: str, fields: Fields) -> Item:
+def bleu(prediction: str, fields: Fields) -> ItemScore:
     """Returns the BLEU-4 of one caption, and the counts that a data set's BLEU is made of.
 
     The score of a data set comes from the summed counts, not from captions' scores; BLEU-1 to
@@ -28,29 +28,29 @@ def bleu(prediction: str, fields: Fields) -> Item:
     Raises:
       ValueError: if there is no reference.
     """
-    words = tokenize(prediction).split()
-    references = [tokenize(reference).split() for reference in some_answers(fields)]
+    words = tokenize_ptb(prediction).split()
+    references = [tokenize_ptb(reference).split() for reference in some_answers(fields)]
     # Counts are clipped at the most that one reference has. "the the the" for "the cat": of its
     # three 1-grams, min(3, 1) = 1 is right.
-    most = [Counter() for _ in range(MAX_N)]
+    max_counts = [Counter() for _ in range(MAX_N)]
     for reference in references:
         for n, counts in enumerate(count_ngrams(reference)):
-            most[n] |= counts
+            max_counts[n] |= counts
     closest = min(
         (len(r) for r in references), key=lambda length: (abs(length - len(words)), length)
     )
     also = {"words": float(len(words)), "reference_words": float(closest)}
     for n, counts in enumerate(count_ngrams(words), start=1):
-        also[f"right_{n}"] = float((counts & most[n - 1]).total())
+        also[f"right_{n}"] = float((counts & max_counts[n - 1]).total())
         also[f"ngrams_{n}"] = float(counts.total())
-    return Item(score=_scores(also)[-1], also=also)
+    return ItemScore(score=_scores(also)[-1], also=also)
 
 
-def summarize_bleu(sums: Sums) -> dict[str, Part]:
+def summarize_bleu(sums: Sums) -> dict[str, PartScore]:
     """Returns the BLEU-4 of summed counts under "score", and BLEU-1 to BLEU-4."""
     scores = _scores({name: sums.total(name) for name in sums.measures()})
     parts = {
-        f"bleu_{n}": Part(score=100 * score, num=sums.num)
+        f"bleu_{n}": PartScore(score=100 * score, num=sums.num)
         for n, score in enumerate(scores, start=1)
     }
     return {"score": parts[f"bleu_{MAX_N}"], **parts}

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Self
 
 from model.eval.metrics.ngrams import MAX_N, Counts, count_ngrams
-from model.eval.metrics.ptb import tokenize
+from model.eval.metrics.ptb import tokenize_ptb
 from model.eval.metrics.scores import Fields, some_answers
 
 _SIGMA = 6.0
@@ -32,7 +32,7 @@ class Documents:
         document_ngrams = {
             ngram
             for reference in some_answers(fields)
-            for counts in count_ngrams(tokenize(reference).split())
+            for counts in count_ngrams(tokenize_ptb(reference).split())
             for ngram in counts
         }
         self.num[lang] += 1
@@ -76,23 +76,23 @@ def cider(prediction: str, fields: Fields) -> float:
     """
     lang, references = _lang(fields), some_answers(fields)
     documents: Documents = fields["corpus"]
-    counts = count_ngrams(tokenize(prediction).split())
-    written = documents.weigh(counts, lang)
+    counts = count_ngrams(tokenize_ptb(prediction).split())
+    candidate = documents.weigh(counts, lang)
     # A caption equal to its only reference, of four words or more: the similarity is 1 for each of
     # four n, the penalty 1, so 10 * 4 / (4 * 1) = 10. Three bigrams too long: exp(-9/72) = 0.88.
     total = 0.0
     for reference in references:
-        reference_ngrams = count_ngrams(tokenize(reference).split())
+        reference_ngrams = count_ngrams(tokenize_ptb(reference).split())
         longer = counts[1].total() - reference_ngrams[1].total()
         penalty = math.exp(-(longer**2) / (2 * _SIGMA**2))
-        total += penalty * _similarity(written, documents.weigh(reference_ngrams, lang))
+        total += penalty * _similarity(candidate, documents.weigh(reference_ngrams, lang))
     return _SCALE * total / (MAX_N * len(references))
 
 
-def _similarity(written: Vectors, wanted: Vectors) -> float:
+def _similarity(candidate: Vectors, reference: Vectors) -> float:
     """Returns the sum over n of the clipped cosine similarity."""
     similarity = 0.0
-    for left, right in zip(written, wanted, strict=True):
+    for left, right in zip(candidate, reference, strict=True):
         norm = math.hypot(*left.values()) * math.hypot(*right.values())
         if norm:
             # Clipped: repeating a rare word beyond the reference's count adds nothing above the

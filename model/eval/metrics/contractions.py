@@ -15,7 +15,7 @@ _TWO = """
 """
 
 
-def _without_one(word: str) -> list[str]:
+def _drop_one_apostrophe(word: str) -> list[str]:
     """Returns the variants of a word that lack one of its apostrophes."""
     # "couldn't've" gives "couldnt've" and "couldn'tve".
     places = [i for i, character in enumerate(word) if character == "'"]
@@ -23,8 +23,8 @@ def _without_one(word: str) -> list[str]:
 
 
 CONTRACTIONS: dict[str, str] = {
-    **{wrong: word for word in _ONE.split() for wrong in _without_one(word)},
-    **{wrong: word for word in _TWO.split() for wrong in _without_one(word)},
+    **{wrong: word for word in _ONE.split() for wrong in _drop_one_apostrophe(word)},
+    **{wrong: word for word in _TWO.split() for wrong in _drop_one_apostrophe(word)},
     "somebody'd": "somebodyd",  # So in the official scorer.
 }
 """Word as written to word as compared. Words that lack both apostrophes are left alone."""

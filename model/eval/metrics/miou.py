@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from PIL import Image
 
-from model.eval.metrics.scores import Fields, Item
+from model.eval.metrics.scores import Fields, ItemScore
 from pipelines.records.codes import BOX, MASK, NUM_SEG, Box, numbers, parse_box
 from pipelines.records.rle import decode_mask
 
@@ -15,7 +15,7 @@ _TARGET = re.compile(f"({BOX})({MASK})")
 _THRESHOLDS = (0.5, 0.75)
 
 
-def miou(prediction: str, fields: Fields) -> Item:
+def miou(prediction: str, fields: Fields) -> ItemScore:
     """Returns the IoU of one expression, in [0, 1]; their plain mean is the mIoU.
 
     The item also says whether the box alone reaches an IoU of 0.5 and of 0.75 ("box_accuracy@0.5"),
@@ -36,19 +36,19 @@ def miou(prediction: str, fields: Fields) -> Item:
     if len(fields["masks"]) != 1:
         raise ValueError(f"masks must hold one mask, got {len(fields['masks'])}.")
     truth = decode_mask(fields["masks"][0])
-    written = parse(prediction)
+    box_and_codes = parse_box_and_codes(prediction)
     # A text that cannot be drawn is scored, not raised: it counts as a wrong answer. Its box has no
     # area, so it misses every threshold.
-    box, codes = written or ((0.0, 0.0, 0.0, 0.0), [])
-    overlap = box_iou(box, fields.get("box") or bounds(truth))
+    box, codes = box_and_codes or ((0.0, 0.0, 0.0, 0.0), [])
+    overlap = box_iou(box, fields.get("box") or mask_bounds(truth))
     also = {f"box_accuracy@{t}": float(t <= overlap) for t in _THRESHOLDS}
-    if written is None or not has_pixels(box, truth.shape):
-        return Item(score=0.0, also={**also, "invalid": 1.0})
+    if box_and_codes is None or not has_pixels(box, truth.shape):
+        return ItemScore(score=0.0, also={**also, "invalid": 1.0})
     iou = mask_iou(box, fields["decode_mask"](codes), truth)
-    return Item(score=iou, also={**also, "invalid": 0.0})
+    return ItemScore(score=iou, also={**also, "invalid": 0.0})
 
 
-def parse(prediction: str) -> tuple[Box, list[int]] | None:
+def parse_box_and_codes(prediction: str) -> tuple[Box, list[int]] | None:
     """Returns the box and the 16 codes that a text starts with; None if it does not."""
     match = _TARGET.match(prediction)
     if match is None:
@@ -65,11 +65,11 @@ def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray,
     """Returns the IoU of a mask (positive inside), scaled into its box, with the true mask."""
     y0, x0, y1, x1 = _pixels(box, truth.shape)
     scaled = Image.fromarray(np.asarray(mask)).resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
-    drawn = np.asarray(scaled) > 0
+    predicted = np.asarray(scaled) > 0
     # Of a true mask of 10 pixels, 6 are drawn and 4 of those are right: 4 / (10 + 6 - 4) = 0.33.
     # True pixels outside the box cannot be drawn, but count below the line.
-    inter = np.logical_and(drawn, truth[y0:y1, x0:x1]).sum()
-    union = truth.sum() + drawn.sum() - inter
+    inter = np.logical_and(predicted, truth[y0:y1, x0:x1]).sum()
+    union = truth.sum() + predicted.sum() - inter
     return float(inter / union) if union else 0.0
 
 
@@ -89,7 +89,7 @@ def box_iou(left: Sequence[float], right: Sequence[float]) -> float:
     return inter / union if union else 0.0
 
 
-def bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
+def mask_bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
     """Returns the box around a mask's pixels; a box without area for an empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:

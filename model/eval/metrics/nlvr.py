@@ -1,9 +1,9 @@
 """NLVR2's and MaRVL's accuracy, and NLVR2's consistency."""
 
-from model.eval.metrics.scores import Fields, Item, the_answer
+from model.eval.metrics.scores import Fields, ItemScore, the_answer
 
 
-def nlvr(prediction: str, fields: Fields) -> Item:
+def nlvr(prediction: str, fields: Fields) -> ItemScore:
     """Returns 1.0 if the prediction is the answer, "True" or "False", else 0.0.
 
     The questions of one sentence form a unit. Consistency: the share of units with every question
@@ -28,4 +28,4 @@ def nlvr(prediction: str, fields: Fields) -> Item:
     # "dev-124-1".
     names = str(fields.get("identifier") or fields.get("id", "")).split("-")
     unit = f"{names[0]}-{names[1]}-{names[3]}" if len(names) == 4 else ""
-    return Item(score=float(prediction == answer), unit=unit)
+    return ItemScore(score=float(prediction == answer), unit=unit)

@@ -1,9 +1,9 @@
 """POPE's accuracy: yes or no, is the object there."""
 
-from model.eval.metrics.scores import Fields, Item, the_answer
+from model.eval.metrics.scores import Fields, ItemScore, the_answer
 
 
-def pope(prediction: str, fields: Fields) -> Item:
+def pope(prediction: str, fields: Fields) -> ItemScore:
     """Returns 1.0 if the answers are equal, else 0.0; "invalid" marks neither yes nor no.
 
     The prediction's case is ignored. The score of a data set is the mean over its "kind"s:
@@ -22,6 +22,6 @@ def pope(prediction: str, fields: Fields) -> Item:
     answer, predicted = the_answer(fields), prediction.lower()
     if answer not in ("yes", "no"):
         raise ValueError(f"answers must hold 'yes' or 'no', got {answer!r}.")
-    return Item(
+    return ItemScore(
         score=float(predicted == answer), also={"invalid": float(predicted not in ("yes", "no"))}
     )

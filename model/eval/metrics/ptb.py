@@ -34,7 +34,7 @@ _SPLIT = frozenset(["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"])
 _SPACE = re.compile("(?:[\\s\0\x7f\u200b\u200e\u200f\ufeff]|&nbsp;)+", re.IGNORECASE)
 _DASHES = re.compile("---?-?|&(?:md|mdash|ndash);|[\x96\x97–—―]", re.IGNORECASE)
 _ELLIPSIS = re.compile(r"\.{3,5}|(\.[ \xa0]){2,4}\.|[\x85…]")
-_WRITTEN = {
+_SPELLINGS = {
     "&amp;": "&",
     "&lt;": "<",
     "&gt;": ">",
@@ -74,10 +74,10 @@ _QUOTED = re.compile("['`\x91-\x94‘-‟‹›«»]+")
 
 
 @functools.lru_cache(maxsize=1 << 17)  # CIDEr reads every reference twice, and at each budget.
-def tokenize(caption: str) -> str:
+def tokenize_ptb(caption: str) -> str:
     r"""Returns the words of a caption, joined by spaces.
 
-    >>> tokenize("A man's dog (brown) can't sit; it's 5 1/2 years old.")
+    >>> tokenize_ptb("A man's dog (brown) can't sit; it's 5 1/2 years old.")
     "a man 's dog -lrb- brown -rrb- ca n't sit it 's 5\xa01/2 years old"
 
     A space inside a token is written U+00A0, as in the example: `str.split` splits there,
@@ -129,8 +129,8 @@ def _longest(text: str, position: int) -> str:
 def _write(token: str) -> str:
     """Returns a token as the tokenizer prints it."""
     lowered = token.lower()
-    if lowered in _WRITTEN:
-        return _WRITTEN[lowered]
+    if lowered in _SPELLINGS:
+        return _SPELLINGS[lowered]
     if _DASHES.fullmatch(token):
         return "--"
     if _ELLIPSIS.fullmatch(token):

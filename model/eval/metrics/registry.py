@@ -19,13 +19,13 @@ from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
 from model.eval.metrics.rouge import rouge_l
 from model.eval.metrics.rsvqa import rsvqa
 from model.eval.metrics.science_qa import science_qa
-from model.eval.metrics.scores import Fields, Item, Part, Sums, summarize
+from model.eval.metrics.scores import Fields, ItemScore, PartScore, Sums, summarize
 from model.eval.metrics.tallyqa import tallyqa
 from model.eval.metrics.vqa import vqa, vqa_lower
 from model.eval.metrics.vqav2 import vqav2
 
 
-class Corpus(Protocol):
+class CorpusStatistics(Protocol):
     """Facts about all records that a metric needs before it scores one; they merge over parts."""
 
     def add(self, fields: Fields) -> None:
@@ -40,19 +40,19 @@ class Metric:
     """One metric.
 
     Attributes:
-      score: (prediction, fields of the record) -> its score, as a number or an `Item`.
+      score: (prediction, fields of the record) -> its score, as a number or an `ItemScore`.
       by: fields that divide the data into parts, which are also scored separately.
       mean_over: one of these fields: the score is then the unweighted mean over its parts.
       summarize: sums of items -> "score" and further measures, by name.
-      corpus: makes the `Corpus` that `score` reads from the field "corpus"; None needs none.
+      corpus: makes the statistics that `score` reads from the field "corpus"; None needs none.
       reads_masks: whether fields must hold "decode_mask", the mask codec's decoder.
     """
 
-    score: Callable[[str, Fields], float | Item]
+    score: Callable[[str, Fields], float | ItemScore]
     by: tuple[str, ...] = ()
     mean_over: str = ""
-    summarize: Callable[[Sums], dict[str, Part]] = summarize
-    corpus: Callable[[], Corpus] | None = None
+    summarize: Callable[[Sums], dict[str, PartScore]] = summarize
+    corpus: Callable[[], CorpusStatistics] | None = None
     reads_masks: bool = False
 
 
@@ -92,11 +92,11 @@ def get_metric(name: str) -> Metric:
             f"metric must be one of {', '.join(METRICS)}, or a function of your own as "
             f"module:function, got {name!r}."
         )
-    return _own_metric(name)
+    return _user_metric(name)
 
 
 @functools.cache
-def _own_metric(name: str) -> Metric:
+def _user_metric(name: str) -> Metric:
     function = load_reference(name)
     metric = function if isinstance(function, Metric) else Metric(score=function)
     # Bound as it will be called: a wrong signature shows here, before anything is decoded.
@@ -110,8 +110,8 @@ def _own_metric(name: str) -> Metric:
 
 
 def _checked(
-    name: str, score: Callable[[str, Fields], float | Item], prediction: str, fields: Fields
-) -> float | Item:
+    name: str, score: Callable[[str, Fields], float | ItemScore], prediction: str, fields: Fields
+) -> float | ItemScore:
     """Returns a score of the user's own metric.
 
     Raises:
@@ -129,10 +129,10 @@ def _checked(
         ) from error
     # Sums of scores are exact fractions, and neither NaN nor infinity is one: refused at its
     # record.
-    value = item.score if isinstance(item, Item) else item
+    value = item.score if isinstance(item, ItemScore) else item
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(
             f"metric {name} must return a finite number, got {value!r:.60} for "
             f"{fields.get('id')!r}."
         )
-    return item if isinstance(item, Item) else float(value)
+    return item if isinstance(item, ItemScore) else float(value)

@@ -1,6 +1,6 @@
 """ROUGE-L of captions: the longest common subsequence with a reference."""
 
-from model.eval.metrics.ptb import tokenize
+from model.eval.metrics.ptb import tokenize_ptb
 from model.eval.metrics.scores import Fields, some_answers
 
 _BETA = 1.2
@@ -22,8 +22,8 @@ def rouge_l(prediction: str, fields: Fields) -> float:
       ValueError: if there is no reference.
     """
     # `split(" ")` as in the official code: an empty caption is one empty word.
-    words = tokenize(prediction).split(" ")
-    references = [tokenize(reference).split(" ") for reference in some_answers(fields)]
+    words = tokenize_ptb(prediction).split(" ")
+    references = [tokenize_ptb(reference).split(" ") for reference in some_answers(fields)]
     # "a red dog" for "a dog": 2 words in common, precision 2/3, recall 2/2.
     common = [longest_common_subsequence(words, reference) for reference in references]
     precision = max(common) / len(words)

@@ -2,12 +2,12 @@
 
 import re
 
-from model.eval.metrics.scores import Fields, Item, the_answer
+from model.eval.metrics.scores import Fields, ItemScore, the_answer
 
 _ANSWER = re.compile(r"the answer is ([a-z])\.")
 
 
-def science_qa(prediction: str, fields: Fields) -> Item:
+def science_qa(prediction: str, fields: Fields) -> ItemScore:
     """Returns 1.0 if the letters are equal, else 0.0; "unparsed" marks a text without a letter.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/science_qa.py`.
@@ -24,7 +24,7 @@ def science_qa(prediction: str, fields: Fields) -> Item:
     letter, answer_letter = _letter(prediction), _letter(answer)
     if answer_letter is None:
         raise ValueError(f"answers must hold 'The answer is X.' for a letter X, got {answer!r}.")
-    return Item(score=float(letter == answer_letter), also={"unparsed": float(letter is None)})
+    return ItemScore(score=float(letter == answer_letter), also={"unparsed": float(letter is None)})
 
 
 def _letter(text: str) -> str | None:

@@ -10,7 +10,7 @@ Fields = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
+class ItemScore:
     """The score of one prediction.
 
     Attributes:
@@ -38,7 +38,7 @@ class Sums:
         self.units: dict[str, bool] = {}
         self._totals: dict[str, Fraction] = {}
 
-    def add(self, item: Item, times: int = 1) -> None:
+    def add(self, item: ItemScore, times: int = 1) -> None:
         """Counts an item `times` times; a negative number takes it back."""
         self.num += times
         # A float is a fraction with a power of two below, so these sums are exact: 0.1 + 0.2 + 0.3
@@ -74,7 +74,7 @@ class Sums:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part:
+class PartScore:
     """A score (0-100), its number of predictions, and their scores' sum if it is their mean."""
 
     score: float
@@ -95,8 +95,8 @@ class Result:
       parts: breakdowns ("kind/human") and further measures ("consistency"), by name.
     """
 
-    total: Part
-    parts: Mapping[str, Part]
+    total: PartScore
+    parts: Mapping[str, PartScore]
 
     def as_json(self, metric: str) -> dict[str, Any]:
         """Returns the contents of `score.json`; "parts" only where there are any."""
@@ -104,7 +104,7 @@ class Result:
         return {"metric": metric, **self.total.as_json(), **({"parts": parts} if parts else {})}
 
 
-def summarize(sums: Sums) -> dict[str, Part]:
+def summarize(sums: Sums) -> dict[str, PartScore]:
     """Returns the mean score under "score", and the means of all other measures."""
     means = {name: mean(sums.total(name), sums.num) for name in ["score", *sorted(sums.measures())]}
     if sums.units:
@@ -112,9 +112,9 @@ def summarize(sums: Sums) -> dict[str, Part]:
     return means
 
 
-def mean(total: float, num: int) -> Part:
+def mean(total: float, num: int) -> PartScore:
     """Returns the mean of `num` scores that add up to `total`."""
-    return Part(score=100 * total / num, num=num, sum=total)
+    return PartScore(score=100 * total / num, num=num, sum=total)
 
 
 def macro_average(scores: Mapping[str, float]) -> float:

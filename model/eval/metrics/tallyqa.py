@@ -1,10 +1,10 @@
 """TallyQA's accuracy: equal counts, in digits or words."""
 
 from model.eval.metrics.numerals import NUMERALS
-from model.eval.metrics.scores import Fields, Item, the_answer
+from model.eval.metrics.scores import Fields, ItemScore, the_answer
 
 
-def tallyqa(prediction: str, fields: Fields) -> Item:
+def tallyqa(prediction: str, fields: Fields) -> ItemScore:
     """Returns 1.0 if the counts are equal, else 0.0, grouped by simple and complex questions.
 
     Number words up to twenty count as digits; apart from that, nothing is normalised.
@@ -22,7 +22,7 @@ def tallyqa(prediction: str, fields: Fields) -> Item:
     # "Two" for "2" is right; "2." or "2 dogs" is not.
     score = float(_digits(prediction) == _digits(the_answer(fields)))
     kind = {1: "simple", 0: "complex"}.get(fields.get("issimple", -1))
-    return Item(score=score, groups={"kind": kind} if kind else {})
+    return ItemScore(score=score, groups={"kind": kind} if kind else {})
 
 
 def _digits(text: str) -> str:

@@ -39,7 +39,10 @@ def vqav2(prediction: str, fields: Fields) -> float:
         )
     predicted = _strip(prediction)
     if len(set(answers)) > 1:
-        predicted, answers = normalize(predicted), [normalize(answer) for answer in answers]
+        predicted, answers = (
+            normalize_answer(predicted),
+            [normalize_answer(answer) for answer in answers],
+        )
     # 3 of 10 agree. Leaving out one of these 3, 2 remain: 2/3. Leaving out one of the other 7, all
     # 3 remain: 1. So (3 * 2/3 + 7 * 1) / 10 = 0.9.
     matches = [answer == predicted for answer in answers]
@@ -47,10 +50,10 @@ def vqav2(prediction: str, fields: Fields) -> float:
     return sum(min(1.0, (agreeing - match) / 3) for match in matches) / len(matches)
 
 
-def normalize(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Returns an answer as the official scorer compares it.
 
-    >>> normalize("The two red-white flags.")
+    >>> normalize_answer("The two red-white flags.")
     '2 red white flags'
 
     Each mark of punctuation becomes a space; it is removed instead if it stands next to a space
@@ -58,10 +61,10 @@ def normalize(text: str) -> str:
     digit follows. Articles are removed; number words up to ten become digits; "dont" becomes
     "don't".
     """
-    joined = _DIGITS_WITH_COMMA.search(text) is not None
+    has_digit_comma = _DIGITS_WITH_COMMA.search(text) is not None
     normalized = text
     for mark in _PUNCTUATION:
-        alone = joined or f"{mark} " in text or f" {mark}" in text
+        alone = has_digit_comma or f"{mark} " in text or f" {mark}" in text
         normalized = normalized.replace(mark, "" if alone else " ")
     words = _PERIOD.sub("", normalized).lower().split()
     return " ".join(_write(word) for word in words if word not in _ARTICLES)

@@ -12,16 +12,16 @@ the Hub are all of val2014 or of val2017: none has Karpathy's splits.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import group_rows, load_list, read_file
 
-_COCOCAP_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
+_COCOCAP_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
 
 COCOCAP = Benchmark(
     name="cococap",
@@ -33,7 +33,7 @@ COCOCAP = Benchmark(
     tune_split="train[:98%]+restval",
     final_split="train+restval",
     eval_split="val",
-    rows=(Row(titles=("COCO-Captions",), split="val", size=5_000),),
+    rows=(ResultRow(titles=("COCO-Captions",), split="val", size=5_000),),
     num_train=113_287,
     recipes={224: _COCOCAP_RECIPE, 448: _COCOCAP_RECIPE},
 )
@@ -42,7 +42,7 @@ NOCAPS = zero_shot(
     COCOCAP,
     name="nocaps",
     eval_split="val",
-    rows=(Row(titles=("NoCaps",), split="val", size=4_500),),
+    rows=(ResultRow(titles=("NoCaps",), split="val", size=4_500),),
 )
 
 KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/dataset_coco.json")
@@ -51,7 +51,7 @@ KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/datase
 def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         if row["split"] != split:
             return None
         captions = [raw for sentence in row["sentences"] if (raw := sentence["raw"]).strip()]
@@ -61,7 +61,7 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
         key = int(row["cocoid"])
         return question_item(COCOCAP, split, media, key, "", captions, meta={"image_id": key})
 
-    yield from read_file(corpus, file, f"cococap/{split}", make, key="images")
+    yield from read_file(corpus, file, f"cococap/{split}", item_of_row, key="images")
 
 
 def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
@@ -72,9 +72,9 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     if split == "val" and not isinstance(file, list):
         listed = load_list(corpus, file, "annotations")
     captions_of = {group[0].get("image_id"): group for group in group_rows(listed, "image_id")}
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         # From here to the item both layouts differ only in the names of their fields.
         if isinstance(row, TableRow):
             captions = texts_under(row, "annotations_captions") if split == "val" else []
@@ -91,7 +91,7 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         meta = {"image_id": key, "domain": row.get("domain", "")}
         return question_item(NOCAPS, split, media, key, "", captions, meta=meta)
 
-    yield from read_file(corpus, file, f"nocaps/{split}", make, key="images")
+    yield from read_file(corpus, file, f"nocaps/{split}", item_of_row, key="images")
 
 
 def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:

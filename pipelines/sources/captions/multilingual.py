@@ -17,16 +17,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.captions.coco import KARPATHY
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
 
-_COCO35L_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35))
+_COCO35L_RECIPE = FinetuneRecipe(
+    lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35)
+)
 
 COCO35L = Benchmark(
     name="coco35l",
@@ -36,7 +38,7 @@ COCO35L = Benchmark(
     metric="cider",
     final_split="train",
     eval_split="dev_en",
-    rows=(Row(titles=("COCO-35L (en)", "COCO-35L"), split="dev_en", size=5_000),),
+    rows=(ResultRow(titles=("COCO-35L (en)", "COCO-35L"), split="dev_en", size=5_000),),
     num_train=113_287 * 35,
     recipes={224: _COCO35L_RECIPE, 448: _COCO35L_RECIPE},
 )
@@ -45,7 +47,7 @@ XM3600 = zero_shot(
     COCO35L,
     name="xm3600",
     eval_split="en",
-    rows=(Row(titles=("XM3600 (en)", "XM3600"), split="en", size=3_600),),
+    rows=(ResultRow(titles=("XM3600 (en)", "XM3600"), split="en", size=3_600),),
 )
 
 LANGUAGES = (
@@ -59,8 +61,8 @@ _XM3600_LANGUAGES = tuple(sorted((*LANGUAGES, "quz")))
 def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Listing:
     """Sorts the lines into a file per language, so that memory holds one language at a time."""
     # "dev_en" is one language of "dev"; "dev" is all of them.
-    part, _, only = split.partition("_")
-    wanted = (only,) if only else LANGUAGES
+    part, _, language = split.partition("_")
+    languages = (language,) if language else LANGUAGES
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
     listed = index_rows(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
     images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
@@ -70,7 +72,7 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
     with TemporaryDirectory() as folder, ExitStack() as files:
         sorted_lines = {
             lang: files.enter_context((Path(folder) / lang).open("w+", encoding="utf-8"))
-            for lang in wanted
+            for lang in languages
         }
 
         def sort_line(row: Mapping) -> None:
@@ -101,7 +103,7 @@ def _caption_items(
     captions: Mapping[int, list[str]],
     images: Mapping[int, Path],
 ) -> Listing:
-    def make(image: int) -> Item:
+    def item_of_row(image: int) -> Item:
         if image not in images:
             raise BadInput(f"image {image} is not in dataset_coco.json")
         # The language is the key: an image has a record in each, and their ids must differ.
@@ -116,11 +118,11 @@ def _caption_items(
             meta={"image_id": image},
         )
 
-    yield from read_rows(corpus, file, f"coco35l/{part}_{lang}", sorted(captions), make)
+    yield from read_rows(corpus, file, f"coco35l/{part}_{lang}", sorted(captions), item_of_row)
 
 
 def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         # An image without captions in this language is no input, so it is no reject either.
         if split not in row:
             return None
@@ -138,7 +140,7 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"image_id": key},
         )
 
-    yield from read_file(corpus, file, f"xm3600/{split}", make, form="lines")
+    yield from read_file(corpus, file, f"xm3600/{split}", item_of_row, form="lines")
 
 
 def _coco35l_files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -153,7 +155,7 @@ SOURCES = (
         files=_coco35l_files,
         read=_read_coco35l,
         publisher="google.github.io/crossmodal-3600 (COCO-35L)",
-        whole=lambda split: split.partition("_")[0],
+        containing_split=lambda split: split.partition("_")[0],
     ),
     published_source(
         XM3600,

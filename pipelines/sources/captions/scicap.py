@@ -9,15 +9,15 @@ A split's folder may begin with a capital ("Train"), as in the authors' own exam
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import read_file
 
-_SCICAP = Recipe(lr_pg1=3e-5, lr_pg2=3e-5, epochs=80, label_smoothing=0.1, dropout=0.1)
+_SCICAP = FinetuneRecipe(lr_pg1=3e-5, lr_pg2=3e-5, epochs=80, label_smoothing=0.1, dropout=0.1)
 
 SCICAP = Benchmark(
     name="scicap",
@@ -28,7 +28,7 @@ SCICAP = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("SciCap",), split="test", suite="main", size=13_355),),
+    rows=(ResultRow(titles=("SciCap",), split="test", suite="main", size=13_355),),
     num_train=120_188,
     recipes={224: _SCICAP, 448: _SCICAP},
 )
@@ -45,7 +45,7 @@ def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
     captions = _split_folder(root / "SciCap-Caption-All", split)
     figures = _split_folder(root / "SciCap-No-Subfig-Img", split)
 
-    def make(name: str) -> Item:
+    def item_of_row(name: str) -> Item:
         # A name with a folder in it would read any file of the disk.
         if name != Path(name).name:
             raise BadInput(f"a figure must be a name, got {name!r}")
@@ -59,7 +59,7 @@ def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
         caption = text_under(row[CAPTION], "caption")
         return question_item(SCICAP, split, corpus.media(figures / name), "0", "", [caption])
 
-    yield from read_file(corpus, file, f"scicap/{split}", make)
+    yield from read_file(corpus, file, f"scicap/{split}", item_of_row)
 
 
 def _split_folder(parent: Path, split: str) -> Path:

@@ -14,17 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Edit, Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import csv_rows, group_rows, read_file, read_rows
 
-_SCREEN2WORDS = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3)
+_SCREEN2WORDS = FinetuneRecipe(
+    lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3
+)
 
-_WIDGETCAP = Recipe(
+_WIDGETCAP = FinetuneRecipe(
     batch_size=64, lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=4, label_smoothing=0.1, dropout=0.1
 )
 
@@ -37,7 +39,7 @@ SCREEN2WORDS = Benchmark(
     tune_split="train",
     final_split="train+dev",
     eval_split="test",
-    rows=(Row(titles=("Screen2Words",), split="test", size=4_310),),
+    rows=(ResultRow(titles=("Screen2Words",), split="test", size=4_310),),
     num_train=18_107,
     recipes={224: _SCREEN2WORDS, 448: _SCREEN2WORDS},
 )
@@ -52,7 +54,7 @@ WIDGETCAP = Benchmark(
     tune_split="train",
     final_split="train+dev",
     eval_split="test",
-    rows=(Row(titles=("WidgetCap",), split="test", suite="main"),),
+    rows=(ResultRow(titles=("WidgetCap",), split="test", suite="main"),),
     num_train=44_704,
     recipes={224: _WIDGETCAP, 448: _WIDGETCAP},
 )
@@ -71,14 +73,14 @@ def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Li
     summaries = {group[0]["screenId"]: group for group in rows}
     folder = image_folder(corpus, "combined", "rico")
 
-    def make(screen: str) -> Item:
+    def item_of_row(screen: str) -> Item:
         if screen not in summaries:
             raise BadInput(f"screen {screen} has no summary")
         texts = [text_under(row, "summary") for row in summaries[screen]]
         media = corpus.media(folder / f"{screen}.jpg")
         return question_item(SCREEN2WORDS, split, media, screen, "", texts)
 
-    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), make)
+    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), item_of_row)
 
 
 def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
@@ -87,7 +89,7 @@ def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> List
     folder = image_folder(corpus, "combined", "rico")
     trees: dict[str, object] = {}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         screen, node = text_under(row, "screenId"), text_under(row, "nodeId")
         if screen not in screens:
             return None
@@ -105,7 +107,9 @@ def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> List
         return question_item(WIDGETCAP, split, media, node, "", captions, meta={"node": node})
 
     columns = ("screenId", "nodeId", "captions")
-    yield from read_file(corpus, table, f"widgetcap/{split}", make, form="csv", columns=columns)
+    yield from read_file(
+        corpus, table, f"widgetcap/{split}", item_of_row, form="csv", columns=columns
+    )
 
 
 def _view_tree(corpus: Corpus, path: Path) -> object:

@@ -9,15 +9,15 @@ The Hub's lmms-lab/TextCaps can be read as well.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
-_TEXTCAPS = Recipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)
+_TEXTCAPS = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)
 
 TEXTCAPS = Benchmark(
     name="textcaps",
@@ -30,7 +30,7 @@ TEXTCAPS = Benchmark(
     tune_split="train[:98%]",
     final_split="train",
     eval_split="val",
-    rows=(Row(titles=("TextCaps",), split="val", suite="main", size=3_166),),
+    rows=(ResultRow(titles=("TextCaps",), split="val", suite="main", size=3_166),),
     num_train=21_953,
     recipes={224: _TEXTCAPS, 448: _TEXTCAPS},
 )
@@ -39,9 +39,9 @@ SPLITS = ("train", "val", "test")
 
 
 def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
+    folder, pictures = scene_text_folder(corpus, split), TablePictures(corpus)
 
-    def make(rows: list[dict] | TableRow) -> Item:
+    def item_of_row(rows: list[dict] | TableRow) -> Item:
         # A table has a row per image, the authors' file a row per caption, which come grouped by
         # image.
         if isinstance(rows, TableRow):
@@ -54,7 +54,9 @@ def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listi
             media = corpus.media(folder / f"{rows[0].get('image_name', image)}.jpg")
         return question_item(TEXTCAPS, split, media, image, "", captions, meta={"image_id": image})
 
-    yield from read_file(corpus, file, f"textcaps/{split}", make, key="data", group_by="image_id")
+    yield from read_file(
+        corpus, file, f"textcaps/{split}", item_of_row, key="data", group_by="image_id"
+    )
 
 
 SOURCES = (

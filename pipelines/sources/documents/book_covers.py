@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
-_OCRVQA = Recipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
+_OCRVQA = FinetuneRecipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
 
 OCRVQA = Benchmark(
     name="ocrvqa",
@@ -34,7 +34,7 @@ OCRVQA = Benchmark(
     tune_split="train+val[20000:]",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("OCR-VQA",), split="test", suite="main"),),
+    rows=(ResultRow(titles=("OCR-VQA",), split="test", suite="main"),),
     num_train=901_717,
     recipes={224: _OCRVQA, 448: _OCRVQA},
 )
@@ -43,9 +43,9 @@ _NUMBERS = {"train": 1, "val": 2, "test": 3}
 
 
 def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
-    def make(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
+    def items_of_row(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
         # A table holds one split and the picture; the authors' file holds all splits, as numbers,
         # and the address of the picture, of which only the extension is of use.
         if isinstance(entry, TableRow):
@@ -68,7 +68,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         for number, (text, answer) in enumerate(zip(questions, answers, strict=True)):
             yield question_item(OCRVQA, split, media, number, text, [answer])
 
-    yield from read_file(corpus, file, f"ocrvqa/{split}", make, form="dict")
+    yield from read_file(corpus, file, f"ocrvqa/{split}", items_of_row, form="dict")
 
 
 def _file_name(key: str, url: str) -> str:

@@ -12,15 +12,17 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.sources.benchmark_sources import benchmark_source, table_patterns, with_tables
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.published import benchmark_source, table_patterns, with_tables
 from pipelines.sources.row_files import read_file
 
-_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1)
+_RECIPE = FinetuneRecipe(
+    lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1
+)
 
 CHARTQA = Benchmark(
     name="chartqa",
@@ -33,8 +35,8 @@ CHARTQA = Benchmark(
     final_split="train+val",
     eval_split="test",
     rows=(
-        Row(titles=("ChartQA (human)",), split="test_human", suite="main", size=1_250),
-        Row(titles=("ChartQA (aug)",), split="test_augmented", suite="main", size=1_250),
+        ResultRow(titles=("ChartQA (human)",), split="test_human", suite="main", size=1_250),
+        ResultRow(titles=("ChartQA (aug)",), split="test_augmented", suite="main", size=1_250),
     ),
     num_train=30_219,
     recipes={224: _RECIPE, 448: _RECIPE},
@@ -47,8 +49,8 @@ SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
 
 def chartqa_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation files of a split, each as a tuple of its possible names."""
-    part, _, only = split.partition("_")
-    kinds = (only,) if only else KINDS
+    part, _, split_kind = split.partition("_")
+    kinds = (split_kind,) if split_kind else KINDS
     names = [f"{part}/{part}_{kind}.json" for kind in kinds]
     return tuple((f"ChartQA Dataset/{name}", name) for name in names)
 
@@ -75,13 +77,13 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
     Raises:
       FileNotFoundError: if there are no tables and all kinds are absent.
     """
-    part, _, only = split.partition("_")
+    part, _, split_kind = split.partition("_")
     # The archive may be unpacked with or without its outer folder.
     nested = corpus.folder / "ChartQA Dataset"
     folder = (nested if nested.is_dir() else corpus.folder) / part
-    pictures, numbers = Pictures(corpus), Counter[str]()
+    pictures, numbers = TablePictures(corpus), Counter[str]()
 
-    def make(kind_of_file: str, row: dict) -> Item | None:
+    def item_of_row(kind_of_file: str, row: dict) -> Item | None:
         kind = (
             kind_of_file
             or _KIND_OF[row["human_or_machine"] if "human_or_machine" in row else row["type"]]
@@ -90,7 +92,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
         # "test" and "test_human".
         number = numbers[kind]
         numbers[kind] += 1
-        if only and kind != only:
+        if split_kind and kind != split_kind:
             return None
         if isinstance(row, TableRow):
             # Tables on the Hub differ in the names of their columns.
@@ -106,16 +108,18 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
 
     # Authors' files have a kind each; in tables a column says which kind a row is.
     if tables:
-        of_table = functools.partial(make, "")
+        of_table = functools.partial(item_of_row, "")
         yield from read_file(corpus, tables, f"chartqa/{split}", of_table)
         return
-    paths = {kind: folder / f"{part}_{kind}.json" for kind in ((only,) if only else KINDS)}
+    paths = {
+        kind: folder / f"{part}_{kind}.json" for kind in ((split_kind,) if split_kind else KINDS)
+    }
     present = {kind: file for kind, file in paths.items() if file.is_file()}
     if not present:
         # All kinds are absent: this raises the error that names the first file.
         corpus.annotation(next(iter(paths.values())))
     for kind, file in present.items():
-        of_kind = functools.partial(make, kind)
+        of_kind = functools.partial(item_of_row, kind)
         yield from read_file(corpus, file, f"chartqa/{part}/{kind}", of_kind)
 
 
@@ -127,10 +131,10 @@ SOURCES = (
             files=chartqa_files,
             read=read_chartqa,
             publisher="github.com/vis-nlp/ChartQA",
-            whole=lambda split: split.partition("_")[0],
+            containing_split=lambda split: split.partition("_")[0],
         ),
         {split: table_patterns(split.partition("_")[0]) for split in SPLITS},
         read_chartqa,
-        apart=False,
+        per_table=False,
     ),
 )

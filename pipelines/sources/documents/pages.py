@@ -20,21 +20,21 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.hashing import stable_hash
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, number_under
+from pipelines.sources.hub import TablePictures, TableRow, number_under
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
-_DOCVQA_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
+_DOCVQA_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
 
-def _three_epoch_recipes(lr_pg2: float, label_smoothing: float) -> dict[int, Recipe]:
+def _three_epoch_recipes(lr_pg2: float, label_smoothing: float) -> dict[int, FinetuneRecipe]:
     return {
-        side: Recipe(
+        side: FinetuneRecipe(
             batch_size=batch_size,
             lr_pg1=1e-5,
             lr_pg2=lr_pg2,
@@ -57,7 +57,7 @@ DOCVQA = Benchmark(
     tune_split="train[:-5%]",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("DocVQA (val)",), split="val", suite="main", size=5_349),),
+    rows=(ResultRow(titles=("DocVQA (val)",), split="val", suite="main", size=5_349),),
     num_train=44_812,
     recipes={224: _DOCVQA_RECIPE, 448: _DOCVQA_RECIPE},
 )
@@ -73,7 +73,7 @@ INFOVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("InfoVQA (val)",), split="val", suite="main", size=2_801),),
+    rows=(ResultRow(titles=("InfoVQA (val)",), split="val", suite="main", size=2_801),),
     num_train=26_747,
     recipes=_three_epoch_recipes(3e-6, 0.4),
 )
@@ -89,7 +89,7 @@ STVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("ST-VQA (val)", "ST-VQA"), split="val", suite="main", size=2_628),),
+    rows=(ResultRow(titles=("ST-VQA (val)", "ST-VQA"), split="val", suite="main", size=2_628),),
     num_train=26_074,
     recipes=_three_epoch_recipes(6e-6, 0.1),
 )
@@ -103,9 +103,9 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     # The archives of a split may be unpacked into a folder of its name, or beside each other.
     inner = corpus.folder / split
     folder = inner if inner.is_dir() else corpus.folder
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         answers = [] if split == "test" else texts_under(row, "answers")
         if isinstance(row, TableRow):
             # The page's published name is in two columns of the table, so ids are the same in both
@@ -118,13 +118,13 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         text = text_under(row, "question")
         return question_item(DOCVQA, split, media, key, text, answers, meta=meta)
 
-    yield from read_file(corpus, file, f"docvqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"docvqa/{split}", item_of_row, key="data")
 
 
 def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = image_folder(corpus, "images"), Pictures(corpus)
+    folder, pictures = image_folder(corpus, "images"), TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         if isinstance(row, TableRow):
             media = pictures.store(row)
         else:
@@ -145,7 +145,7 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             meta={"question_id": key},
         )
 
-    yield from read_file(corpus, file, f"infovqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"infovqa/{split}", item_of_row, key="data")
 
 
 def reorder_answers(answers: Sequence[str]) -> list[str]:
@@ -163,7 +163,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
     folder = image_folder(corpus, "test_task3_images" if test else "train_images")
     coco = image_folder(corpus, "train2014", "coco")
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         name = text_under(row, "file_path")
         # One published file, two splits of ours: the hash of the picture's path decides, so
         # questions about one picture are never in both.
@@ -185,7 +185,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"question_id": key},
         )
 
-    yield from read_file(corpus, file, f"stvqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"stvqa/{split}", item_of_row, key="data")
 
 
 def in_stvqa_val(file_path: str) -> bool:

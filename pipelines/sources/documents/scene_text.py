@@ -13,12 +13,12 @@ The Hub's lmms-lab/textvqa can be read as well; rotation.csv is then expected at
 import math
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
 from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import csv_rows, read_file
 
 TEXTVQA = Benchmark(
@@ -31,11 +31,11 @@ TEXTVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("TextVQA (val)", "TextVQA"), split="val", suite="main", size=5_000),),
+    rows=(ResultRow(titles=("TextVQA (val)", "TextVQA"), split="val", suite="main", size=5_000),),
     num_train=39_602,
     recipes={
-        224: Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=5),
-        448: Recipe(lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=10),
+        224: FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=5),
+        448: FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=10),
     },
 )
 
@@ -43,11 +43,11 @@ SPLITS = ("train", "val", "test")
 
 
 def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
+    folder, pictures = scene_text_folder(corpus, split), TablePictures(corpus)
     # Pictures that stand upright are not in the dict.
     turns = _read_quarter_turns(corpus, folder / "rotation.csv")
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         in_table = isinstance(row, TableRow)
         image = text_under(row, "image_id") if in_table else str(row["image_id"])
         # Without a turn there is no edit: edited pictures get no augmentation.
@@ -66,7 +66,7 @@ def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             meta={"question_id": row["question_id"]},
         )
 
-    yield from read_file(corpus, file, f"textvqa/{split}", make, key="data")
+    yield from read_file(corpus, file, f"textvqa/{split}", item_of_row, key="data")
 
 
 def _read_quarter_turns(corpus: Corpus, path: Path) -> dict[str, int]:
@@ -93,6 +93,6 @@ SOURCES = (
             "val": table_patterns("validation"),
             "test": table_patterns("test"),
         },
-        apart=False,
+        per_table=False,
     ),
 )

@@ -20,19 +20,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
 from pipelines.sources.layout import choice_under, question_item, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import load_dict, read_file, read_rows
 
-_AI2D_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
+_AI2D_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
-_SCIENCE_QA_RECIPE = Recipe(batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision=True)
+_SCIENCE_QA_RECIPE = FinetuneRecipe(
+    batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision=True
+)
 
 AI2D = Benchmark(
     name="ai2d",
@@ -44,7 +46,7 @@ AI2D = Benchmark(
     tune_split="train[:-1024]",
     final_split="train",
     eval_split="test",
-    rows=(Row(titles=("AI2D",), split="test", size=3_088),),
+    rows=(ResultRow(titles=("AI2D",), split="test", size=3_088),),
     num_train=12_413,
     recipes={224: _AI2D_RECIPE, 448: _AI2D_RECIPE},
 )
@@ -58,7 +60,7 @@ SCIENCE_QA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("ScienceQA",), split="test", size=2_017),),
+    rows=(ResultRow(titles=("ScienceQA",), split="test", size=2_017),),
     num_train=8_315,
     recipes={224: _SCIENCE_QA_RECIPE, 448: _SCIENCE_QA_RECIPE},
 )
@@ -68,11 +70,11 @@ _MAX_ORDERS = 24
 
 
 def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
-    pictures, numbers = Pictures(corpus), itertools.count()
+    pictures, numbers = TablePictures(corpus), itertools.count()
     folders = (corpus.folder, corpus.folder / "ai2d")
     root = next((folder for folder in folders if (folder / "questions").is_dir()), folders[0])
 
-    def make(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
+    def item_of_row(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
         if isinstance(entry, TableRow):
             # A table has no ids, so its rows are numbered as they come, whether or not they are
             # good.
@@ -101,12 +103,12 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
 
     # Tables have letters in their pictures already, so no annotations are looked up for them.
     if isinstance(ids, list):
-        yield from read_file(corpus, ids, f"ai2d/{split}", make)
+        yield from read_file(corpus, ids, f"ai2d/{split}", item_of_row)
         return
     if not (root / "questions").is_dir():
         raise FileNotFoundError(f"{corpus.folder / 'questions'} is missing.")
     rows = _ai2d_rows(corpus, split, ids, root / "questions")
-    yield from read_rows(corpus, ids, f"ai2d/{split}", rows, make)
+    yield from read_rows(corpus, ids, f"ai2d/{split}", rows, item_of_row)
 
 
 def _ai2d_rows(
@@ -137,9 +139,9 @@ def _diagram_labels(corpus: Corpus, path: Path) -> Edit:
 def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     inner = corpus.folder / "images" / split
     folder = inner if inner.is_dir() else corpus.folder / split
-    pictures, numbers = Pictures(corpus), itertools.count()
+    pictures, numbers = TablePictures(corpus), itertools.count()
 
-    def make(entry: tuple[str, dict] | TableRow) -> Item | None:
+    def item_of_row(entry: tuple[str, dict] | TableRow) -> Item | None:
         if isinstance(entry, TableRow):
             key, row = str(next(numbers)), entry
             if row["image"] is None:
@@ -179,11 +181,11 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         shuffled = [ordered_item(order) for order in _choice_orders(len(choices), item.id)]
         return dataclasses.replace(
             item,
-            suffixes=tuple(other.suffixes[0] for other in shuffled),
-            prefixes=tuple((other.prefix,) for other in shuffled),
+            suffixes=tuple(question.suffixes[0] for question in shuffled),
+            prefixes=tuple((question.prefix,) for question in shuffled),
         )
 
-    yield from read_file(corpus, file, f"science_qa/{split}", make, form="dict")
+    yield from read_file(corpus, file, f"science_qa/{split}", item_of_row, form="dict")
 
 
 def _choice_orders(count: int, key: str) -> list[tuple[int, ...]]:
@@ -212,7 +214,7 @@ SOURCES = (
         read=_read_ai2d,
         publisher="prior.allenai.org/projects/diagrams",
         tables={"test": table_patterns("test")},
-        apart=False,
+        per_table=False,
     ),
     published_source(
         SCIENCE_QA,
@@ -224,6 +226,6 @@ SOURCES = (
             split: table_patterns(on_hub, folders=_SCIENCE)
             for split, on_hub in (("train", "train"), ("val", "validation"), ("test", "test"))
         },
-        apart=False,
+        per_table=False,
     ),
 )

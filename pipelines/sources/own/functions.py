@@ -44,18 +44,18 @@ _MEDIA = {
 """Extensions of pictures and clips."""
 
 
-def read_function(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
+def read_function(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row of a function.
 
     Raises:
       ValueError: if the function fails, with its error in one line.
     """
-    add_sources(dict(own.code))
+    add_sources(dict(source.code))
     for path in corpus.files():
         if path.suffix.lower() not in _MEDIA:
             corpus.annotation(path)
-    rows = _call_reader(load_reference(own.reader), own.reader, corpus, split)
-    yield from items_of(corpus, split, rows, own=own, where=corpus.folder, unit="row")
+    rows = _call_reader(load_reference(source.reader), source.reader, corpus, split)
+    yield from items_of(corpus, split, rows, source=source, file=corpus.folder, unit="row")
 
 
 def _call_reader(function: Any, reference: str, corpus: Corpus, split: str) -> Numbered:
@@ -73,13 +73,13 @@ def _call_reader(function: Any, reference: str, corpus: Corpus, split: str) -> N
         ) from error
 
 
-def function_source(own: OwnSource) -> SourceSpec:
+def function_source(source: OwnSource) -> SourceSpec:
     """Returns the source whose rows a function yields; the function decides which splits exist."""
     return SourceSpec(
-        name=own.name,
-        folder=own.name,
+        name=source.name,
+        folder=source.name,
         splits=(),
-        read=functools.partial(read_function, own=own),
+        read=functools.partial(read_function, source=source),
         antialias=True,
         antialias_eval=True,
         anywhere=True,

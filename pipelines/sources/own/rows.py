@@ -52,20 +52,20 @@ Numbered = Iterable[tuple[int, Callable[[], Any]]]
 """(number, from 1; function that parses it) of each line or row."""
 
 
-def read_jsonl(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
+def read_jsonl(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per line."""
     path = find_annotation(corpus, *_jsonl_files(split)[0])
-    yield from items_of(corpus, split, _json_lines(path), own=own, where=path)
+    yield from items_of(corpus, split, _json_lines(path), source=source, file=path)
 
 
-def read_csv(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
+def read_csv(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row below the header."""
     path = find_annotation(corpus, *_csv_files(split)[0])
-    yield from items_of(corpus, split, _table_rows(path), own=own, where=path)
+    yield from items_of(corpus, split, _table_rows(path), source=source, file=path)
 
 
 def items_of(
-    corpus: Corpus, split: str, rows: Numbered, *, own: OwnSource, where: Path, unit: str = "line"
+    corpus: Corpus, split: str, rows: Numbered, *, source: OwnSource, file: Path, unit: str = "line"
 ) -> Iterator[Item | Reject]:
     """Yields a would-be record per row; a wrong row is a reject with the row's number in its id.
 
@@ -73,23 +73,23 @@ def items_of(
       corpus: the corpus; paths in rows are relative to its folder.
       split: name of the split, as it appears in the ids.
       rows: the rows, mappings with some of `KEYS`.
-      own: name and prompt of the examples.
-      where: the file that the rows come from.
+      source: name and prompt of the examples.
+      file: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
     for position, (number, parse) in enumerate(rows):
         try:
-            yield _item_of_row(corpus, split, str(position), parse(), own)
+            yield _item_of_row(corpus, split, str(position), parse(), source)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             yield Reject(
-                id=f"{own.name}/{split}/{unit}-{number}",
+                id=f"{source.name}/{split}/{unit}-{number}",
                 stage="read",
                 reason=str(error) if isinstance(error, BadInput) else f"malformed {unit}: {error}",
-                source=corpus.relative(where),
+                source=corpus.relative(file),
             )
 
 
-def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> Item:
+def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSource) -> Item:
     # Checks in the order in which a user would fix them: the shape of the row, its keys, its media,
     # its texts. Each says what is accepted.
     if not isinstance(row, Mapping):
@@ -108,7 +108,7 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSourc
         raise BadInput("answers, or suffix, must be given")
     # One of both is enough: what may be written is what is accepted, unless the row says otherwise.
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
-    task, lang = checked_task(str(row.get("task") or own.name)), str(row.get("lang") or "en")
+    task, lang = checked_task(str(row.get("task") or source.name)), str(row.get("lang") or "en")
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
@@ -118,10 +118,10 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSourc
     except TypeError as error:
         raise BadInput(f"meta must be of texts, numbers, lists and objects: {error}") from None
     return Item(
-        id=f"{own.name}/{split}/{paths[0]}#{row.get('id', place)}",
+        id=f"{source.name}/{split}/{paths[0]}#{row.get('id', place)}",
         part=task,
         media=tuple(corpus.media(corpus.folder / path, video="video" in row) for path in paths),
-        prefix=_prefix(row, own.prompt, lang),
+        prefix=_prefix(row, source.prompt, lang),
         suffixes=_texts_under(row, "suffix") if "suffix" in row else answers,
         task=task,
         lang=lang,
@@ -146,7 +146,7 @@ def _texts_under(row: Mapping, key: str) -> tuple[str, ...]:
     """Returns the text, or the texts, under `key`."""
     value = row[key]
     values = value if isinstance(value, list | tuple) else [value]
-    values = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+    values = [os.fspath(part) if isinstance(part, os.PathLike) else part for part in values]
     if not values or any(not isinstance(text, str) for text in values):
         raise BadInput(f"{key} must be a text or a list of texts, got {value!r}"[:120])
     return tuple(values)
@@ -180,16 +180,16 @@ def _parse_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
     #
     #     how many?,"[""2"", ""two""]",human
     #     {"question": "how many?", "answers": ["2", "two"], "meta": {"kind": "human"}}
-    there = {name: cell for name, cell in row.items() if cell}
-    found: dict[str, Any] = {k: v for k, v in there.items() if not k.startswith(_META)}
-    for name in _JSON & found.keys():
-        if found[name].startswith(("[", "{")):
-            found[name] = json.loads(found[name])
-    more = {k.removeprefix(_META): v for k, v in there.items() if k.startswith(_META)}
-    meta = found.get("meta", {})
-    if more and not isinstance(meta, dict):
+    filled_cells = {name: cell for name, cell in row.items() if cell}
+    fields: dict[str, Any] = {k: v for k, v in filled_cells.items() if not k.startswith(_META)}
+    for name in _JSON & fields.keys():
+        if fields[name].startswith(("[", "{")):
+            fields[name] = json.loads(fields[name])
+    meta_cells = {k.removeprefix(_META): v for k, v in filled_cells.items() if k.startswith(_META)}
+    meta = fields.get("meta", {})
+    if meta_cells and not isinstance(meta, dict):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
-    return {**found, "meta": {**meta, **more}} if more else found
+    return {**fields, "meta": {**meta, **meta_cells}} if meta_cells else fields
 
 
 def _jsonl_files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -203,14 +203,14 @@ def _csv_files(split: str) -> tuple[tuple[str, ...], ...]:
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
 
 
-def row_source(own: OwnSource) -> SourceSpec:
+def row_source(source: OwnSource) -> SourceSpec:
     """Returns the source of examples in one of the formats; each file in its folder is a split."""
-    read, files = _FORMATS[own.reader]
+    read, files = _FORMATS[source.reader]
     return SourceSpec(
-        name=own.name,
-        folder=own.name,
+        name=source.name,
+        folder=source.name,
         splits=(),
-        read=functools.partial(read, own=own),
+        read=functools.partial(read, source=source),
         antialias=True,
         antialias_eval=True,
         files=files,

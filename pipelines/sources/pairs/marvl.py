@@ -8,13 +8,13 @@ The authors' repository has the texts as data/{lang}/annotations/marvl-{lang}.js
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Row, zero_shot
+from pipelines.benchmarks.row import ResultRow, zero_shot
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.pairs.nlvr import LABELS, NLVR
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import read_file
 
 MARVL_SIZES = {"id": 1_128, "sw": 1_108, "ta": 1_242, "tr": 1_180, "zh": 1_012}
@@ -25,7 +25,7 @@ MARVL = zero_shot(
     name="marvl",
     eval_split="+".join(MARVL_SIZES),
     rows=(
-        Row(
+        ResultRow(
             titles=("MaRVL",),
             split="id",
             averaged=("sw", "ta", "tr", "zh"),
@@ -40,7 +40,7 @@ MARVL = zero_shot(
 def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
     folder = corpus.folder / "marvl-images" / split / "images"
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         # "TRUE" and "true" are the same label; anything else is a reject.
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
@@ -62,7 +62,7 @@ def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={"identifier": row["id"], "concept": row["concept"]},
         )
 
-    yield from read_file(corpus, file, f"marvl/{split}", make, form="lines")
+    yield from read_file(corpus, file, f"marvl/{split}", item_of_row, form="lines")
 
 
 SOURCES = (

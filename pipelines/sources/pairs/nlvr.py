@@ -13,10 +13,10 @@ Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.published import benchmark_source
 from pipelines.sources.row_files import read_file
 
 NLVR = Benchmark(
@@ -28,11 +28,11 @@ NLVR = Benchmark(
     tune_split="train",
     final_split="train+dev",
     eval_split="test",
-    rows=(Row(titles=("NLVR2",), split="test", suite="main", size=6_967),),
+    rows=(ResultRow(titles=("NLVR2",), split="test", suite="main", size=6_967),),
     num_train=93_355,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=3),
-        448: Recipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=3),
+        448: FinetuneRecipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10),
     },
 )
 
@@ -46,7 +46,7 @@ def read_nlvr(corpus: Corpus, split: str) -> Listing:
     # NLVR's rows name three pairs each, NLVR2's one; the layout knows where they lie.
     file, layout = _find_nlvr(corpus, split)
 
-    def make(row: Mapping) -> Iterator[Item]:
+    def items_of_row(row: Mapping) -> Iterator[Item]:
         label = LABELS[str(row["label"]).lower()]
         for name, pair in layout(file, split, row):
             yield Item(
@@ -60,7 +60,9 @@ def read_nlvr(corpus: Corpus, split: str) -> Listing:
                 meta={"identifier": row["identifier"]},
             )
 
-    yield from read_file(corpus, corpus.annotation(file), f"nlvr/{split}", make, form="lines")
+    yield from read_file(
+        corpus, corpus.annotation(file), f"nlvr/{split}", items_of_row, form="lines"
+    )
 
 
 def nlvr_files(split: str) -> tuple[tuple[str, ...], ...]:

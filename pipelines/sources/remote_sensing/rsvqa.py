@@ -11,17 +11,17 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import index_rows, load_list, read_file
 
-_LR = Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
+_LR = FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
 
-_HR = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
+_HR = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
 
 RSVQA_LR = Benchmark(
     name="rsvqa_lr",
@@ -34,7 +34,7 @@ RSVQA_LR = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="test",
-    rows=(Row(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
+    rows=(ResultRow(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
     num_train=47_173,
     recipes={224: _LR, 448: _LR},
 )
@@ -51,8 +51,8 @@ RSVQA_HR = Benchmark(
     final_split="train+val",
     eval_split="test",
     rows=(
-        Row(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),
-        Row(titles=("RSVQA-hr (test2)",), split="test_2"),
+        ResultRow(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),
+        ResultRow(titles=("RSVQA-hr (test2)",), split="test_2"),
     ),
     num_train=432_239,
     recipes={224: _HR, 448: _HR},
@@ -68,7 +68,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
         # Answers are a file of their own, looked up by id.
         answers_by_id = index_rows(answers, load_list(corpus, answers, "answers"), "id")
 
-        def make(row: dict) -> Item | None:
+        def item_of_row(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
                 return None
             # A question has one answer, and both files must agree on which: a pair that does not is
@@ -87,7 +87,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
                 meta={"question_type": text_under(row, "type")},
             )
 
-        yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
+        yield from read_file(corpus, questions, f"{name}/{split}", item_of_row, key="questions")
 
     return read
 
@@ -95,7 +95,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
 def _rsvqa_files(prefix: str):
     def files(split: str) -> tuple[tuple[str, ...], ...]:
         part = "test_phili" if split == "test_2" else split
-        return tuple((f"{prefix}_split_{part}_{what}.json",) for what in ("questions", "answers"))
+        return tuple((f"{prefix}_split_{part}_{kind}.json",) for kind in ("questions", "answers"))
 
     return files
 

@@ -20,12 +20,12 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import MASK_MARKER, Reject
+from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
-from pipelines.sources.published import benchmark_source
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,
@@ -47,13 +47,13 @@ REFCOCO = Benchmark(
     final_split="train",
     eval_split="val",
     rows=tuple(
-        Row(titles=(title,), split=split, suite="main", size=size)
+        ResultRow(titles=(title,), split=split, suite="main", size=size)
         for (title, split), size in _SENTENCES.items()
     ),
     num_train=24_407,
     recipes={
-        224: Recipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),
+        224: FinetuneRecipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),
     },
 )
 
@@ -137,10 +137,10 @@ def _text_encoding(data: bytes) -> str:
 
 def read_refcoco(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per training image, or per sentence of an evaluation split."""
-    only, _, part = split.rpartition("_")
+    dataset, _, part = split.rpartition("_")
     # Sets are read one after the other; for "train" an image's objects are collected over all of
     # them and yielded at the end, since several sets annotate the same images.
-    paths = _ref_files(corpus, _SETS[only] if only else "*")
+    paths = _ref_files(corpus, _SETS[dataset] if dataset else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
     # An image on which one set evaluates is left out of every set's training.
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
@@ -299,6 +299,6 @@ SOURCES = (
         files=refcoco_files,
         read=read_refcoco,
         publisher="github.com/lichengunc/refer",
-        whole=lambda split: split.rpartition("_")[2],
+        containing_split=lambda split: split.rpartition("_")[2],
     ),
 )

@@ -5,13 +5,13 @@ PaliGemma 2, table 14. Training sizes are PaliGemma's, made after some videos we
 evaluation splits are the authors' published ones.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 
 
 def video_benchmark(
     name: str,
     title: str,
-    recipe: Recipe,
+    recipe: FinetuneRecipe,
     *,
     text_len: int,
     stride: int,
@@ -25,7 +25,7 @@ def video_benchmark(
     # Captions and questions differ in prompt, metric and in how training draws a target; all else
     # is the same for every benchmark of clips.
     caption = name.endswith("_cap")
-    row = Row(
+    row = ResultRow(
         titles=(title,),
         split=split,
         suite=suite,  # type: ignore[arg-type]
@@ -53,9 +53,9 @@ def video_benchmark(
 
 def video_recipe(
     lr_pg1: float, lr_pg2: float, epochs: int, *, decay: bool = False, freeze_vision: bool = False
-) -> Recipe:
+) -> FinetuneRecipe:
     """Returns the recipe at 224 px."""
-    return Recipe(
+    return FinetuneRecipe(
         batch_size=128,
         lr_pg1=lr_pg1,
         lr_pg2=lr_pg2,

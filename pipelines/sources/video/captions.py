@@ -25,10 +25,10 @@ from typing import Any
 
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import group_rows, load_dict, load_list, read_file, read_rows
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
@@ -77,7 +77,7 @@ _VATEX = {
 def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
 
-    def make(row: tuple[str, Mapping, int]) -> Item:
+    def item_of_row(row: tuple[str, Mapping, int]) -> Item:
         video, segments, number = row
         # One row per segment of a video: its number finds sentence and times in the video's lists.
         sentences, spans = texts_under(segments, "sentences"), segments["timestamps"]
@@ -108,7 +108,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
         for video, segments in videos.items()
         for number in range(_num_segments(segments))
     )
-    yield from read_rows(corpus, file, f"activitynet_cap/{split}", rows, make)
+    yield from read_rows(corpus, file, f"activitynet_cap/{split}", rows, item_of_row)
 
 
 def _num_segments(segments: Any) -> int:
@@ -122,26 +122,26 @@ def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
     listed = load_list(corpus, file, "sentences")
     captions_of = {group[0].get("video_id"): group for group in group_rows(listed, "video_id")}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         if row["split"] != _MSRVTT[split]:
             return None
         video = text_under(row, "video_id")
         captions = [text_under(sentence, "caption") for sentence in captions_of.get(video, ())]
         return _caption_item(corpus, MSRVTT_CAP, split, video, find(video), captions)
 
-    yield from read_file(corpus, file, f"msrvtt_cap/{split}", make, key="videos")
+    yield from read_file(corpus, file, f"msrvtt_cap/{split}", item_of_row, key="videos")
 
 
 def _read_vatex(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "vatex"))
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         video = text_under(row, "videoID")
         return _caption_item(
             corpus, VATEX_CAP, split, video, find(video), texts_under(row, "enCap")
         )
 
-    yield from read_file(corpus, file, f"vatex_cap/{split}", make)
+    yield from read_file(corpus, file, f"vatex_cap/{split}", item_of_row)
 
 
 def _caption_item(

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.published import published_source
 from pipelines.sources.row_files import index_rows, load_list, read_file
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
@@ -64,7 +64,7 @@ def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path
     # Questions and answers are two files, joined by the question's id.
     answered = index_rows(answers, load_list(corpus, answers), "question_id")
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         key = row["question_id"]
         if key not in answered:
             raise BadInput(f"question {key} has no answer")
@@ -81,17 +81,17 @@ def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path
             meta={"question_id": key, "question_type": answered[key].get("type", "")},
         )
 
-    yield from read_file(corpus, questions, f"activitynet_qa/{split}", make)
+    yield from read_file(corpus, questions, f"activitynet_qa/{split}", item_of_row)
 
 
 def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(msrvtt_folder(corpus, split))
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         video = f"video{int(row['video_id'])}"
         return _question_item(corpus, MSRVTT_QA, split, row, video, find(video))
 
-    yield from read_file(corpus, file, f"msrvtt_qa/{split}", make)
+    yield from read_file(corpus, file, f"msrvtt_qa/{split}", item_of_row)
 
 
 def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Listing:
@@ -100,13 +100,13 @@ def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Listing
     lines = mapping.read_text(encoding="utf-8").splitlines()
     clips = {video: clip for clip, _, video in (line.strip().rpartition(" ") for line in lines)}
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         video = f"vid{int(row['video_id'])}"
         if not clips.get(video):
             raise BadInput(f"{video} is not in {mapping.name}")
         return _question_item(corpus, MSVD_QA, split, row, video, find(clips[video]))
 
-    yield from read_file(corpus, file, f"msvd_qa/{split}", make)
+    yield from read_file(corpus, file, f"msvd_qa/{split}", item_of_row)
 
 
 def _question_item(

@@ -10,10 +10,11 @@ import ast
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import (
     choice_under,
@@ -22,12 +23,11 @@ from pipelines.sources.layout import (
     text_under,
     texts_under,
 )
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 
-def _aokvqa_recipes(lr_pg2: float, epochs: float) -> dict[int, Recipe]:
-    recipe = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=lr_pg2, epochs=epochs)
+def _aokvqa_recipes(lr_pg2: float, epochs: float) -> dict[int, FinetuneRecipe]:
+    recipe = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=lr_pg2, epochs=epochs)
     return {224: recipe, 448: recipe}
 
 
@@ -41,7 +41,7 @@ AOKVQA_DA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("AOKVQA-DA (val)", "AOKVQA-DA"), split="val", size=1_145),),
+    rows=(ResultRow(titles=("AOKVQA-DA (val)", "AOKVQA-DA"), split="val", size=1_145),),
     num_train=18_201,
     recipes=_aokvqa_recipes(3e-6, 10),
 )
@@ -56,7 +56,7 @@ AOKVQA_MC = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("AOKVQA-MC (val)", "AOKVQA-MC"), split="val", size=1_145),),
+    rows=(ResultRow(titles=("AOKVQA-MC (val)", "AOKVQA-MC"), split="val", size=1_145),),
     num_train=18_201,
     recipes=_aokvqa_recipes(3e-6, 15),
 )
@@ -65,9 +65,9 @@ AOKVQA_MC = Benchmark(
 def _read_aokvqa(benchmark: Benchmark):
     def read(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
         folder = image_folder(corpus, f"{split}2017", "coco")
-        pictures = Pictures(corpus)
+        pictures = TablePictures(corpus)
 
-        def make(row: dict) -> Item:
+        def item_of_row(row: dict) -> Item:
             if isinstance(row, TableRow):
                 # A table holds the list as the text of a Python literal.
                 if isinstance(text := row.get("direct_answers"), str):
@@ -94,7 +94,7 @@ def _read_aokvqa(benchmark: Benchmark):
                 choices=BETWEEN.join(choices),
             )
 
-        yield from read_file(corpus, file, f"{benchmark.name}/{split}", make)
+        yield from read_file(corpus, file, f"{benchmark.name}/{split}", item_of_row)
 
     return read
 

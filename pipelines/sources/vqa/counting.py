@@ -17,13 +17,13 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, count_rows, number_under
+from pipelines.sources.hub import TablePictures, TableRow, count_rows, number_under
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import load_list, read_file
 
 TALLYQA = Benchmark(
@@ -36,13 +36,17 @@ TALLYQA = Benchmark(
     final_split="train",
     eval_split="test",
     rows=(
-        Row(titles=("TallyQA (simple)",), split="test_simple", size=22_991, resolutions=(224,)),
-        Row(titles=("TallyQA (complex)",), split="test_complex", size=15_598, resolutions=(224,)),
+        ResultRow(
+            titles=("TallyQA (simple)",), split="test_simple", size=22_991, resolutions=(224,)
+        ),
+        ResultRow(
+            titles=("TallyQA (complex)",), split="test_complex", size=15_598, resolutions=(224,)
+        ),
     ),
     num_train=249_318,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=2),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=2),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=2),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=2),
     },
 )
 
@@ -50,7 +54,7 @@ COUNTBENCHQA = zero_shot(
     TALLYQA,
     name="countbenchqa",
     eval_split="huggingface",
-    rows=(Row(titles=("CountBenchQA",), split="huggingface", size=490, resolutions=(224,)),),
+    rows=(ResultRow(titles=("CountBenchQA",), split="huggingface", size=490, resolutions=(224,)),),
 )
 
 POPE = Benchmark(
@@ -62,7 +66,7 @@ POPE = Benchmark(
     metric="pope",
     eval_split="random+popular+adversarial",
     rows=(
-        Row(
+        ResultRow(
             titles=("POPE",),
             split="random+popular+adversarial",
             suite="other",
@@ -80,7 +84,7 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
     part = split.partition("_")[0]
     folders: dict[str, Path] = {}
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         simple = row.get("issimple")
         # Test rows must say whether they are simple, as both halves are scored apart; training rows
         # need not.
@@ -103,7 +107,7 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
             meta={} if simple is None else {"issimple": int(simple)},
         )
 
-    yield from read_file(corpus, file, f"tallyqa/{split}", make)
+    yield from read_file(corpus, file, f"tallyqa/{split}", item_of_row)
 
 
 def _read_countbench(
@@ -119,9 +123,9 @@ def _read_countbench(
                 f"{questions} must have a question for each of the {num_rows} rows "
                 f"of {file.name}, got {len(texts)}."
             )
-    pictures, numbers = Pictures(corpus), itertools.count()
+    pictures, numbers = TablePictures(corpus), itertools.count()
 
-    def make(row: TableRow) -> Item | None:
+    def item_of_row(row: TableRow) -> Item | None:
         # Every row is numbered, also those left out: the second file has a question for each.
         number = next(numbers)
         data = (row["image"] or {}).get("bytes")
@@ -131,7 +135,7 @@ def _read_countbench(
         text = text_under(row if texts is None else texts[number], "question")
         return question_item(COUNTBENCHQA, split, media, number, text, [str(int(row["number"]))])
 
-    yield from read_file(corpus, file, f"countbenchqa/{split}", make, form="table")
+    yield from read_file(corpus, file, f"countbenchqa/{split}", item_of_row, form="table")
 
 
 def _has_colour(data: bytes) -> bool:
@@ -145,9 +149,9 @@ def _has_colour(data: bytes) -> bool:
 
 def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder = image_folder(corpus, "val2014", "coco")
-    pictures = Pictures(corpus)
+    pictures = TablePictures(corpus)
 
-    def make(row: dict) -> Item | None:
+    def item_of_row(row: dict) -> Item | None:
         if isinstance(row, TableRow):
             # A table has all three kinds of question; the authors have a file for each.
             if row["category"] != split:
@@ -163,7 +167,7 @@ def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
             raise BadInput(f"label must be yes or no, got {row[label_key]!r}")
         return question_item(POPE, split, media, key, text, [answer], meta={"kind": split})
 
-    yield from read_file(corpus, file, f"pope/{split}", make, form="lines")
+    yield from read_file(corpus, file, f"pope/{split}", item_of_row, form="lines")
 
 
 SOURCES = (
@@ -178,7 +182,7 @@ SOURCES = (
         publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
         "datasets/countbenchqa/data)",
         tables={"huggingface": table_patterns("test")},
-        apart=False,
+        per_table=False,
     ),
     published_source(
         POPE,
@@ -194,6 +198,6 @@ SOURCES = (
         files=lambda split: ((f"{split.partition('_')[0]}.json",),),
         read=_read_tallyqa,
         publisher="github.com/manoja328/TallyQA_dataset",
-        whole=lambda split: split.partition("_")[0],
+        containing_split=lambda split: split.partition("_")[0],
     ),
 )

@@ -18,13 +18,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, answer_texts, number_under
+from pipelines.sources.hub import TablePictures, TableRow, answer_texts, number_under
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import index_rows, load_list, read_file
 
 VQAV2 = Benchmark(
@@ -37,15 +37,15 @@ VQAV2 = Benchmark(
     tune_split="train+val[:-10240]",
     final_split="train+val",
     eval_split="val[-10240:]",
-    rows=(Row(titles=("VQAv2 (minival)", "VQAv2 (val)"), split="val[-10240:]", size=10_240),),
+    rows=(ResultRow(titles=("VQAv2 (minival)", "VQAv2 (val)"), split="val[-10240:]", size=10_240),),
     num_train=658_111,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=10),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=10),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=10),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=10),
     },
 )
 
-_OKVQA_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+_OKVQA_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 OKVQA = Benchmark(
     name="okvqa",
     config="okvqa",
@@ -56,12 +56,12 @@ OKVQA = Benchmark(
     tune_split="train[:-10%]",
     final_split="train",
     eval_split="val",
-    rows=(Row(titles=("OKVQA",), split="val", size=5_046),),
+    rows=(ResultRow(titles=("OKVQA",), split="val", size=5_046),),
     num_train=9_009,
     recipes={224: _OKVQA_RECIPE, 448: _OKVQA_RECIPE},
 )
 
-_VIZWIZ_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=10)
+_VIZWIZ_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=10)
 VIZWIZVQA = Benchmark(
     name="vizwizvqa",
     config="vizwizvqa",
@@ -72,7 +72,7 @@ VIZWIZVQA = Benchmark(
     tune_split="train",
     final_split="train+val",
     eval_split="val",
-    rows=(Row(titles=("VizWizVQA (val)", "VizWizVQA"), split="val", size=4_319),),
+    rows=(ResultRow(titles=("VizWizVQA (val)", "VizWizVQA"), split="val", size=4_319),),
     num_train=24_842,
     recipes={224: _VIZWIZ_RECIPE, 448: _VIZWIZ_RECIPE},
 )
@@ -102,13 +102,13 @@ def _read_coco(benchmark: Benchmark):
     ) -> Listing:
         # Questions of "test-dev" are about pictures of "test".
         images = _COCO_SPLITS[split].replace("-dev", "")
-        folder, pictures = image_folder(corpus, images, "coco"), Pictures(corpus)
+        folder, pictures = image_folder(corpus, images, "coco"), TablePictures(corpus)
         annotated: dict[Any, Any] = {}
         if annotations:
             listed = load_list(corpus, annotations, "annotations", compact=_answer_only)
             annotated = index_rows(annotations, listed, "question_id")
 
-        def make(row: dict) -> Item:
+        def item_of_row(row: dict) -> Item:
             key, answers = number_under(row, "question_id"), []
             if isinstance(row, TableRow):
                 # The id of an OK-VQA question is its picture's number and one more digit.
@@ -128,7 +128,7 @@ def _read_coco(benchmark: Benchmark):
             text, meta = text_under(row, "question"), {"question_id": key, **types}
             return question_item(benchmark, split, media, key, text, answers, meta=meta)
 
-        yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
+        yield from read_file(corpus, questions, f"{name}/{split}", item_of_row, key="questions")
 
     return read
 
@@ -149,9 +149,9 @@ def _coco_files(prefix: str):
 
 
 def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
-    folder, pictures = image_folder(corpus, split), Pictures(corpus)
+    folder, pictures = image_folder(corpus, split), TablePictures(corpus)
 
-    def make(row: dict) -> Item:
+    def item_of_row(row: dict) -> Item:
         if isinstance(row, TableRow):
             media = pictures.store(row, f"{text_under(row, 'question_id')}.jpg")
             answer_type = row.get("category") or ""
@@ -169,7 +169,7 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         text = text_under(row, "question")
         return question_item(VIZWIZVQA, split, media, key, text, answers, meta=meta)
 
-    yield from read_file(corpus, file, f"vizwizvqa/{split}", make)
+    yield from read_file(corpus, file, f"vizwizvqa/{split}", item_of_row)
 
 
 _TABLES = {

@@ -14,13 +14,13 @@ The `lang` of an xGQA record is its question's language, since scores are averag
 
 from pathlib import Path
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
+from pipelines.sources.benchmark_sources import find_tables, published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, table_rows
+from pipelines.sources.hub import TablePictures, TableRow, table_rows
 from pipelines.sources.item import Item, Listing, Media
 from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.published import find_tables, published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 XGQA_LANGUAGES = ("bn", "de", "id", "ko", "pt", "ru", "zh")
@@ -35,11 +35,11 @@ GQA = Benchmark(
     tune_split="train_balanced",
     final_split="train_balanced+val_balanced",
     eval_split="testdev_balanced",
-    rows=(Row(titles=("GQA",), split="testdev_balanced", suite="main", size=12_578),),
+    rows=(ResultRow(titles=("GQA",), split="testdev_balanced", suite="main", size=12_578),),
     num_train=1_075_062,
     recipes={
-        224: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
-        448: Recipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision=True),
+        224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision=True),
     },
 )
 
@@ -48,7 +48,7 @@ XGQA = zero_shot(
     name="xgqa",
     eval_split="+".join(XGQA_LANGUAGES),
     rows=(
-        Row(
+        ResultRow(
             titles=("xGQA",),
             split=XGQA_LANGUAGES[0],
             averaged=XGQA_LANGUAGES[1:],
@@ -72,7 +72,7 @@ def _read_gqa(benchmark: Benchmark):
         # read.
         stored = _store_pictures(corpus, split) if isinstance(file, list) else {}
 
-        def make(entry: tuple[str, dict] | TableRow) -> Item:
+        def item_of_row(entry: tuple[str, dict] | TableRow) -> Item:
             if isinstance(entry, TableRow):
                 row, image, key = entry, text_under(entry, "imageId"), text_under(entry, "id")
                 if image not in stored:
@@ -92,14 +92,14 @@ def _read_gqa(benchmark: Benchmark):
 
         columns = ("id", "imageId", "question", "answer")
         name = f"{benchmark.name}/{split}"
-        yield from read_file(corpus, file, name, make, form="dict", columns=columns)
+        yield from read_file(corpus, file, name, item_of_row, form="dict", columns=columns)
 
     return read
 
 
 def _store_pictures(corpus: Corpus, split: str) -> dict[str, Media]:
     """Returns image id -> its picture, which the Hub keeps in tables of their own."""
-    pictures, stored = Pictures(corpus), dict[str, Media]()
+    pictures, stored = TablePictures(corpus), dict[str, Media]()
     for table in find_tables(
         corpus, table_patterns(split.partition("_")[0], folders=[f"{split}_images"])
     ):
@@ -128,7 +128,7 @@ SOURCES = (
             split: table_patterns(split.partition("_")[0], folders=[f"{split}_instructions"])
             for split in _SPLITS
         },
-        apart=False,
+        per_table=False,
     ),
     published_source(
         XGQA,

@@ -44,7 +44,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
             objects[annotation["image_id"]].append(annotation)
     folder = image_folder(corpus, f"{split}2017", "coco")
 
-    def make(row: dict) -> Iterator[Item | Reject]:
+    def items_of_row(row: dict) -> Iterator[Item | Reject]:
         size = [int(row["height"]), int(row["width"])]
         annotated = []
         # `pop`, so that memory shrinks as images are listed.
@@ -60,7 +60,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         media = corpus.media(folder / row["file_name"])
         return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
-    yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], make)
+    yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], items_of_row)
 
 
 def _textocr_names(split: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
             words[annotation["image_id"]].append(word)
     folder = image_folder(corpus, "train_images", "textvqa")
 
-    def make(row: tuple[str, dict]) -> Iterator[Item | Reject]:
+    def items_of_row(row: tuple[str, dict]) -> Iterator[Item | Reject]:
         key, image = row
         if not (read := words.pop(key, [])):
             return iter(())
@@ -88,7 +88,7 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
             corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), metadata
         )
 
-    yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), make)
+    yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), items_of_row)
 
 
 def _read_genome(corpus: Corpus, split: str) -> Listing:
@@ -98,11 +98,12 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
     # Pictures lie in two folders; one listing of the first tells which.
     first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
 
-    def make(row: dict) -> Iterator[Item | Reject]:
+    def items_of_row(row: dict) -> Iterator[Item | Reject]:
         name = f"{int(row['id'])}.jpg"
         pairs = [{"question": qa["question"], "answer": qa["answer"]} for qa in row["qas"]]
         objects = [
-            {"label": one["phrase"], "box": _region_box(one)} for one in regions.pop(row["id"], ())
+            {"label": region["phrase"], "box": _region_box(region)}
+            for region in regions.pop(row["id"], ())
         ]
         if not pairs and not objects:
             return iter(())
@@ -110,10 +111,10 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         metadata = {"qa": pairs, "objects": objects}
         items = _web_items(corpus, f"visual_genome/{split}/{name}", media, metadata)
         # Region phrases are not names of objects, so detection items are dropped.
-        return (one for one in items if not (isinstance(one, Item) and one.task == "detect"))
+        return (item for item in items if not (isinstance(item, Item) and item.task == "detect"))
 
     rows = load_list(corpus, questions)
-    yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, make)
+    yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, items_of_row)
 
 
 def _region_box(region: Mapping[str, Any]) -> list[float]:

@@ -55,15 +55,18 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
     files = [path for path in corpus.files() if _FILE.search(path.name)]
     if not files:
         raise FileNotFoundError(f"{corpus.folder} holds no .tfrecord file.")
-    chosen = [path for path in files if split_of(path) == split]
-    if not chosen:
+    files_of_split = [path for path in files if split_of(path) == split]
+    if not files_of_split:
         splits = ", ".join(sorted({split_of(path) for path in files}))
         raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {splits}.")
     if "image" not in corpus.features:
-        with corpus.annotation(chosen[0]).open("rb") as file, _open_records(file) as (frames, _):
+        with (
+            corpus.annotation(files_of_split[0]).open("rb") as file,
+            _open_records(file) as (frames, _),
+        ):
             first = next((features_of(data) for _, data in frames), {})
-        _check_image_feature(corpus, chosen[0], sorted(first))
-    for path in chosen:
+        _check_image_feature(corpus, files_of_split[0], sorted(first))
+    for path in files_of_split:
         yield path.relative_to(corpus.folder).as_posix()
 
 
@@ -95,9 +98,9 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
     if split not in lengths:
         splits = ", ".join(lengths) or "none"
         raise FileNotFoundError(f"{folder} has no split {split}; it has {splits}.")
-    of = len(lengths[split])
-    for number in range(of):
-        path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{of:05d}"
+    num_shards = len(lengths[split])
+    for number in range(num_shards):
+        path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{num_shards:05d}"
         yield path.relative_to(corpus.folder).as_posix()
 
 
@@ -119,7 +122,9 @@ def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str
     if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
         raise ValueError(f"{folder} must hold files of format tfrecord, got {form}.")
     splits = info.get("splits") or ()
-    return info["name"], {one["name"]: one.get("shardLengths") or [] for one in splits}
+    return info["name"], {
+        split_info["name"]: split_info.get("shardLengths") or [] for split_info in splits
+    }
 
 
 def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
@@ -229,9 +234,12 @@ def _read_file(
 
             def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
                 if packed:
-                    return corpus.spool.put(value)
-                found: dict[str, Any] = {"offset": offset + data.find(value), "size": len(value)}
-                return found if corpus.is_local else found | {"crc32c": crc32c(value)}
+                    return corpus.unpacked.append(value)
+                place_fields: dict[str, Any] = {
+                    "offset": offset + data.find(value),
+                    "size": len(value),
+                }
+                return place_fields if corpus.is_local else place_fields | {"crc32c": crc32c(value)}
 
             try:
                 features = features_of(data)
@@ -262,11 +270,11 @@ def _example_items(
         name = corpus.features.get(field, "")
         return tuple(text(name, value) for value in features.get(name, ()))
 
-    def one(field: str, default: str = "") -> str:
+    def text_of(field: str, default: str = "") -> str:
         return next(iter(values(field)), default)
 
     # The corpus's own id, or else file and number: both stay the same when files are added.
-    key = one("id") or f"{path.relative_to(corpus.folder).as_posix()}/{number:09d}"
+    key = text_of("id") or f"{path.relative_to(corpus.folder).as_posix()}/{number:09d}"
     images = [v for v in features.get(corpus.features["image"], ()) if isinstance(v, bytes) and v]
     if not 1 <= len(images) <= _MAX_IMAGES:
         raise BadInput(f"{corpus.features['image']} holds {len(images)} pictures, 1 or 2 are read")
@@ -277,14 +285,14 @@ def _example_items(
         for i, image in enumerate(images)
     )
     # With a suffix the record is complete; otherwise its annotations make up to seven kinds.
-    lang = one("lang", "en")
+    lang = text_of("lang", "en")
     if "suffix" in corpus.features:
-        task = checked_task(one("task", kind))
+        task = checked_task(text_of("task", kind))
         yield Item(
             id=f"{kind}/{key}",
             part=task,
             media=media,
-            prefix=one("prefix"),
+            prefix=text_of("prefix"),
             suffixes=values("suffix") or ("",),
             task=task,
             lang=lang,
@@ -344,14 +352,14 @@ SOURCES = tuple(
         name=name,
         folder=name,
         splits=SPLITS,
-        read=read_units(units, read_one),
+        read=read_units(units, list_unit),
         antialias=True,
         antialias_eval=True,
         units=units,
-        read_one=read_one,
-        own_files=own_files,
+        list_unit=list_unit,
+        unit_files=unit_files,
     )
-    for name, units, read_one, own_files in (
+    for name, units, list_unit, unit_files in (
         ("tfrecord", _tfrecord_units, _read_tfrecord, lambda corpus, unit: [corpus.folder / unit]),
         ("tfds", _tfds_units, _read_tfds, _tfds_own_files),
     )

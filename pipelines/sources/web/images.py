@@ -64,7 +64,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
             if stem in stems:
                 continue
             stems.add(stem)
-        elif _suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
+        elif _file_suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
             continue
         has_units = True
         yield name
@@ -82,7 +82,7 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
     if files := unit_archives(corpus, unit):
         samples = (sample for archive in files for sample in _read_tar(corpus, archive))
     else:
-        samples = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
+        samples = _TABLES[_file_suffix(unit)](corpus, corpus.folder / unit)
     for sample in samples:
         if isinstance(sample, Reject):
             yield sample
@@ -105,7 +105,7 @@ def _archive_stem(name: str) -> str:
     return name
 
 
-def _suffix(name: str) -> str:
+def _file_suffix(name: str) -> str:
     return PurePosixPath(name).suffix
 
 
@@ -162,8 +162,8 @@ def _check_archive_end(archive: TarFile) -> None:
     Raises:
       ReadError: if anything but zeros follows.
     """
-    while rest := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
-        if rest.strip(b"\0"):
+    while block := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
+        if block.strip(b"\0"):
             raise ReadError(f"data follows its end, {archive.offset} bytes in")
 
 
@@ -187,7 +187,7 @@ def _read_member(
             return f"\0{member.name} has {member.size} bytes"
         file = archive.extractfile(member)
         if unpack:
-            place = corpus.spool.put(file.read() if file else b"")
+            place = corpus.unpacked.append(file.read() if file else b"")
         elif file and not corpus.is_local:
             with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())
@@ -242,9 +242,9 @@ SOURCES = (
         splits=("train",),
         read=read_units(web_units, read_web_unit),
         units=web_units,
-        read_one=read_web_unit,
-        has_own_ids=True,
-        own_files=unit_archives,
+        list_unit=read_web_unit,
+        has_unique_ids=True,
+        unit_files=unit_archives,
         anywhere=True,
         antialias=True,
         antialias_eval=True,

@@ -27,7 +27,7 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with corpus.whole(path) as local:
+    with corpus.local_annotation(path) as local:
         try:
             with parquet.ParquetFile(local) as file:
                 number = 0
@@ -55,8 +55,8 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         cells = _check_length(line).decode("utf-8").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
-        where = "url" if "://" in cells[1] else "path"
-        return {"caption": cells[0], where: cells[1]}
+        key = "url" if "://" in cells[1] else "path"
+        return {"caption": cells[0], key: cells[1]}
 
     for number, line in _number_lines(corpus, path):
         yield _sample_or_reject(corpus, path, number, lambda line=line: row(line))
@@ -129,7 +129,7 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tupl
         if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
             value = value.get("bytes")
         if isinstance(value, bytes):
-            place = corpus.spool.put(value)
+            place = corpus.unpacked.append(value)
             member = f"{number:09d}.{field}"
             return Media(path=corpus.relative(path), member=member, **place), field  # type: ignore[arg-type]
     for field in _PATHS:

@@ -52,20 +52,20 @@ def web_image_items(
     are taken. A malformed annotation is a reject of its task only; a sample without any caption or
     annotation is a reject.
     """
-    any_found = False
+    is_annotated = False
     # Task by task: a malformed box costs the detection, not the caption.
-    for task, make in TASKS.items():
+    for task, make_items in TASKS.items():
         if tasks and task not in tasks:
             continue
         try:
-            items = list(make(sample))
+            items = list(make_items(sample))
         except _MALFORMED as error:
             reason = f"malformed annotation: {type(error).__name__}: {error}"
             items = [_reject_task(sample, task, reason)]
         # Rejects count as found: such a sample has annotations, if bad ones.
-        any_found |= bool(items)
+        is_annotated |= bool(items)
         yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
-    if not any_found:
+    if not is_annotated:
         yield _reject_task(sample, next(iter(tasks), "caption"), "no caption or annotation")
 
 
@@ -150,12 +150,12 @@ def _detect_items(sample: WebImage) -> Iterator[Item]:
 def _segment_items(sample: WebImage) -> Iterator[Item]:
     objects = _read_objects(sample)
     for label in sorted({annotated.label for annotated in objects}):
-        same = [annotated for annotated in objects if annotated.label == label]
-        masks = tuple(annotated.mask for annotated in same if annotated.mask)
+        labelled = [annotated for annotated in objects if annotated.label == label]
+        masks = tuple(annotated.mask for annotated in labelled if annotated.mask)
         # All or none: a target that names two circles must have two masks.
-        if len(masks) == len(same):
-            suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(same))
-            boxes = tuple(annotated.box for annotated in same)
+        if len(masks) == len(labelled):
+            suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(labelled))
+            boxes = tuple(annotated.box for annotated in labelled)
             prefix = f"segment {label}"
             yield _task_item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
 

@@ -12,7 +12,7 @@ from flows.study.graph import graph_of
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from model.files import CONFIG, DIGEST
-from model.train.optimizer import schedules
+from model.train.optimizer import lr_schedules
 from pipelines.sources.registry import BENCHMARKS
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -63,7 +63,7 @@ def test_stage_2_goes_on_with_the_rate_that_the_intermediary_ended_at():
     study = shipped("paper_448")
     assert study.intermediary is not None
     assert study.stage2 is not None
-    before, after = schedules(study.intermediary), schedules(study.stage2.train)
+    before, after = lr_schedules(study.intermediary), lr_schedules(study.stage2.train)
     assert after[-1, 0] == pytest.approx(before[-1, -1], rel=1e-4)
     slow, usual = before
     assert slow[1200] == pytest.approx(1200 / (0.2 * 12207), rel=1e-3)

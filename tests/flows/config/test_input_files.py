@@ -13,7 +13,7 @@ from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from pipelines.fetch.catalogue import load_catalogue
 from pipelines.sources.corpus import WEB_TASKS
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
@@ -35,7 +35,7 @@ def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Pat
     study = load(Path(__file__).parents[3] / "configs/public_mixture.yaml")
     assert set(WEB_TASKS) - {"caption"} <= {part for part, _ in study.stage1.mixture}
     known = {data_set.folder for data_set in load_catalogue().values()}
-    assert {get(source.reader).folder for source in study.sources} <= known
+    assert {source_spec(source.reader).folder for source in study.sources} <= known
 
 
 def test_nothing_is_given_by_default():

@@ -99,7 +99,7 @@ PLANTS = {
     ),
     "an input": Plant(told=("input", "mask_codec", STAGE1), overrides=("mask_codec=null",)),
     "code of training": Plant(
-        told=("code", "model.train.optimizer: schedule", STAGE1),
+        told=("code", "model.train.optimizer: lr_schedule", STAGE1),
         edit=("model/train/optimizer.py", "= train.warmup * train", "= 1 * train.warmup * train"),
     ),
     "code of a metric": Plant(
@@ -219,7 +219,7 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
     first, second, *patch = "\n".join(found.lines(patch=True)).splitlines()
     assert first == f"study/{CELL}/56703 → study/{CELL}/56703: the same contents"
     assert second == (
-        "code      model.train.optimizer: schedule  [transfer vanilla chartqa seed=56703, "
+        "code      model.train.optimizer: lr_schedule  [transfer vanilla chartqa seed=56703, "
         "intermediary vanilla and 1 more; without effect, the contents are the same]"
     )
     assert patch[:2] == ["--- a/model/train/optimizer.py", "+++ b/model/train/optimizer.py"]

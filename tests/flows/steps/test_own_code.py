@@ -173,10 +173,11 @@ def read(folder, split):
 """
 LISTING = """
 import pickle, sys
-from pipelines.sources.corpus import Corpus, Spool
-from pipelines.sources.registry import get
+from pipelines.sources.corpus import Corpus, UnpackedMedia
+from pipelines.sources.registry import source_spec
 source = pickle.load(sys.stdin.buffer)
-for item in get(source).read_splits(Corpus(sys.argv[1], "mine", Spool(None)), "val"):
+corpus = Corpus(sys.argv[1], "mine", UnpackedMedia(None))
+for item in source_spec(source).read_splits(corpus, "val"):
     print(item.prefix, item.answers)
 """
 

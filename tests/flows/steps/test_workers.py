@@ -14,7 +14,7 @@ from flows.steps.workers import JobWorkers, Joined, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
 from infra.ray.errors import RayWorkerLostError
-from infra.ray.jobs import Job, JobServer
+from infra.ray.jobs import JobServer, RayJob
 from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Attempt, Store
 
@@ -47,21 +47,21 @@ class Server:
     """A job server whose only job goes on as its test says."""
 
     def __init__(self, *ends: str | None) -> None:
-        self.job = Job(id="cell-2", cluster="now", attempt=2)
+        self.job = RayJob(id="cell-2", cluster="now", attempt=2)
         self.given_up = 0
         self.ends, self.asked = list(ends), list[str]()
         self.command = ""
 
-    def submit(self, work: str, command: Any, **resources: Any) -> Job:
+    def submit(self, work: str, command: Any, **resources: Any) -> RayJob:
         self.asked.append(work)
         self.command = command(self.job)
         self.run = resources["run"]
         return self.job
 
-    def end_reason(self, job: Job) -> str | None:
+    def end_reason(self, job: RayJob) -> str | None:
         return self.ends.pop(0)
 
-    def timed_out_unscheduled(self, job: Job) -> bool:
+    def timed_out_unscheduled(self, job: RayJob) -> bool:
         self.given_up -= 1
         return self.given_up >= 0
 
@@ -94,7 +94,7 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
 
 def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path: Path):
     server = Server("succeeded")
-    server.job = Job(id="cell-2", cluster="now", attempt=2, reattached=True)
+    server.job = RayJob(id="cell-2", cluster="now", attempt=2, reattached=True)
     Report(is_ended=True).write(Store(tmp_path).volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
     context = {"prefect": {"flow_run_id": "a-run"}}

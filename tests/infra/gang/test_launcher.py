@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.gang.launcher import LauncherGang, launcher_rank, rendezvous
+from infra.gang.launcher import LauncherGang, launcher_rank, rendezvous_address
 from infra.gang.messages import write_exit_code
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
 from infra.progress import Progress
@@ -51,11 +51,11 @@ def test_a_launcher_says_the_rank(environment: dict[str, str], rank: int | None)
 
 def test_rank_0_says_where_it_is_and_the_others_wait(tmp_path: Path):
     found: list[str] = []
-    waiting = threading.Thread(target=lambda: found.append(rendezvous(tmp_path, 1, 30)))
+    waiting = threading.Thread(target=lambda: found.append(rendezvous_address(tmp_path, 1, 30)))
     waiting.start()
     time.sleep(0.1)
     assert not found
-    address = rendezvous(tmp_path, 0, 30)
+    address = rendezvous_address(tmp_path, 0, 30)
     waiting.join()
     assert found == [address]
     assert address.rpartition(":")[2].isdecimal()
@@ -63,7 +63,7 @@ def test_rank_0_says_where_it_is_and_the_others_wait(tmp_path: Path):
 
 def test_a_rank_0_that_does_not_come_is_missed(tmp_path: Path):
     with pytest.raises(TimeoutError, match="rank 0 wrote nothing to"):
-        rendezvous(tmp_path, 1, 0.1)
+        rendezvous_address(tmp_path, 1, 0.1)
 
 
 def test_each_member_says_how_it_ended(tmp_path: Path):

@@ -172,7 +172,11 @@ def test_a_run_under_way_tells_its_rows_with_what_they_read(served_store: Path):
         live.update(progress, 20.0, "train")
     nodes = {n.name: n for n in (Node(name="data", outcome="made", detail="7 records"), train)}
     record = RunRecord(
-        flow_run_id=run, process=ProcessNote.own(), nodes=nodes, ending="completed", message=""
+        flow_run_id=run,
+        process=ProcessNote.of_this_process(),
+        nodes=nodes,
+        ending="completed",
+        message="",
     )
     with get_client(sync_client=True) as client:
         asked = {"flow_runs": {"id": {"any_": [run]}}}

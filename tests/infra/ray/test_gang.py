@@ -39,7 +39,7 @@ def cluster(home: Path) -> Iterator[str]:
 
 _MEMBER = """
 import os, pathlib, sys, time
-from infra.gang.launcher import launcher_rank, rendezvous
+from infra.gang.launcher import launcher_rank, rendezvous_address
 from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import ProgressWriter, write_exit_code, write_message
 from infra.progress import Progress
@@ -47,7 +47,7 @@ place = sys.argv[1]
 rank = launcher_rank(os.environ)
 exit_on_stdin_close(17)
 write_message(place, f"pid-{rank}", str(os.getpid()))
-write_message(place, f"is-{rank}", f"{rendezvous(place, rank, 60)} {os.environ['NPROC']}")
+write_message(place, f"is-{rank}", f"{rendezvous_address(place, rank, 60)} {os.environ['NPROC']}")
 if rank == 0:
     ProgressWriter(place).write(Progress(done=1, total=2))
 while os.path.basename(place) == "0":

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.ray.jobs import Job, JobServer
+from infra.ray.jobs import JobServer, RayJob
 from infra.source_code import checkout
 from tests.processes import end_family
 from tests.ray_nodes import Head, head_of, node
@@ -57,11 +57,11 @@ def server(connect: Callable[[], JobServer]) -> JobServer:
     return connect()
 
 
-def python(code: str, *words: object) -> Callable[[Job], str]:
+def python(code: str, *words: object) -> Callable[[RayJob], str]:
     return lambda job: shlex.join(["python", "-c", code, *map(str, words)])
 
 
-def end_of(server: JobServer, job: Job) -> str:
+def end_of(server: JobServer, job: RayJob) -> str:
     deadline = time.monotonic() + 60
     while (why := server.end_reason(job)) is None:
         assert time.monotonic() < deadline
@@ -122,7 +122,7 @@ def test_a_job_too_large_for_every_node_says_so(server: JobServer):
 def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
     connect: Callable[[], JobServer],
 ):
-    racers, jobs = [connect() for _ in range(4)], list[Job]()
+    racers, jobs = [connect() for _ in range(4)], list[RayJob]()
     together = threading.Barrier(len(racers))
 
     def submit(server: JobServer) -> None:

@@ -11,7 +11,7 @@ from flax import nnx
 from numpy.testing import assert_allclose
 
 from model import vlm
-from model.analysis.attention import WatchedAttention, watch
+from model.analysis.attention import RecordingAttention, record_attention
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
@@ -29,7 +29,7 @@ def both(cfg: ModelConfig, budget: int) -> tuple[jax.Array, jax.Array, jax.Array
     connector: typing.Any = build_connector(cfg, rngs=nnx.Rngs(1))
     params = vlm.split(connector)[1]
     tokens = connector(FEATURES, bucket=budget, budget=jnp.int32(budget))
-    return tokens, *watch(cfg, params, FEATURES, budget)
+    return tokens, *record_attention(cfg, params, FEATURES, budget)
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_the_watched_connector_gives_the_connectors_soft_tokens(kind: str, budge
 
 def test_weights_are_averaged_over_heads():
     layer = Attention(12, 3, rngs=nnx.Rngs(2))
-    watched = WatchedAttention(layer)
+    watched = RecordingAttention(layer)
     queries = jax.random.normal(jax.random.key(5), (2, 7, 12))
     visible = jnp.arange(256) != 9
     out = watched(queries, FEATURES, FEATURES, visible=visible)

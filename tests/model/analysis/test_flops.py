@@ -25,8 +25,8 @@ def served_everywhere() -> list[tuple[str, int]]:
     [(16, "0.963", "4.898"), (64, "1.161", "8.242"), (256, "1.973", "24.281")],
 )
 def test_parcel_costs_what_the_paper_says(budget: int, image: str, video: str):
-    assert f"{flops.row(MODELS['parcel'], budget, IMAGE).tflops:.3f}" == image
-    assert f"{flops.row(MODELS['parcel'], budget, VIDEO).tflops:.3f}" == video
+    assert f"{flops.efficiency_cell(MODELS['parcel'], budget, IMAGE).tflops:.3f}" == image
+    assert f"{flops.efficiency_cell(MODELS['parcel'], budget, VIDEO).tflops:.3f}" == video
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_parcel_costs_what_the_paper_says(budget: int, image: str, video: str):
 def test_the_cache_depends_on_the_budget_alone(kind: str, budget: int, image: str, video: str):
     if budget not in budgets.supported_budgets(MODELS[kind]):
         return
-    assert f"{flops.row(MODELS[kind], budget, IMAGE).kv_mb:.1f}" == image
-    assert f"{flops.row(MODELS[kind], budget, VIDEO).kv_mb:.1f}" == video
+    assert f"{flops.efficiency_cell(MODELS[kind], budget, IMAGE).kv_mb:.1f}" == image
+    assert f"{flops.efficiency_cell(MODELS[kind], budget, VIDEO).kv_mb:.1f}" == video
 
 
 def test_vanilla_costs_what_the_paper_says():
-    assert f"{flops.row(MODELS['vanilla'], 256, IMAGE).tflops:.3f}" == "1.963"
-    assert f"{flops.row(MODELS['vanilla'], 256, VIDEO).tflops:.3f}" == "24.130"
+    assert f"{flops.efficiency_cell(MODELS['vanilla'], 256, IMAGE).tflops:.3f}" == "1.963"
+    assert f"{flops.efficiency_cell(MODELS['vanilla'], 256, VIDEO).tflops:.3f}" == "24.130"
 
 
 def test_one_token_of_cache():

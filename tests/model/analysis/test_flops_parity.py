@@ -22,7 +22,7 @@ def test_every_cell_of_the_papers_table():
     assert [int(line["budget"]) for line in table] == list(flops.PAPER_BUDGETS)
     for line in table:
         for modality in flops.MODALITIES:
-            row = flops.row(cfg, int(line["budget"]), modality)
+            row = flops.efficiency_cell(cfg, int(line["budget"]), modality)
             _assert_prints_as(row.tflops, line[f"{modality.name}_tflops"])
             _assert_prints_as(row.kv_mb, line[f"{modality.name}_kv_mb"])
 

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from model import vlm
 from model.checkpoint import translate
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.hugging_face_config import write_config
 from model.checkpoint.importer import import_checkpoint, open_source
@@ -30,8 +30,8 @@ ODD = ModelConfig(
 def random_params(cfg: ModelConfig, seed: int = 0, dtype: type = np.float32) -> vlm.Params:
     """Returns float32 parameters, exact in `dtype`."""
     rng = np.random.default_rng(seed)
-    shapes = flatten(vlm.abstract_params(cfg))
-    return unflatten(
+    shapes = flatten_params(vlm.abstract_params(cfg))
+    return unflatten_params(
         {
             path: rng.normal(0, 0.3, leaf.shape).astype(dtype).astype(np.float32)
             for path, leaf in shapes
@@ -49,7 +49,7 @@ def ours(folder: Path, cfg: ModelConfig = ODD, dtype: type = np.float32) -> Path
 
 def big_vision(cfg: ModelConfig = ODD, dtype: type = np.float32) -> dict[str, np.ndarray]:
     """Returns arrays as an `.npz` of big_vision has them, layouts written out here anew."""
-    p = dict(flatten(random_params(cfg, dtype=dtype)))
+    p = dict(flatten_params(random_params(cfg, dtype=dtype)))
     v, t = cfg.vision, cfg.text
     n, c, h, d = v.depth, v.width, v.num_heads, v.width // v.num_heads
     block = "params/img/Transformer/encoderblock/"
@@ -106,7 +106,7 @@ def as_void(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def hugging_face(cfg: ModelConfig = ODD) -> dict[str, np.ndarray]:
     """Returns tensors under the names of the hub."""
-    params = dict(flatten(random_params(cfg)))
+    params = dict(flatten_params(random_params(cfg)))
     return {key: np.ascontiguousarray(x) for key, x in translate.to_hugging_face(params, cfg)}
 
 

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from model import vlm
 from model.checkpoint import array_files, exporter, translate
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.checkpoint.exporter import export_checkpoint
 from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.checkpoint.importer import open_source
@@ -36,7 +36,9 @@ PUBLISHED_PARAMETERS = 3_032_094_960
 
 def assert_same(params, expected=None):
     expected = random_params(ODD) if expected is None else expected
-    for (path, one), (name, two) in zip(flatten(params), flatten(expected), strict=True):
+    for (path, one), (name, two) in zip(
+        flatten_params(params), flatten_params(expected), strict=True
+    ):
         assert path == name
         np.testing.assert_array_equal(one, two, err_msg=path, strict=True)
 
@@ -195,7 +197,7 @@ def test_the_published_model_matches_name_by_name():
     assert theirs[layer + "o_proj.weight"] == (2304, 2048)
     patches = "vision_tower.vision_model.embeddings.patch_embedding.weight"
     assert theirs[patches] == (1152, 3, 14, 14)
-    expected = {path: leaf.shape for path, leaf in flatten(_abstract(published))}
+    expected = {path: leaf.shape for path, leaf in flatten_params(_abstract(published))}
     assert translate.our_shapes(theirs) == translate.our_shapes(stacked) == expected
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from model.checkpoint.config_json import config_from_json, config_to_json
-from model.checkpoint.digest import flatten, params_digest, unflatten
+from model.checkpoint.digest import flatten_params, params_digest, unflatten_params
 from model.checkpoint.folder import checked_digest, load_config, load_params, save_checkpoint
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
@@ -42,7 +42,9 @@ def test_folder_round_trip(tmp_path):
     digest = save_checkpoint(out, model=MODEL, params=PARAMS, tokenizer=tokenizer, mask_codec=None)
     assert (out / "digest.txt").read_text().strip() == digest == params_digest(load_params(out))
     assert load_config(out) == MODEL
-    for (path, loaded), (_, saved) in zip(flatten(load_params(out)), flatten(PARAMS), strict=True):
+    for (path, loaded), (_, saved) in zip(
+        flatten_params(load_params(out)), flatten_params(PARAMS), strict=True
+    ):
         np.testing.assert_array_equal(loaded, saved, err_msg=path)
     (out / "digest.txt").unlink()
     with pytest.raises(ValueError, match="is not finished"):
@@ -59,12 +61,12 @@ def test_stated_digest_is_not_believed(tmp_path):
 
 def test_digest_sees_names_types_shapes_and_values():
     base = params_digest(PARAMS)
-    flat = dict(flatten(PARAMS))
-    assert params_digest(unflatten(flat)) == base
+    flat = dict(flatten_params(PARAMS))
+    assert params_digest(unflatten_params(flat)) == base
     changed = [
         {**flat, "text/embedding": flat["text/embedding"].reshape(3, 5)},
         {**flat, "text/embedding": flat["text/embedding"].astype(np.float64)},
         {**flat, "text/embedding": flat["text/embedding"] + 1e-6},
         {("x" + path): leaf for path, leaf in flat.items()},
     ]
-    assert len({base, *(params_digest(unflatten(tree)) for tree in changed)}) == 5
+    assert len({base, *(params_digest(unflatten_params(tree)) for tree in changed)}) == 5

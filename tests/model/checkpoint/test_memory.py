@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from model import vlm
 from model.checkpoint import array_files, translate
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.checkpoint.importer import open_source
 from model.text.config import TextConfig
 from tests.model.checkpoint.converted import ODD, as_void, big_vision, config_of, hugging_face
@@ -22,7 +22,7 @@ BROAD = dataclasses.replace(
         vocab_size=2000, width=96, depth=12, mlp_dim=384, head_dim=16, num_heads=6, num_kv_heads=2
     ),
 )
-BYTES = {path: 4 * leaf.size for path, leaf in flatten(vlm.abstract_params(BROAD))}
+BYTES = {path: 4 * leaf.size for path, leaf in flatten_params(vlm.abstract_params(BROAD))}
 
 
 def peak_of(work) -> int:
@@ -55,7 +55,7 @@ def test_reading_either_format_holds_few_parameters(tmp_path):
 
 
 def test_writing_holds_few_parameters(tmp_path):
-    params = dict(flatten(vlm.abstract_params(BROAD)))
+    params = dict(flatten_params(vlm.abstract_params(BROAD)))
 
     class Drawn(dict):
         """Parameters that exist only while someone holds them."""

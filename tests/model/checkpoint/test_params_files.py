@@ -15,7 +15,7 @@ from infra.store.store import Attempt, Store
 from infra.store.stored_folder import open_stored_folder
 from model.checkpoint import params_files
 from model.checkpoint.array_files import read_safetensors
-from model.checkpoint.digest import flatten, params_digest
+from model.checkpoint.digest import flatten_params, params_digest
 from model.checkpoint.folder import load_config, load_params, params_of, save_checkpoint
 from model.checkpoint.params_files import ParamsReader, put_into, read_index, write_params
 from tests.gcs.faults import Rule
@@ -32,7 +32,7 @@ PARAMS = {
     },
     "vision": {"embedding": RNG.normal(size=(211, 30)).astype(np.float32)},
 }
-ARRAYS = {path: np.asarray(leaf) for path, leaf in flatten(PARAMS)}
+ARRAYS = {path: np.asarray(leaf) for path, leaf in flatten_params(PARAMS)}
 
 
 @pytest.fixture(autouse=True)

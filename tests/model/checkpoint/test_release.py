@@ -13,7 +13,7 @@ from PIL import Image
 
 from model import vlm
 from model.checkpoint.array_files import BFLOAT16, read_safetensors_folder
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.fast_tokenizer import fast_tokenizer
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.release import write_release
@@ -65,10 +65,10 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _params(cfg: ModelConfig) -> vlm.Params:
     """Random everywhere: fresh biases are 0 and fresh norms 1, which would hide a mistake."""
     rng = np.random.default_rng(3)
-    return unflatten(
+    return unflatten_params(
         {
             path: np.asarray(0.2 * rng.normal(size=leaf.shape) + path.endswith("scale"), np.float32)
-            for path, leaf in flatten(vlm.abstract_params(cfg))
+            for path, leaf in flatten_params(vlm.abstract_params(cfg))
         }
     )
 

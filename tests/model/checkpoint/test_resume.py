@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.checkpoint.resume import ResumePoints, own_parts
+from model.checkpoint.resume import ResumePoints, process_parts
 from tests.gcs.faults import Rule
 
 
@@ -26,7 +26,7 @@ def save(place: Path | str, *steps: int) -> ResumePoints:
     points = ResumePoints(place)
     points.restore(state(0))
     for step in steps:
-        points.save(step, own_parts(state(step)), {})
+        points.save(step, process_parts(state(step)), {})
         points.wait()
         assert points.news()
         assert not points.news()
@@ -149,7 +149,7 @@ def test_with_none_whole_the_stage_begins_anew(folder: Path):
 def test_what_is_restored_is_what_was_saved_with_its_notes(tmp_path: Path):
     (tmp_path / "log").write_text("a\nb\n")
     points = ResumePoints(tmp_path / "points")
-    points.save(5, own_parts(state(5)), {"log": tmp_path / "log", "none": tmp_path / "none"})
+    points.save(5, process_parts(state(5)), {"log": tmp_path / "log", "none": tmp_path / "none"})
     (tmp_path / "log").write_text("a\nb\nc\n")
     points.close()
     points = ResumePoints(tmp_path / "points")
@@ -166,7 +166,7 @@ def test_the_state_may_be_used_up_while_it_is_written(tmp_path: Path):
     before = {"weights": jnp.arange(300_000.0)}
     use_up = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0 - 1, tree), donate_argnums=0)
     points = ResumePoints(tmp_path)
-    points.save(1, own_parts(before), {})
+    points.save(1, process_parts(before), {})
     after = use_up(before)
     points.close()
     found = ResumePoints(tmp_path).restore(after)
@@ -177,7 +177,7 @@ def test_the_state_may_be_used_up_while_it_is_written(tmp_path: Path):
 def test_a_point_that_cannot_be_written_is_told_of(tmp_path: Path):
     points = ResumePoints(tmp_path / "points")
     shutil.rmtree(tmp_path / "points")  # Another took the step over, and its folder.
-    points.save(1, own_parts(state(1)), {})
+    points.save(1, process_parts(state(1)), {})
     with pytest.raises(FileNotFoundError, match="another process has taken over"):
         points.wait()
     assert not (tmp_path / "points").exists()
@@ -193,7 +193,7 @@ def test_what_is_older_than_the_newest_is_let_go_whole_or_not(folder: Path):
 def test_of_two_who_write_at_once_both_points_are_whole(tmp_path: Path):
     ours, theirs = ResumePoints(tmp_path), ResumePoints(tmp_path)
     for points in (ours, theirs):
-        points.save(4, own_parts(state(4)), {})
+        points.save(4, process_parts(state(4)), {})
     for points in (ours, theirs):
         points.close()
     assert steps(tmp_path) == [4, 4]
@@ -211,7 +211,7 @@ def test_in_a_bucket_whatever_it_answers(gcs, folder: Path):
         Rule(action="corrupt", verb="media", name="*.safetensors", at=70_000),
         Rule(action="reset_reply", verb="media", name="*.safetensors", skip=1, at=100),
     )
-    points.save(3, own_parts(large), {})
+    points.save(3, process_parts(large), {})
     points.wait()
     points.close()
     points = ResumePoints("gs://testing/scratch/key/shared/points")
@@ -226,7 +226,7 @@ _FOUR_DEVICES = """
 import sys, tempfile
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from model.checkpoint.resume import ResumePoints, own_parts
+from model.checkpoint.resume import ResumePoints, process_parts
 grid = np.array(jax.devices()).reshape(2, 2)
 MESHES = [Mesh(grid, ("a", "b")), Mesh(grid[:1, :1], ("a", "b")), Mesh(grid.T[:1], ("a", "b"))]
 SPECS = [P(), P("a"), P(None, "b"), P(("a", "b")), P("a", "b"), P("b", "a")]
@@ -239,7 +239,7 @@ def put(tree, mesh, specs):
 
 for number, one in enumerate(MESHES):
     state = put(whole, one, SPECS)
-    parts = own_parts(state)
+    parts = process_parts(state)
     for n in whole:  # Each element is written once.
         assert sum(part.data.size for part in parts if part.path == n) == whole[n].size
     if number == 0:

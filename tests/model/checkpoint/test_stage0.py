@@ -5,7 +5,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from model.checkpoint import stage0
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.checkpoint.folder import load_params
 from model.checkpoint.importer import import_checkpoint
 from model.checkpoint.names import NamesError
@@ -72,8 +72,8 @@ def test_two_towers_become_one_checkpoint(tmp_path, scanned, two_towers, style):
     text = gemma(tmp_path / "gemma", **style)
     source = stage0.open_towers(image, text, pieces=PIECES, seed=3)
     import_checkpoint(source, tmp_path / "made", None)
-    made = dict(flatten(load_params(tmp_path / "made")))
-    for path, expected in flatten(random_params(ODD)):
+    made = dict(flatten_params(load_params(tmp_path / "made")))
+    for path, expected in flatten_params(random_params(ODD)):
         if path == "text/embedding":
             np.testing.assert_array_equal(made[path][:PIECES], expected[:PIECES])
         elif path.startswith("projector/"):

@@ -13,7 +13,7 @@ from model import presets
 from model.analysis.flops import IMAGE, prefill_flops
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.budgets import Bucket
+from model.connector.budgets import SlotBucket
 from model.connector.config import ConnectorConfig
 from model.connector.registry import CONNECTORS, KINDS
 from model.vision.config import VisionConfig
@@ -155,9 +155,9 @@ def _table() -> dict[int, float]:
 
 
 def test_a_bucket_edge_lies_between_62_and_64():
-    assert budgets.bucket_of(PARCEL, 62) == Bucket(size=62, num_anchors=16)
-    assert budgets.bucket_of(PARCEL, 64) == Bucket(size=96, num_anchors=64)
-    assert budgets.exact_bucket(PARCEL, 64) == Bucket(size=64, num_anchors=64)
+    assert budgets.bucket_of(PARCEL, 62) == SlotBucket(size=62, num_anchors=16)
+    assert budgets.bucket_of(PARCEL, 64) == SlotBucket(size=96, num_anchors=64)
+    assert budgets.exact_bucket(PARCEL, 64) == SlotBucket(size=64, num_anchors=64)
 
 
 def test_two_buckets_are_enough_for_a_short_run():

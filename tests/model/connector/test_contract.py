@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from model.config import ModelConfig
-from model.connector.contract import check, check_shapes
+from model.connector.contract import check_promises, check_shapes
 from model.connector.registry import CONNECTORS, KINDS
 from tests.model.tiny_models import tiny_config
 
@@ -14,10 +14,10 @@ PROMISES = ["programs", "budgets", "dtypes", "images", "masking", "gradients", "
 
 
 def broken(cfg: ModelConfig) -> dict[str, str]:
-    found = list(check(cfg))
+    found = list(check_promises(cfg))
     assert [finding.name for finding in found] == PROMISES
-    assert all(finding.told and "\n" not in finding.told for finding in found)
-    return {finding.name: finding.told for finding in found if not finding.kept}
+    assert all(finding.detail and "\n" not in finding.detail for finding in found)
+    return {finding.name: finding.detail for finding in found if not finding.holds}
 
 
 @pytest.mark.slow
@@ -52,7 +52,9 @@ def test_rounding_at_the_papers_width_breaks_no_promise():
 
 
 def test_what_is_told_of_one_that_keeps_them():
-    told = {finding.name: finding.told for finding in check(tiny_config(f"{OWN}:Stated"))}
+    told = {
+        finding.name: finding.detail for finding in check_promises(tiny_config(f"{OWN}:Stated"))
+    }
     assert told["programs"] == "3 for 3 budgets"
     assert told["budgets"] == "6, 14, 250"
     assert told["masking"] == "no slot is ever masked"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model import vlm
 from model.analysis import flops
-from model.analysis.attention import watch
+from model.analysis.attention import record_attention
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector, connector_class
@@ -129,7 +129,7 @@ def test_a_formula_of_its_own_counts():
     assert flops.connector_flops(own("Stated"), 14) == 7 * 14 * 12
     kinds = [
         cfg.connector.kind
-        for cfg in flops.with_connectors(tiny_config("m3"), own=[f"{OWN}:Prefix"])
+        for cfg in flops.with_connectors(tiny_config("m3"), extra_kinds=[f"{OWN}:Prefix"])
     ]
     assert kinds == [*KINDS, f"{OWN}:Prefix"]
 
@@ -138,7 +138,7 @@ def test_the_attention_that_it_names_is_watched():
     cfg = own("Prefix")
     params = vlm.split(build_connector(cfg, rngs=nnx.Rngs(7)))[1]
     features = np.random.default_rng(0).normal(size=(2, 256, 12)).astype(np.float32)
-    watched = watch(cfg, params, features, 14)
+    watched = record_attention(cfg, params, features, 14)
     assert watched.weights is not None
     assert watched.weights.shape == (2, 14, 256)
     np.testing.assert_allclose(np.sum(watched.weights, axis=-1), 1.0, rtol=1e-5)

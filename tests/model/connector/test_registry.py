@@ -79,7 +79,7 @@ def test_a_module_and_an_entry_add_a_connector(tmp_path: Path, monkeypatch: pyte
     assert [bucket.size for bucket in budgets.buckets(cfg)] == [4, 16, 64]
     assert flops.connector_flops(cfg, 16) == 16 * 12
     assert "thirds" in {model.connector.kind for model in flops.with_connectors(cfg)}
-    assert all(finding.kept for finding in contract.check(cfg))
+    assert all(finding.holds for finding in contract.check_promises(cfg))
     module = build_connector(cfg, rngs=nnx.Rngs(3))
     assert isinstance(module, nnx.Module)
     _, params = vlm.split(module)

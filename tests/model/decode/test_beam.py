@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from model.decode import beam
-from model.decode.beam import Hypotheses, grow
+from model.decode.beam import Hypotheses, grow_hypotheses
 from model.decode.config import Decoding
-from model.decode.decoding import decode
+from model.decode.decoding import decode_tokens
 from model.decode.generate import generate
 from tests.model.decode.test_generate import make_case
 from tests.model.eval import recomputed
@@ -26,7 +26,9 @@ def _search(
 ) -> np.ndarray:
     structure, params, prompt, slots = case.inputs
     options = {"num_beams": num_beams, "stop": stop, "max_new_tokens": max_new_tokens}
-    return np.asarray(beam.search(structure, params, prompt._replace(real=real), slots, **options))
+    return np.asarray(
+        beam.beam_search(structure, params, prompt._replace(real=real), slots, **options)
+    )
 
 
 def _stop(case: Case) -> int:
@@ -65,7 +67,7 @@ def test_scanned_layers_give_the_same_answers():
 def test_one_beam_is_greedy():
     case = make_case("m3")
     options = {"max_new_tokens": NUM_NEW, "stop": _stop(case)}
-    one = decode(*case.inputs, **options, decoding=Decoding(beams=1))
+    one = decode_tokens(*case.inputs, **options, decoding=Decoding(beams=1))
     np.testing.assert_array_equal(one, generate(*case.inputs, **options))
 
 
@@ -94,18 +96,18 @@ def _hypotheses(tokens: list, scores: list, best: list, best_score: float) -> Hy
 def test_ties_go_to_the_older_the_first_and_the_lower():
     found = _hypotheses([[5, 0], [4, 0]], [-1.0, -1.0], [1, 0], -1.0 - np.log(6))
     flat = jnp.zeros((1, 2, 6))  # Every token is as likely: all sums are equal.
-    longer, parents = grow(found, flat, 2, 1)
+    longer, parents = grow_hypotheses(found, flat, 2, 1)
     assert longer.best_tokens.tolist() == [[1, 0]]  # Not [5, 1], which is as good.
     assert longer.tokens.tolist() == [[[5, 0], [5, 2]]]
     assert parents.tolist() == [[0, 0]]
     found = found._replace(best_score=found.best_score - 1)
-    assert grow(found, flat, 2, 1)[0].best_tokens.tolist() == [[5, 1]]  # Not [4, 1].
+    assert grow_hypotheses(found, flat, 2, 1)[0].best_tokens.tolist() == [[5, 1]]  # Not [4, 1].
 
 
 def test_the_finished_hypothesis_is_the_likeliest_and_no_longer_one_gains_by_its_length():
     found = _hypotheses([[5, 0]], [-0.1], [1, 0], -3.0)
     logits = jnp.log(jnp.array([[[0.1, 0.4, 0.2, 0.1, 0.1, 0.1]]]))
-    longer, _ = grow(found, logits, 2, 1)
+    longer, _ = grow_hypotheses(found, logits, 2, 1)
     assert longer.best_tokens.tolist() == [[5, 1]]
     np.testing.assert_allclose(longer.best_score, [-0.1 + np.log(0.4)], rtol=1e-6)
     assert longer.tokens.tolist() == [[[5, 2], [5, 0]]]  # The stop token goes on nowhere.
@@ -129,7 +131,7 @@ def test_a_choice_of_decoding_is_what_it_names():
     options = {"max_new_tokens": NUM_NEW, "stop": _stop(case)}
 
     def decoded(decoding: Decoding, number: int = 0) -> np.ndarray:
-        return np.asarray(decode(*case.inputs, **options, decoding=decoding, number=number))
+        return np.asarray(decode_tokens(*case.inputs, **options, decoding=decoding, number=number))
 
     greedy = generate(*case.inputs, **options)
     np.testing.assert_array_equal(decoded(Decoding()), greedy)

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from model import vlm
 from model.decode import generate as module
 from model.decode.config import SamplingParams
-from model.decode.generate import choose, generate, prefill
+from model.decode.generate import choose_token, generate, prefill
 from tests.model.eval import recomputed
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import TEXT, init_params, tiny_config
@@ -103,7 +103,7 @@ def test_ends_once_every_real_row_has_stopped(monkeypatch: pytest.MonkeyPatch):
     steps: list[int] = []
     inner = module._extend
 
-    def counted(model: vlm.Vlm, start: module.Prefilled, state: module._State, token: jax.Array):
+    def counted(model: vlm.Vlm, start: module.PromptState, state: module._State, token: jax.Array):
         jax.debug.callback(lambda step: steps.append(int(step)), state.step)
         return inner(model, start, state, token)
 
@@ -133,7 +133,7 @@ def test_budgets_of_a_bucket_share_a_program():
 def test_nucleus_draws_only_the_likeliest_tokens():
     logits = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05]]))
     sampling = SamplingParams(temperature=1.0, top_p=0.7)
-    drawn = {int(choose(logits, sampling, jax.random.key(i))[0]) for i in range(40)}
+    drawn = {int(choose_token(logits, sampling, jax.random.key(i))[0]) for i in range(40)}
     assert drawn == {0, 1}
     with pytest.raises(ValueError, match=r"top_p must be in \(0, 1\], got 0"):
         SamplingParams(top_p=0)
@@ -142,7 +142,7 @@ def test_nucleus_draws_only_the_likeliest_tokens():
 def test_temperature_draws_as_often_as_the_scaled_logits_say():
     logits = jnp.tile(jnp.log(jnp.array([[0.6, 0.3, 0.1]])), (20_000, 1))
     drawn = np.bincount(
-        choose(logits, SamplingParams(temperature=2.0), jax.random.key(3)), minlength=3
+        choose_token(logits, SamplingParams(temperature=2.0), jax.random.key(3)), minlength=3
     )
     roots = np.sqrt([0.6, 0.3, 0.1])
     assert_allclose(drawn / drawn.sum(), roots / roots.sum(), atol=0.02)

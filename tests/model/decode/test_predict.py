@@ -10,7 +10,7 @@ from model import vlm
 from model.checkpoint.folder import save_checkpoint
 from model.data.text import eval_row
 from model.decode.config import Decoding
-from model.decode.decoding import decode
+from model.decode.decoding import decode_tokens
 from model.decode.predict import Predictor
 from model.text.tokenizer import Tokenizer
 from tests.model.tiny_data import write_tokenizer
@@ -39,7 +39,7 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
         answer = predictor.answer(IMAGES, PROMPT, budget=budget, max_tokens=5)
         assert (answer.bucket, predictor.num_programs) == (30, 1)
         assert (answer.seconds["compile"] > 1e-2) == (budget == 16)
-        exact = decode(
+        exact = decode_tokens(
             vlm.structure(MODEL),
             vlm.init_params(MODEL, 2),
             vlm.Prompt(IMAGES[None], text[None], real[None]),
@@ -57,8 +57,8 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
 def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     predictor, how = Predictor(checkpoint), {"budget": 16, "max_tokens": 5}
     looked = predictor.answer(IMAGES, PROMPT, **how)
-    seen = predictor.see(IMAGES)
-    monkeypatch.delattr(vlm, "_features")  # The vision tower's only way into a program.
+    seen = predictor.encode_images(IMAGES)
+    monkeypatch.delattr(vlm, "_image_features")  # The vision tower's only way into a program.
     assert predictor.answer(seen, PROMPT, **how).tokens == looked.tokens
 
 

@@ -5,7 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from model.decode.reference_check import TOLERANCE, compare, relative_error, uncompared
+from model.decode.reference_check import (
+    TOLERANCE,
+    compare_outputs,
+    relative_error,
+    uncompared_outputs,
+)
 from tests.model import parity_models
 from tests.model.checkpoint.converted import ODD, random_params
 
@@ -19,7 +24,7 @@ def test_references_are_met_and_a_moved_weight_is_seen(name):
     reference = getattr(parity_models, name)()
     # The check decides on the cap itself, whatever the checkpoint has.
     model = dataclasses.replace(reference.cfg, final_softcap=30.0)
-    findings = list(compare(model, reference.params, reference.expected))
+    findings = list(compare_outputs(model, reference.params, reference.expected))
     outputs = {"logits", "greedy_ids"} | (
         {"vision_last_hidden", "projected_soft_tokens", "loss"}
         if name == "hugging_face"
@@ -27,11 +32,11 @@ def test_references_are_met_and_a_moved_weight_is_seen(name):
     )
     assert {finding.key for finding in findings} == outputs
     assert all(finding.close for finding in findings)
-    assert uncompared(reference.expected) == []
+    assert uncompared_outputs(reference.expected) == []
     kernel = reference.params["projector"]["kernel"].copy()
     kernel[3] *= 1.01
     params = {**reference.params, "projector": {**reference.params["projector"], "kernel": kernel}}
-    wrong = {f.key for f in compare(model, params, reference.expected) if not f.close}
+    wrong = {f.key for f in compare_outputs(model, params, reference.expected) if not f.close}
     assert {"logits"} < wrong
     assert "vision_last_hidden" not in wrong
 
@@ -49,12 +54,12 @@ def test_an_image_of_another_size_is_told():
     images = {"pixel_values_nchw": IMAGES[:, :, :10]}
     expected = {**images, **TEXT, "logits": np.zeros((2, 5, 41))}
     with pytest.raises(ValueError, match="images must be 15 x 15 x 3"):
-        list(compare(ODD, random_params(ODD), expected))
+        list(compare_outputs(ODD, random_params(ODD), expected))
 
 
 def test_missing_inputs_and_outputs_are_told():
     with pytest.raises(ValueError, match=r"must hold the inputs \['pixel_values_nchw'\]"):
-        list(compare(ODD, {}, TEXT))
+        list(compare_outputs(ODD, {}, TEXT))
     with pytest.raises(ValueError, match="must hold outputs"):
-        list(compare(ODD, {}, {"pixel_values_nchw": IMAGES, **TEXT, "other": np.zeros(3)}))
-    assert uncompared({**TEXT, "other": np.zeros(3)}) == ["other"]
+        list(compare_outputs(ODD, {}, {"pixel_values_nchw": IMAGES, **TEXT, "other": np.zeros(3)}))
+    assert uncompared_outputs({**TEXT, "other": np.zeros(3)}) == ["other"]

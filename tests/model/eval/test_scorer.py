@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model.eval.chance import blind_baseline
 from model.eval.metrics.registry import METRICS
-from model.eval.metrics.scores import Item, Sums
+from model.eval.metrics.scores import ItemScore, Sums
 from model.eval.scorer import Scorer, fields_of
 from tests.model.tiny_data import color_record, mask_record, write_dataset
 
@@ -82,7 +82,7 @@ def test_counts_of_parts_add_up(metric: str, data: st.DataObject):
 def test_sums_are_exact(values: list[float], cut: int):
     left, right = Sums(), Sums()
     for position, value in enumerate(values):
-        (left if position < cut else right).add(Item(score=value))
+        (left if position < cut else right).add(ItemScore(score=value))
     right.merge(left)
     assert right.total() == math.fsum(values)
     assert right.num == len(values)

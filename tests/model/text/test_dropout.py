@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from model import vlm
 from model.text.attention import rotation
 from model.text.dropout import Dropout
-from model.text.gemma import Block
+from model.text.gemma import DecoderBlock
 from tests.model.tiny_models import TEXT, VISION, batch, init_params, tiny_config
 
 KEY = jax.random.key(7)
@@ -59,7 +59,7 @@ def test_the_last_rows_alone_are_dropped_as_among_all():
 
 
 def test_a_block_drops_after_the_norm_of_attention_and_before_that_of_the_mlp():
-    block = Block(TEXT, rngs=nnx.Rngs(0))
+    block = DecoderBlock(TEXT, rngs=nnx.Rngs(0))
     turn = rotation(jnp.tile(jnp.arange(5), (2, 1)), TEXT.head_dim, TEXT.rope_base)
     mask = jnp.ones((2, 5, 5), bool)
 

@@ -10,7 +10,7 @@ import pytest
 
 from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
-from model.train.step import Told
+from model.train.step import StepMetrics
 from tests.model.tiny_model import tiny_model
 
 TRAIN = TrainConfig(batch_size=6, text_len=16)
@@ -24,15 +24,15 @@ def rows(path: Path) -> list[dict]:
 def test_lines_after_the_checkpoint_and_half_ones_are_written_again(tmp_path: Path, half: str):
     path = tmp_path / "deep" / "log.jsonl"
     lines = Lines(path, 0)
-    assert (lines.kept, lines.cut) == (None, None)
+    assert (lines.saved_row, lines.undone_row) == (None, None)
     for step in (2, 4, 6):
         lines.add({"step": step})
     path.write_text(path.read_text() + half)
     again = Lines(path, 4, '{"step": 2}\n{"step": 4}\n')
-    assert (again.kept, again.cut) == ({"step": 4}, {"step": 6})
+    assert (again.saved_row, again.undone_row) == ({"step": 4}, {"step": 6})
     assert rows(path) == [{"step": 2}, {"step": 4}]
     elsewhere = Lines(tmp_path / "other" / "log.jsonl", 4, path.read_text())
-    assert (elsewhere.kept, elsewhere.cut) == ({"step": 4}, None)
+    assert (elsewhere.saved_row, elsewhere.undone_row) == ({"step": 4}, None)
     assert rows(elsewhere.path) == rows(path)
 
 
@@ -72,7 +72,7 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     clock = Clock(Lines(tmp_path / "log.jsonl", 0), time.monotonic() - 10.0)
     clock.lost["compile"] = 4.0
     speed = Speed(model, TRAIN, [SimpleNamespace(device_kind="TPU v4")] * 2)
-    told = Told(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
+    told = StepMetrics(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
     first = row_of(1, told, 1e-3, 30, clock, speed)
     assert "mfu" not in first
     assert note_of(first) == "loss 1.250"
@@ -88,6 +88,6 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     assert 0 < row["mfu"] < 1
     assert note_of(row).endswith(" MFU")
     unknown = Speed(model, TRAIN, [SimpleNamespace(device_kind="cpu")])
-    unknown.told()
+    unknown.since_last_call()
     time.sleep(0.001)
-    assert set(unknown.told()) == {"tokens_per_second"}
+    assert set(unknown.since_last_call()) == {"tokens_per_second"}

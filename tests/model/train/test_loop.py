@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from infra.progress import Progress
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.checkpoint.folder import load_config
 from model.eval.config import EvalConfig
 from model.eval.run import evaluate
@@ -128,10 +128,10 @@ def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPat
 
     vanilla = starting_params(tiny_model(), None, 1)
     monkeypatch.setattr(start, "load_params", lambda path: vanilla)
-    started = dict(flatten(starting_params(tiny_model("parcel"), "checkpoint", 2)))
-    for path, value in flatten(vanilla):
+    started = dict(flatten_params(starting_params(tiny_model("parcel"), "checkpoint", 2)))
+    for path, value in flatten_params(vanilla):
         np.testing.assert_array_equal(started[path], value, err_msg=path)
-    assert {path for path in started if path not in dict(flatten(vanilla))} == {
+    assert {path for path in started if path not in dict(flatten_params(vanilla))} == {
         path for path in started if path.startswith("connector/")
     }
     broken = {key: value for key, value in vanilla.items() if key != "projector"}

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from model import vlm
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.train.config import TrainConfig
 from model.train.memory import gathered_bytes, step_bytes
 from tests.model.tiny_model import tiny_model
 
 MODEL = tiny_model("parcel", (30, 64))
-NUM_PARAMS = sum(leaf.size for _, leaf in flatten(vlm.abstract_params(MODEL)))
+NUM_PARAMS = sum(leaf.size for _, leaf in flatten_params(vlm.abstract_params(MODEL)))
 
 
 def held(model=MODEL, *, batch_size=8, devices=1, tokens=64, **settings):
@@ -41,7 +41,7 @@ def test_more_is_kept_where_less_is_made_again():
 def test_frozen_parameters_have_neither_moments_nor_gradients():
     tower = sum(
         leaf.size
-        for path, leaf in flatten(vlm.abstract_params(MODEL))
+        for path, leaf in flatten_params(vlm.abstract_params(MODEL))
         if path.startswith("vision/")
     )
     assert held() - held(freeze_vision=True) == pytest.approx(12 * tower)

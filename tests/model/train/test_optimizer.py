@@ -15,11 +15,11 @@ from model.train.loop import rates_of
 from model.train.optimizer import (
     group_of,
     init_optimizer,
+    lr_schedule,
+    lr_schedules,
     optimizer,
-    schedule,
-    schedules,
     split_frozen,
-    unmatched,
+    unmatched_groups,
     update_params,
 )
 
@@ -48,19 +48,19 @@ def test_schedules_equal_their_formulas(kind, steps: int, warmup: float, times: 
     train = TrainConfig(total_steps=steps * times, warmup=warmup, schedule=kind)
     expected = [factor_by_formula(train, step) for step in range(train.total_steps)]
     # optax computes in float32, the formulas in float64.
-    np.testing.assert_allclose(schedule(train), expected, rtol=1e-6, atol=2e-7)
+    np.testing.assert_allclose(lr_schedule(train), expected, rtol=1e-6, atol=2e-7)
 
 
 @pytest.mark.slow
 def test_schedules_at_places_one_can_check_by_hand():
-    cosine = schedule(TrainConfig(total_steps=100, warmup=0.1, schedule="cosine"))
+    cosine = lr_schedule(TrainConfig(total_steps=100, warmup=0.1, schedule="cosine"))
     assert cosine[[0, 5, 10]].tolist() == [0.0, 0.5, 1.0]
     assert cosine[55] == pytest.approx(0.5)
     assert cosine[99] == pytest.approx(0.0, abs=1e-3)
-    rsqrt = schedule(TrainConfig(total_steps=20_000, warmup=0.0, schedule="rsqrt"))
+    rsqrt = lr_schedule(TrainConfig(total_steps=20_000, warmup=0.0, schedule="rsqrt"))
     assert rsqrt[0] == 1.0
     assert rsqrt[10_000] == pytest.approx(0.5**0.5)
-    assert schedule(TrainConfig(schedule="constant", warmup=0.0))[73] == 1.0
+    assert lr_schedule(TrainConfig(schedule="constant", warmup=0.0))[73] == 1.0
 
 
 class ByFormula:
@@ -157,28 +157,28 @@ def test_the_first_group_that_matches_a_whole_path_counts():
     found = {path: group_of(GROUPS, path) for path in MANY}
     assert [found[path] for path in MANY] == [0, 1, 2, 3, 3]
     assert group_of(GROUPS, "text/frozen/more") == 3
-    assert unmatched(GROUPS, MANY) == []
-    assert unmatched(GROUPS, ["vision/a/bias", "text/frozen"]) == ["vision/.*/kernel"]
+    assert unmatched_groups(GROUPS, MANY) == []
+    assert unmatched_groups(GROUPS, ["vision/a/bias", "text/frozen"]) == ["vision/.*/kernel"]
 
 
 def test_a_group_has_a_warm_up_and_the_stage_a_timescale_of_its_own():
-    rows = schedules(GROUPS)
+    rows = lr_schedules(GROUPS)
     assert rows.shape == (4, 40)
     slow, usual = rows[0], rows[3]
     assert slow[[0, 5, 20]].tolist() == [0.0, 0.25, 1.0]
     assert usual[[0, 2, 4, 12]] == pytest.approx([0.0, 0.5, 1.0, 0.5**0.5])
     np.testing.assert_array_equal(rows[1], usual)
     assert slow[28] == pytest.approx(0.5**0.5)
-    np.testing.assert_array_equal(schedules(TrainConfig())[0], schedule(TrainConfig()))
+    np.testing.assert_array_equal(lr_schedules(TrainConfig())[0], lr_schedule(TrainConfig()))
 
 
 def test_a_shifted_rsqrt_goes_on_where_another_stage_ended():
     whole = TrainConfig(total_steps=90, warmup=0.1, schedule="rsqrt", rsqrt_timescale=20.0)
     rest = dataclasses.replace(whole, total_steps=30, warmup=0.0, rsqrt_shift=60 - 9)
-    np.testing.assert_allclose(schedule(rest), schedule(whole)[60:], rtol=1e-6)
-    ramped = schedule(dataclasses.replace(rest, warmup=0.2))
-    assert ramped[3] == pytest.approx(0.5 * schedule(rest)[0])
-    assert ramped[6:] == pytest.approx(schedule(rest)[:24])
+    np.testing.assert_allclose(lr_schedule(rest), lr_schedule(whole)[60:], rtol=1e-6)
+    ramped = lr_schedule(dataclasses.replace(rest, warmup=0.2))
+    assert ramped[3] == pytest.approx(0.5 * lr_schedule(rest)[0])
+    assert ramped[6:] == pytest.approx(lr_schedule(rest)[:24])
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_groups_update_as_plain_optax_does_parameter_by_parameter():
             path: jnp.asarray(rng.normal(size=value.shape), jnp.float32)
             for path, value in trained.items()
         }
-        rates = rates_of(GROUPS, schedules(GROUPS)[:, step], Seeds.of(0), step)
+        rates = rates_of(GROUPS, lr_schedules(GROUPS)[:, step], Seeds.of(0), step)
         ours, state = update(gradients, state, ours, (rates.learning, rates.decay))
         with jax.numpy_dtype_promotion("standard"):
             direction, kept = adam.update(gradients, kept)
@@ -219,7 +219,7 @@ def test_groups_of_one_rate_update_to_the_bit_as_none_do():
     gradients = jax.tree.map(lambda x: x + 0.3, MANY)
     changed = []
     for train in (plain, grouped):
-        rates = rates_of(train, schedules(train)[:, 7], Seeds.of(0), 7)
+        rates = rates_of(train, lr_schedules(train)[:, 7], Seeds.of(0), 7)
         chain = optimizer(train, rates.learning, rates.decay)
         after, _ = update_params(chain, gradients, init_optimizer(train, MANY), MANY)
         changed.append(after)

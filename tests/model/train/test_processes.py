@@ -22,7 +22,7 @@ jax.distributed.initialize(sys.argv[2], 2, rank)
 import numpy as np
 from model import sharding
 from model.checkpoint import params_files
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.train.config import TrainConfig
 from model.train.start import starting_params
 from model.train.step import make_state
@@ -42,7 +42,7 @@ moments = [leaf for leaf in jax.tree.leaves(state.optimizer) if leaf.shape == em
 assert len(moments) == 2
 for leaf in (embedding, *moments):
     assert leaf.addressable_data(0).shape == (leaf.shape[0] // 2, leaf.shape[1])
-for path, leaf in dict(flatten(params)).items():
+for path, leaf in dict(flatten_params(params)).items():
     np.testing.assert_array_equal(sharding.on_host(state.trained[path]), leaf)
 
 # Of a checkpoint each reads its parts; what is fitted to the model, and what is small, all of it.
@@ -56,9 +56,9 @@ params_files.ParamsReader._checked = counted
 of_file = starting_params(tiny_model("parcel", (30, 64)), sys.argv[3], 0)
 assert not read
 begun = make_state(of_file, TrainConfig(), mesh)
-size = sum(leaf.nbytes for leaf in dict(flatten(params)).values())
+size = sum(leaf.nbytes for leaf in dict(flatten_params(params)).values())
 assert 0.45 * size < sum(read) < 0.75 * size, (sum(read), size)
-for path, leaf in dict(flatten(params)).items():
+for path, leaf in dict(flatten_params(params)).items():
     np.testing.assert_array_equal(sharding.on_host(begun.trained[path]), leaf + 1)
 
 rows = np.arange(6).reshape(3, 2) + 100 * rank

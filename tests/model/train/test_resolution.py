@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.train import start
 from model.train.resolution import POSITIONS, extend_bank, resize_positions
@@ -23,8 +23,8 @@ def at(kind: str, px: int) -> ModelConfig:
 @functools.cache
 def init_params(cfg: ModelConfig, seed: int) -> vlm.Params:
     """Returns random parameters of the model's shapes, without compiling anything."""
-    rng, shapes = np.random.default_rng(seed), flatten(vlm.abstract_params(cfg))
-    return unflatten({p: rng.normal(size=x.shape).astype(np.float32) for p, x in shapes})
+    rng, shapes = np.random.default_rng(seed), flatten_params(vlm.abstract_params(cfg))
+    return unflatten_params({p: rng.normal(size=x.shape).astype(np.float32) for p, x in shapes})
 
 
 @pytest.mark.parametrize(("old", "new"), [(16, 32), (16, 64), (3, 7), (5, 3), (16, 17), (4, 4)])
@@ -69,10 +69,10 @@ def test_a_stage_starts_from_half_its_resolution(
     monkeypatch: pytest.MonkeyPatch, kind: str, bank: str | None, rows: tuple[int, int]
 ):
     small, large = at(kind, 32), at(kind, 64)
-    trained = dict(flatten(init_params(small, 1)))
+    trained = dict(flatten_params(init_params(small, 1)))
     _serve(monkeypatch, trained)
-    started = dict(flatten(starting_params(large, "checkpoint", 2)))
-    wanted = dict(flatten(vlm.abstract_params(large)))
+    started = dict(flatten_params(starting_params(large, "checkpoint", 2)))
+    wanted = dict(flatten_params(vlm.abstract_params(large)))
     assert {p: v.shape for p, v in started.items()} == {p: v.shape for p, v in wanted.items()}
     resized = resize_positions(np.asarray(trained[POSITIONS]), 1024)
     np.testing.assert_array_equal(started[POSITIONS], resized)
@@ -80,25 +80,25 @@ def test_a_stage_starts_from_half_its_resolution(
         old, new = rows
         assert (len(trained[bank]), len(started[bank])) == (old, new)
         np.testing.assert_array_equal(started[bank][:old], trained[bank])
-        fresh = dict(flatten(init_params(large, 2)))[bank]
+        fresh = dict(flatten_params(init_params(large, 2)))[bank]
         np.testing.assert_array_equal(started[bank][old:], fresh[old:])
     for path in set(trained) - {POSITIONS, bank}:
         np.testing.assert_array_equal(started[path], trained[path], err_msg=path)
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
-    _serve(monkeypatch, dict(flatten(init_params(at("parcel", 64), 1))))
+    _serve(monkeypatch, dict(flatten_params(init_params(at("parcel", 64), 1))))
     with pytest.raises(ValueError, match=r"queries: \(768, 12\) for \(192, 12\).*at most its res"):
         starting_params(at("parcel", 32), "checkpoint", 2)
     with pytest.raises(ValueError, match=r"unknown \['connector/.*or with none"):
         starting_params(at("vanilla", 64), "checkpoint", 2)
     # A connector that lacks a part is another method's, not a fresh one's.
-    _serve(monkeypatch, dict(flatten(init_params(at("parcel_vit_only", 32), 1))))
+    _serve(monkeypatch, dict(flatten_params(init_params(at("parcel_vit_only", 32), 1))))
     with pytest.raises(ValueError, match=r"missing \['connector/pool_attn"):
         starting_params(at("parcel", 32), "checkpoint", 2)
 
 
 def _serve(monkeypatch: pytest.MonkeyPatch, params: dict[str, typing.Any]) -> None:
-    arrays = unflatten({path: np.asarray(value) for path, value in params.items()})
+    arrays = unflatten_params({path: np.asarray(value) for path, value in params.items()})
     monkeypatch.setattr(start, "load_params", lambda path: arrays)
     monkeypatch.setattr(vlm, "init_params", init_params)

@@ -14,7 +14,7 @@ import pytest
 
 from infra.progress import Progress
 from model import vlm
-from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.connector import budgets
 from model.data.loader import Loader
 from model.eval.config import EvalConfig
@@ -106,7 +106,9 @@ def losses_written_out(given: dict[str, Any], params: vlm.Params) -> dict[tuple[
 def test_pictures_and_clips_of_one_task_are_looked_at_together(given: dict[str, Any]):
     looked, mesh = held_out(given, data="mixed")
     with contextlib.closing(looked):
-        rows = list(looked.look(shard_tree(dict(flatten(vlm.init_params(MODEL, 3))), mesh)))
+        rows = list(
+            looked.observe(shard_tree(dict(flatten_params(vlm.init_params(MODEL, 3))), mesh))
+        )
     assert [(row["task"], row["budget"]) for row in rows] == [("color", b) for b in LOOK.budgets]
 
 
@@ -116,9 +118,9 @@ def test_the_loss_of_each_task_and_budget_is_the_stages_own(given: dict[str, Any
     params = vlm.init_params(MODEL, 3)
     looked, mesh = held_out(given, devices)
     with contextlib.closing(looked):
-        flat = shard_tree(dict(flatten(params)), mesh)
-        rows = list(looked.look(flat))
-        again = list(looked.look(flat))
+        flat = shard_tree(dict(flatten_params(params)), mesh)
+        rows = list(looked.observe(flat))
+        again = list(looked.observe(flat))
     assert rows == again
     expected = losses_written_out(given, params)
     assert {(r["task"], r["budget"]) for r in rows} == set(expected)
@@ -192,13 +194,13 @@ def test_a_probe_learns_and_leaves_the_stage_its_parameters(tmp_path: Path, give
     paths = StagePaths(
         data=given["data"], tokenizer=given["tokenizer"], scratch=str(tmp_path), out=str(tmp_path)
     )
-    params = dict(flatten(vlm.init_params(model, 3)))
+    params = dict(flatten_params(vlm.init_params(model, 3)))
     flat = shard_tree(params, make_mesh())
     before = jax.tree.map(np.array, flat)
     with contextlib.closing(
         Watcher(watch, model, many, paths, probe=(given["data"], given["data"]))
     ) as watcher:
-        (row,) = watcher.look(flat)
+        (row,) = watcher.observe(flat)
     assert row == {
         "task": "probe",
         "budget": 64,
@@ -207,7 +209,7 @@ def test_a_probe_learns_and_leaves_the_stage_its_parameters(tmp_path: Path, give
         "num": 11,
     }
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, flat))
-    assert unflatten(flat).keys() == {"projector", "text", "vision"}
+    assert unflatten_params(flat).keys() == {"projector", "text", "vision"}
 
 
 def test_budgets_that_the_connector_does_not_serve_are_refused(given: dict[str, Any]):

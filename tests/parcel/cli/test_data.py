@@ -97,9 +97,9 @@ def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
     ]
     clip = {**same, "images": (b"x",) * 8, "num_windows": 4}
     clips = [Record(id="c", suffixes=("a",), **clip)]
-    count = write_shard(tmp_path / "t.tfrecord", map(example.encode, records))
+    count = write_shard(tmp_path / "t.tfrecord", map(example.encode_example, records))
     part = PartInfo(shards=("t.tfrecord",), num_records=(count,))
-    write_shard(tmp_path / "v.tfrecord", map(example.encode, clips))
+    write_shard(tmp_path / "v.tfrecord", map(example.encode_example, clips))
     video = PartInfo(shards=("v.tfrecord",), num_records=(1,))
     reasons = ["too small: 1x20, min_side=8", "too small: 7x7, min_side=8", "label must be 'a'"]
     rows = [
@@ -150,7 +150,7 @@ def test_export_writes_what_it_says(tmp_path):
     )
     folder = tmp_path / "prepared"
     folder.mkdir()
-    write_shard(folder / "caption.tfrecord", [example.encode(record)])
+    write_shard(folder / "caption.tfrecord", [example.encode_example(record)])
     part = PartInfo(shards=("caption.tfrecord",), num_records=(1,))
     DatasetInfo(name="d", parts={"caption": part}, num_inputs=1, num_rejected=0, image_px=28).write(
         folder

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pipelines.benchmarks.row import Recipe
+from pipelines.benchmarks.row import FinetuneRecipe
 from pipelines.sources.registry import BENCHMARKS, SOURCES, get_benchmark, main_suite, row_of_title
 
 
@@ -96,7 +96,7 @@ def test_recipes_of_two_resolutions():
     assert (infovqa[224].batch_size, infovqa[448].batch_size) == (256, 128)
     assert get_benchmark("vqav2").recipes[224].weight_decay == pytest.approx(1e-6)
     assert get_benchmark("vqav2").recipes[448].weight_decay == 0
-    assert get_benchmark("nlvr").recipes[448] == Recipe(
+    assert get_benchmark("nlvr").recipes[448] == FinetuneRecipe(
         lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10
     )
 

@@ -54,7 +54,7 @@ def write_dataset(tmp_path):
         half = len(records) // 2
         shards = ("caption-0.tfrecord", "caption-1.tfrecord")
         counts = tuple(
-            write_shard(folder / shard, map(example.encode, part))
+            write_shard(folder / shard, map(example.encode_example, part))
             for shard, part in zip(shards, (records[:half], records[half:]), strict=True)
         )
         lost = [

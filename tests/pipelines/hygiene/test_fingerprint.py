@@ -13,7 +13,7 @@ from perf.hygiene import CHANGES, main, rate, read_folder, recall, stored, with_
 from perf.hygiene import index_of as benchmark_index
 from pipelines.hygiene.alignment import align_fingerprints
 from pipelines.hygiene.detail import FineEdges
-from pipelines.hygiene.fingerprint import WHOLE, WINDOWS, coarse_vectors, fingerprint
+from pipelines.hygiene.fingerprint import FULL_AXIS, WINDOWS, coarse_vectors, fingerprint
 from pipelines.hygiene.index import PictureIndex, SimilarPicture
 from tests.pipelines.hygiene.conftest import draw
 
@@ -73,7 +73,7 @@ def test_alignment_says_more_than_the_bare_overlap():
     aligned, crop = align_fingerprints(b, a, ((0.9, 0.02), (0.9, 0.08)))
     assert bare < 0.5 < 0.75 < aligned
     np.testing.assert_allclose(crop, ((0.9, 0.0), (0.9, 0.1)), atol=0.01)
-    assert align_fingerprints(a, a, (WHOLE, WHOLE))[0] == pytest.approx(1, abs=1e-3)
+    assert align_fingerprints(a, a, (FULL_AXIS, FULL_AXIS))[0] == pytest.approx(1, abs=1e-3)
 
 
 def test_what_agrees_at_large_and_not_in_every_part_is_another_picture():
@@ -81,9 +81,9 @@ def test_what_agrees_at_large_and_not_in_every_part_is_another_picture():
     mixed = whole.copy()
     mixed.paste(other.crop((0, 0, 300, 90)), (0, 0))
     a, b, c = (stored(image) for image in (whole, mixed, whole))
-    assert align_fingerprints(print_of(a), print_of(b), (WHOLE, WHOLE))[0] > 0.5
-    assert FineEdges(a).likeness(FineEdges(b), (WHOLE, WHOLE)) < 0.15
-    assert FineEdges(a).likeness(FineEdges(c), (WHOLE, WHOLE)) == pytest.approx(1, abs=1e-3)
+    assert align_fingerprints(print_of(a), print_of(b), (FULL_AXIS, FULL_AXIS))[0] > 0.5
+    assert FineEdges(a).likeness(FineEdges(b), (FULL_AXIS, FULL_AXIS)) < 0.15
+    assert FineEdges(a).likeness(FineEdges(c), (FULL_AXIS, FULL_AXIS)) == pytest.approx(1, abs=1e-3)
 
 
 def test_detail_knows_a_crop_where_it_lies_and_not_elsewhere():
@@ -98,7 +98,7 @@ def test_the_first_window_is_the_whole_picture():
     made = fingerprint(stored(draw(1)))
     vectors = coarse_vectors(np.stack([made, made]))
     assert vectors.shape == (len(WINDOWS), 2, 192)
-    assert WINDOWS[0] == (WHOLE, WHOLE)
+    assert WINDOWS[0] == (FULL_AXIS, FULL_AXIS)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-4)
 
 
@@ -107,7 +107,7 @@ def test_blank_pictures_have_no_fingerprint():
 
 
 def test_only_earlier_rows_are_looked_at_where_asked():
-    found = search(index_of(draw(1), draw(1)), draw(1), draw(1), before=[0, 1])
+    found = search(index_of(draw(1), draw(1)), draw(1), draw(1), row_limits=[0, 1])
     assert [[one.row for one in row] for row in found] == [[], [0]]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.prepare import estimate as sampling
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.estimate import DatasetEstimate, Interval, estimate_dataset
+from pipelines.prepare.estimate import DatasetEstimate, EstimateInterval, estimate_dataset
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import DatasetInfo
 from pipelines.synthetic.config import CorpusConfig
@@ -75,7 +75,7 @@ def test_a_few_archives_tell_what_all_take(corpus: Path, tmp_path: Path):
 def test_a_list_that_is_read_whole_tells_the_number_of_inputs(corpus: Path, tmp_path: Path):
     found = sampled(corpus, tmp_path, "chartqa", PrepareConfig(), count=40)
     info, num_bytes, _ = made(corpus, tmp_path / "out", "chartqa", PrepareConfig())
-    assert found.num_inputs == Interval(info.num_inputs, info.num_inputs)
+    assert found.num_inputs == EstimateInterval(info.num_inputs, info.num_inputs)
     assert found.num_records.low <= info.num_records <= found.num_records.high
     assert sum(found.num_bytes) / 2 == pytest.approx(num_bytes, rel=0.15)
 
@@ -179,12 +179,14 @@ def test_units_count_by_their_bytes(tmp_path: Path):
 
 
 def test_groups_that_agree_leave_no_doubt_and_others_as_much_as_they_differ():
-    assert sampling._scale_to_whole([2, 4, 6], [1, 2, 3], 60) == pytest.approx((120, 120))
+    assert sampling._scale_to_dataset([2, 4, 6], [1, 2, 3], 60) == pytest.approx((120, 120))
     # Student's t of two groups at 95 % is 12.706; their means differ from 3 by 1.
-    low, high = sampling._scale_to_whole([2, 4], [1, 1], 10)
+    low, high = sampling._scale_to_dataset([2, 4], [1, 1], 10)
     assert (low, high) == pytest.approx((0, 30 + 12.706 * 10), rel=1e-4)
-    low, high = sampling._scale_to_whole([2, 4, 3, 3], [1, 1, 1, 1], 10, left=0.25)
+    low, high = sampling._scale_to_dataset([2, 4, 3, 3], [1, 1, 1, 1], 10, undrawn_share=0.25)
     error = 3.1824 * 10 * (2 / 3 / 4 * 0.25) ** 0.5
     assert (low, high) == pytest.approx((30 - error, 30 + error), rel=1e-4)
-    assert sampling._scale_to_whole([2, 4], [1, 1], 10, left=0) == pytest.approx((30, 30))
-    assert sampling._scale_to_whole([], [], 10) == (0, 0)
+    assert sampling._scale_to_dataset([2, 4], [1, 1], 10, undrawn_share=0) == pytest.approx(
+        (30, 30)
+    )
+    assert sampling._scale_to_dataset([], [], 10) == (0, 0)

@@ -22,10 +22,10 @@ from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources import item, media_reader
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Media
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from pipelines.sources.web import images as web
 from pipelines.sources.web import tables as web_tables
 from pipelines.transforms.masks import normalize_mask
@@ -148,7 +148,7 @@ def test_an_archive_cannot_end_early_in_silence(tmp_path, encoded, damage, reaso
     data = damage(tar_of([encoded(seed=seed) for seed in range(4)]))
     name = "web/a.tgz" if packed else "web/a.tar"
     (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
-    found = list(get("web").read(Corpus(tmp_path, "web", Spool()), "train"))
+    found = list(source_spec("web").read(Corpus(tmp_path, "web", UnpackedMedia()), "train"))
     assert sum(isinstance(one, item.Item) for one in found) >= 2
     assert [one.reason for one in found if isinstance(one, Reject) and reason in one.reason]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.prepare.job import Earlier
+from pipelines.prepare.job import EarlierDataset
 from pipelines.prepare.run import PrepareConfig, make_dataset
 from pipelines.records.dataset import Dataset
 
@@ -50,7 +50,7 @@ def made(
 ) -> int:
     """Prepares into a folder, and returns how many shards were taken."""
     config = dataclasses.replace(CONFIG, **changes)
-    given = earlier and Earlier(store=str(out.parent), folder=earlier.name)
+    given = earlier and EarlierDataset(store=str(out.parent), folder=earlier.name)
     where = {"data_root": str(corpus), "work": f"{out}-work"}
     result = make_dataset(config, source=source, split="train", earlier=given, **where)
     out.mkdir()

@@ -14,15 +14,15 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import environments
 
 from pipelines.prepare.graph import add_prepare_steps, make_pipeline, runner_options
-from pipelines.prepare.job import Job
+from pipelines.prepare.job import PrepareJob
 from pipelines.prepare.run import PrepareConfig
 
 IMAGE = "registry.example/parcel-beam:1"
 DATAFLOW = ("--project=p", "--region=europe-west4", f"--sdk_container_image={IMAGE}")
 
 
-def job(**config: Any) -> Job:
-    return Job(
+def job(**config: Any) -> PrepareJob:
+    return PrepareJob(
         config=PrepareConfig(num_shards=3, **config),
         source="web",
         split="train",
@@ -32,7 +32,7 @@ def job(**config: Any) -> Job:
     )
 
 
-def graph_of(job: Job) -> api.Pipeline:
+def graph_of(job: PrepareJob) -> api.Pipeline:
     pipeline = beam.Pipeline(FnApiRunner(), options=runner_options(job))
     add_prepare_steps(pipeline, job, [(0, ["a.tar", "b.tar"]), (1, ["c.tar"])], [(0, 0, ["a.tar"])])
     container = environments.DockerEnvironment.from_container_image(IMAGE)

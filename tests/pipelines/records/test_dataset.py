@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo, shard_of
-from pipelines.records.example import encode
+from pipelines.records.example import encode_example
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import write_shard
 
@@ -16,9 +16,9 @@ def record(name: str) -> Record:
 
 @pytest.fixture
 def folder(tmp_path):
-    write_shard(tmp_path / "p-0.tfrecord", map(encode, (record("a"), record("d"))))
+    write_shard(tmp_path / "p-0.tfrecord", map(encode_example, (record("a"), record("d"))))
     write_shard(tmp_path / "p-1.tfrecord", [])
-    write_shard(tmp_path / "p-2.tfrecord", [encode(record("b"))])
+    write_shard(tmp_path / "p-2.tfrecord", [encode_example(record("b"))])
     part = PartInfo(shards=("p-0.tfrecord", "p-1.tfrecord", "p-2.tfrecord"), num_records=(2, 0, 1))
     info = DatasetInfo(name="n", parts={"p": part}, num_inputs=4, num_rejected=1, image_px=8)
     info.write(tmp_path)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pipelines.records.example import decode, encode
+from pipelines.records.example import decode_example, encode_example
 from pipelines.records.schema import Record
 
 RECORD = Record(
@@ -25,22 +25,22 @@ RECORD = Record(
 
 
 def test_record_comes_back_equal():
-    assert decode(encode(RECORD)) == RECORD
+    assert decode_example(encode_example(RECORD)) == RECORD
 
 
 def test_windows_come_back_and_one_window_is_not_noted():
     record = dataclasses.replace(RECORD, num_windows=2)
-    assert decode(encode(record)) == record
+    assert decode_example(encode_example(record)) == record
     assert record.window(1) == (b"two",)
     assert RECORD.window() == RECORD.images
-    assert b"num_windows" not in encode(RECORD)
+    assert b"num_windows" not in encode_example(RECORD)
     with pytest.raises(ValueError, match=r"num_windows must be .* divides the 2 images .* got 3"):
         dataclasses.replace(RECORD, num_windows=3)
 
 
 def test_prefixes_of_each_suffix_come_back():
     record = dataclasses.replace(RECORD, prefixes=(("Wie viele?", "Anzahl\n?"), ("How many?",)))
-    assert decode(encode(record)) == record
+    assert decode_example(encode_example(record)) == record
     for wrong in ((("one",),), (("one",), ())):
         with pytest.raises(
             ValueError, match="prefixes must hold at least one for each of 2 suffixes"
@@ -50,12 +50,12 @@ def test_prefixes_of_each_suffix_come_back():
 
 def test_equal_records_give_equal_bytes():
     other = dataclasses.replace(RECORD, meta=dict(reversed(RECORD.meta.items())))
-    assert encode(other) == encode(RECORD)
+    assert encode_example(other) == encode_example(RECORD)
 
 
 def test_missing_feature_is_named():
     with pytest.raises(ValueError, match="feature 'id' is missing"):
-        decode(b"")
+        decode_example(b"")
 
 
 @pytest.mark.parametrize("field", ["id", "task", "source", "source_sha256"])

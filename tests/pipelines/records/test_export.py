@@ -17,10 +17,10 @@ from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
 from pipelines.records.export import DESCRIPTION, export_records
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import read_frames, write_shard
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 FRAMES = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=3)
@@ -47,7 +47,7 @@ def records(draw: st.DrawFn) -> list[Record]:
 
 def dataset_of(folder: Path, found: list[Record]) -> Dataset:
     folder.mkdir()
-    write_shard(folder / "p-0.tfrecord", [example.encode(record) for record in found])
+    write_shard(folder / "p-0.tfrecord", [example.encode_example(record) for record in found])
     part = PartInfo(shards=("p-0.tfrecord",), num_records=(len(found),))
     info = DatasetInfo(
         name="d", parts={"p": part}, num_inputs=len(found), num_rejected=0, image_px=28
@@ -79,7 +79,7 @@ def from_archives(folder: Path) -> Iterator[Record]:
 def from_tfrecords(folder: Path) -> Iterator[Record]:
     for path in sorted(folder.glob("*.tfrecord")):
         with path.open("rb") as file:
-            yield from (example.decode(data) for _, data in read_frames(file))
+            yield from (example.decode_example(data) for _, data in read_frames(file))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -133,8 +133,8 @@ def test_plain_tensorflow_reads_it(tmp_path, dataset):
 
 
 def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
-    corpus = Corpus(root, folder, Spool(), **more)
-    return [one for one in get(name).read(corpus, "train") if isinstance(one, Item)]
+    corpus = Corpus(root, folder, UnpackedMedia(), **more)
+    return [one for one in source_spec(name).read(corpus, "train") if isinstance(one, Item)]
 
 
 def test_exports_are_corpora_again(tmp_path, dataset):

@@ -12,7 +12,7 @@ from infra.store.stored_folder import open_stored_folder
 from pipelines.records import dataset as datasets
 from pipelines.records.blocks import BlockCache
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
-from pipelines.records.example import encode
+from pipelines.records.example import encode_example
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import write_shard
 from tests.gcs.faults import Rule
@@ -56,7 +56,7 @@ def local(tmp_path: Path) -> Path:
     names = [f"p-{i}.tfrecord" for i in range(3)]
     for i, name in enumerate(names):
         rows = range(i * PER_SHARD, (i + 1) * PER_SHARD)
-        write_shard(folder / name, (encode(record(row)) for row in rows))
+        write_shard(folder / name, (encode_example(record(row)) for row in rows))
     part = PartInfo(shards=tuple(names), num_records=(PER_SHARD,) * 3)
     DatasetInfo(name="n", parts={"p": part}, num_inputs=90, num_rejected=0, image_px=8).write(
         folder

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.records.shapes import part_names, plain, shaped
+from pipelines.records.shapes import part_names, part_with_images, part_without_images
 
 
 def test_the_fewest_images_have_the_plain_name():
@@ -18,8 +18,10 @@ def test_the_fewest_images_have_the_plain_name():
 
 @given(st.sets(st.tuples(st.sampled_from("abc"), st.integers(1, 20))))
 def test_names_are_different_and_in_no_order(found):
-    names = part_names(shaped(*one) for one in sorted(found))
-    assert names == part_names(shaped(*one) for one in sorted(found, reverse=True))
+    names = part_names(part_with_images(*one) for one in sorted(found))
+    assert names == part_names(part_with_images(*one) for one in sorted(found, reverse=True))
     assert len(set(names.values())) == len(names) == len(found)
-    assert {plain(name) for name in names.values()} == {part for part, _ in found}
-    assert {one for one in names.values() if plain(one) == one} == {part for part, _ in found}
+    assert {part_without_images(name) for name in names.values()} == {part for part, _ in found}
+    assert {one for one in names.values() if part_without_images(one) == one} == {
+        part for part, _ in found
+    }

@@ -53,7 +53,7 @@ def test_every_field_of_every_record_is_read(found: list[Record]):
         rows = list(as_tf_dataset(Path(folder) / "d").as_numpy_iterator())
         assert [record_of(row) for row in rows] == list(dataset.records())
     for row, record in zip(rows, found, strict=True):
-        assert {*row} == {*example.features_of(example.encode(record)), "num_windows"}
+        assert {*row} == {*example.features_of(example.encode_example(record)), "num_windows"}
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
                 )
                 for n in range(size)
             )  # fmt: skip
-            write_shard(tmp_path / shard, map(example.encode, rows))
+            write_shard(tmp_path / shard, map(example.encode_example, rows))
         parts[name] = PartInfo(shards=shards, num_records=sizes)
     info = DatasetInfo(name="d", parts=parts, num_inputs=6, num_rejected=0, image_px=28)
     info.write(tmp_path)
@@ -86,7 +86,7 @@ def test_the_example_of_the_page_gives_pixels_and_texts(tmp_path: Path, encoded,
     )  # fmt: skip
     folder = tmp_path / "prepared" / "mixture"
     folder.mkdir(parents=True)
-    write_shard(folder / "c.tfrecord", [example.encode(record)])
+    write_shard(folder / "c.tfrecord", [example.encode_example(record)])
     parts = {"caption": PartInfo(shards=("c.tfrecord",), num_records=(1,))}
     info = DatasetInfo(name="d", parts=parts, num_inputs=1, num_rejected=0, image_px=7)
     info.write(folder)

@@ -59,14 +59,14 @@ def test_truncated_shard_is_refused(tmp_path):
 def test_tensorflow_reads_shards_and_examples(tmp_path):
     tf = pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
 
-    from pipelines.records.example import encode
+    from pipelines.records.example import encode_example
     from pipelines.records.schema import Record
 
     record = Record(
         id="a", images=(b"x", b"y"), prefix="caption de", suffixes=("Ärger",), task="caption",
         source="s", source_sha256="0", frame_requested=(0.0, 1.5), frame_decoded=(0.0, 1.25),
     )  # fmt: skip
-    write_shard(tmp_path / "a.tfrecord", [encode(record)])
+    write_shard(tmp_path / "a.tfrecord", [encode_example(record)])
     (raw,) = tf.data.TFRecordDataset(str(tmp_path / "a.tfrecord")).as_numpy_iterator()
     parsed = tf.train.Example.FromString(raw)
     assert list(parsed.features.feature["image"].bytes_list.value) == [b"x", b"y"]

@@ -58,7 +58,7 @@ def dataset(tmp_path) -> Path:
     }  # fmt: skip
     infos = {}
     for name, records in parts.items():
-        count = write_shard(folder / f"{name}.tfrecord", map(example.encode, records))
+        count = write_shard(folder / f"{name}.tfrecord", map(example.encode_example, records))
         infos[name] = PartInfo(shards=(f"{name}.tfrecord",), num_records=(count,))
     rejects = [
         {"id": f"r{i}", "stage": "decode", "reason": "<torn>", "source": "y.jpg"} for i in range(3)

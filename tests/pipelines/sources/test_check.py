@@ -28,7 +28,7 @@ def test_every_row_of_the_tables_is_listed_and_says_what_it_needs():
     coco = [f.path for f in found["COCO-35L (en)", "coco35l"].files]
     assert coco == ["coco35l/coco_mt_dev.jsonl", "coco35l/dataset_coco.json"]
     for row in found.values():
-        assert not row.found
+        assert not row.all_present
         assert row.num is None
         assert row.files
         assert row.publisher
@@ -47,8 +47,8 @@ def test_counts_are_compared_with_the_published_ones(tmp_path, monkeypatch):
     assert (found["NoCaps", "nocaps"].num_present, found["NoCaps", "nocaps"].num_images) == (0, 1)
     marvl = found["MaRVL", "marvl"]
     assert [bool(file.found) for file in marvl.files] == [False, True, False, False, False]
-    assert (marvl.found, marvl.num, marvl.as_published) == (False, None, None)
-    assert sum(row.found for row in found.values()) == 4
+    assert (marvl.all_present, marvl.num, marvl.as_published) == (False, None, None)
+    assert sum(row.all_present for row in found.values()) == 4
 
 
 def test_a_bucket_is_told_as_a_disk_is(tmp_path, gcs):

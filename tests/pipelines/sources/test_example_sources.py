@@ -10,10 +10,10 @@ from infra.store.disk import Disk
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.tfrecord import write_shard
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from tests.pipelines.sources.writing import put_json, put_text
 
 MAP = {"image": "image/encoded", "caption": "image/caption", "id": "image/id"}
@@ -44,8 +44,8 @@ def put_records(path: Path, *records: bytes) -> Path:
 
 def read(root: Path, name: str, split: str = "train", features=MAP, **more):
     with (root / "unpacked").open("wb") as unpacked:
-        corpus = Corpus(root, name, Spool(unpacked, "unpacked"), features=features, **more)
-        found = list(get(name).read_splits(corpus, split))
+        corpus = Corpus(root, name, UnpackedMedia(unpacked, "unpacked"), features=features, **more)
+        found = list(source_spec(name).read_splits(corpus, split))
     return [i for i in found if isinstance(i, Item)], [i for i in found if not isinstance(i, Item)]
 
 
@@ -99,8 +99,8 @@ def test_files_are_listed_apart(tmp_path, encoded, name):
     for number in range(2):
         record = example(image=encoded(seed=number), label=number)
         put_records(tmp_path / f"tfrecord/x-{number}.tfrecord", record)
-    spec, features = get(name), {"image": "image", "caption": "label"}
-    corpus = Corpus(tmp_path, name, Spool(), features=features)
+    spec, features = source_spec(name), {"image": "image", "caption": "label"}
+    corpus = Corpus(tmp_path, name, UnpackedMedia(), features=features)
     units = spec.units_of(corpus, "train")
     assert len(units) == 2
     whole = list(spec.read_splits(corpus, "train"))

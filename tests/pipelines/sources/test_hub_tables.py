@@ -7,9 +7,9 @@ import pytest
 
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
-from pipelines.sources.registry import SOURCES, get
+from pipelines.sources.registry import SOURCES, source_spec
 from tests.pipelines.sources import hub_layouts
 from tests.pipelines.sources.hub_layouts import picture, put_parquet
 from tests.pipelines.sources.layouts import WRITERS
@@ -52,8 +52,8 @@ def test_same_questions_are_same_items(name, tmp_path, read_source):
 def test_questions_about_one_picture_share_it(tmp_path):
     hub_layouts.write_vqav2(tmp_path)
     with (tmp_path / "unpacked").open("wb") as unpacked:
-        corpus = Corpus(tmp_path, "vqav2", Spool(unpacked, "unpacked"))
-        first, second = get("vqav2").read(corpus, "val")
+        corpus = Corpus(tmp_path, "vqav2", UnpackedMedia(unpacked, "unpacked"))
+        first, second = source_spec("vqav2").read(corpus, "val")
     assert first.media == second.media
     assert (tmp_path / "unpacked").read_bytes() == picture()["bytes"]
     assert len(corpus.annotations) == 2
@@ -61,7 +61,7 @@ def test_questions_about_one_picture_share_it(tmp_path):
 
 def test_tables_are_listed_apart_and_named_without_reading(tmp_path, read_source):
     hub_layouts.write_vqav2(tmp_path)
-    spec, corpus = get("vqav2"), Corpus(tmp_path, "vqav2", Spool())
+    spec, corpus = source_spec("vqav2"), Corpus(tmp_path, "vqav2", UnpackedMedia())
     units = spec.units_of(corpus, "val")
     assert units == ["val 0", "val 1"]
     read_units = (spec.read_unit(corpus, "val", unit) for unit in units)
@@ -70,13 +70,13 @@ def test_tables_are_listed_apart_and_named_without_reading(tmp_path, read_source
     assert [without_media(item) for item in apart] == [without_media(item) for item in whole]
     tables = [f"vqav2/data/validation-0000{number}-of-00002.parquet" for number in (0, 1)]
     assert [item.media[0].path for item in apart] == tables
-    read = Corpus(tmp_path, "vqav2", Spool())
+    read = Corpus(tmp_path, "vqav2", UnpackedMedia())
     list(spec.read(read, "val"))
     found = {corpus.relative(f) for unit in units for f in spec.files_of_unit(corpus, unit)}
     assert found == read.annotations
     assert spec.units_of(corpus, "val[:50%]") == [""]
     WRITERS["vqav2"](tmp_path)  # The authors' own come first, and are listed whole.
-    assert spec.units_of(Corpus(tmp_path, "vqav2", Spool()), "val") == [""]
+    assert spec.units_of(Corpus(tmp_path, "vqav2", UnpackedMedia()), "val") == [""]
 
 
 def test_okvqa_pictures_are_named_by_their_questions(tmp_path, read_source):

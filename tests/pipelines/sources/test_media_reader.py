@@ -68,8 +68,8 @@ def test_what_lies_elsewhere_comes_by_itself(gcs, reader, monkeypatch: pytest.Mo
 
 def test_a_request_brings_no_more_than_a_run(gcs, reader, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(media_reader, "_RUN", 250)
-    monkeypatch.setattr(media_reader, "_AHEAD", 300)
-    monkeypatch.setattr(media_reader, "_AT_ONCE", 3)
+    monkeypatch.setattr(media_reader, "_PREFETCH_BYTES", 300)
+    monkeypatch.setattr(media_reader, "_MAX_REQUESTS", 3)
     shown = [media(at, 90) for at in range(0, 900, 100)] + [media(1000, 700)]
     given = []
     for item in reader.expected(items(*shown)):
@@ -77,7 +77,7 @@ def test_a_request_brings_no_more_than_a_run(gcs, reader, monkeypatch: pytest.Mo
         given.append(reader.read(item.media[0]))
     assert given == [DATA[m.offset : m.offset + m.size] for m in shown]
     assert ranges(gcs) == 6  # Two by two, of nine; and one that is larger than a run.
-    assert (reader._bytes, reader._coming, reader._wanted) == (0, {}, {})
+    assert (reader._bytes, reader._requests, reader._waiting_uses) == (0, {}, {})
 
 
 def test_of_neighbours_the_damaged_one_alone_is_refused(reader):

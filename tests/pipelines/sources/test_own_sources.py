@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import get, reader_module
+from pipelines.sources.registry import reader_module, source_spec
 from tests.pipelines.sources.writing import put_image, put_text
 
 PROMPT = "Q: {text} ({lang})"
@@ -106,7 +106,7 @@ def test_a_file_that_lacks_is_named(tmp_path, read_source):
     with pytest.raises(FileNotFoundError, match=r"mine/val\.csv is missing"):
         read_source(own("csv", name="mine", prompt=PROMPT), "val", tmp_path)
     with pytest.raises(ValueError, match=r"split of mine must be the name of a file \(or several"):
-        get(own("csv", name="mine", prompt=PROMPT)).parse("val+val")
+        source_spec(own("csv", name="mine", prompt=PROMPT)).parse("val+val")
 
 
 READER = """
@@ -134,8 +134,8 @@ def test_a_function_reads_what_no_layout_does(tmp_path, read_source, reader):
     ]
     assert not rejects
     # Whatever the function opens without a word, a changed label is a changed input.
-    corpus = Corpus(tmp_path, "mine", Spool(None))
-    assert len(list(get(spec).read_splits(corpus, "val"))) == 2
+    corpus = Corpus(tmp_path, "mine", UnpackedMedia(None))
+    assert len(list(source_spec(spec).read_splits(corpus, "val"))) == 2
     assert corpus.annotations == {"mine/labels.txt"}
     told = r"reads_labels:read failed on split 'broken' after 2 rows: KeyError: 'no such thing' \("
     with pytest.raises(ValueError, match=told + r".*reads_labels\.py line 9\)"):

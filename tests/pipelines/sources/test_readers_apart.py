@@ -8,7 +8,7 @@ import pytest
 
 import pipelines
 from pipelines.sources.corpus import WEB_TASKS
-from pipelines.sources.registry import BENCHMARKS, SOURCES, get, reader_module
+from pipelines.sources.registry import BENCHMARKS, SOURCES, reader_module, source_spec
 from pipelines.sources.web.tasks import TASKS
 
 ROOT = Path(pipelines.__file__).parent.parent
@@ -80,7 +80,7 @@ def test_an_edit_of_one_reader_is_in_no_closure_but_its_own():
 
 def test_what_the_registry_says_of_a_source_is_its_readers():
     for name in SOURCES:
-        assert any(spec is get(name) for spec in module_of(reader_module(name)).SOURCES)
+        assert any(spec is source_spec(name) for spec in module_of(reader_module(name)).SOURCES)
 
 
 def test_benchmarks_are_declared_beside_their_readers():

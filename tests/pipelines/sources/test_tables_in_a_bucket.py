@@ -7,9 +7,9 @@ import pytest
 from infra.store.block_reader import RangeError
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 from tests.gcs.faults import Rule
 from tests.gcs.objects import Content
 from tests.pipelines.sources import hub_layouts
@@ -57,8 +57,8 @@ def test_a_table_that_comes_damaged_is_no_reject(tmp_path, gcs):
         gcs.store.put("testing", name, Content.of(table.read_bytes()))
 
     def read(source: str, split: str) -> list[Item | Reject]:
-        corpus = Corpus("gs://testing/raw", source, Spool())
-        return list(get(source).read_splits(corpus, split))
+        corpus = Corpus("gs://testing/raw", source, UnpackedMedia())
+        return list(source_spec(source).read_splits(corpus, split))
 
     (item,), (image,) = read("vqav2", "val"), read("web", "train")
     assert isinstance(item, Item)

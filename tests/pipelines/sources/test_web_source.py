@@ -16,10 +16,10 @@ from pyarrow import parquet
 from infra.store.disk import Disk
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import MASK_MARKER
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import BOX_MARKER
 from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.registry import get
+from pipelines.sources.registry import source_spec
 
 MASK = json.loads(encode_mask(np.eye(23, 31, dtype=bool)))
 FULL = {
@@ -129,8 +129,8 @@ def test_offsets_lead_to_the_members_bytes(one_tar, read_source, encoded):
 def test_compressed_archives_are_unpacked(tmp_path, encoded):
     write_tar(tmp_path / "web/a.tgz", {"x/1.png": encoded(kind="PNG"), "x/1.txt": b"hi"}, "w:gz")
     with (tmp_path / "unpacked").open("wb") as unpacked:
-        corpus = Corpus(tmp_path, "web", Spool(unpacked, "unpacked"))
-        (item,) = get("web").read(corpus, "train")
+        corpus = Corpus(tmp_path, "web", UnpackedMedia(unpacked, "unpacked"))
+        (item,) = source_spec("web").read(corpus, "train")
     assert item.id == "web/a/x/1#caption.en"
     assert item.media[0].source == "web/a.tgz/x/1.png"
     assert MediaReader(tmp_path, Disk(tmp_path)).read(item.media[0]) == encoded(kind="PNG")

@@ -21,7 +21,7 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import DESCRIPTION, Dataset
 from pipelines.records.schema import BadInput
-from pipelines.video.client import Clip, VideoChild, VideoChildLostError, VideoLimits
+from pipelines.video.client import SampledFrames, VideoChild, VideoChildLostError, VideoLimits
 from pipelines.video.sampling import FrameSampling
 
 SPEC = ImageSpec(image_px=16, encoding="png", antialias=False)
@@ -46,7 +46,7 @@ def long_clip(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(long_clip: Path) -> Clip:
+def undisturbed(long_clip: Path) -> SampledFrames:
     with closing(VideoChild(VideoLimits())) as child:
         return child.sample(str(long_clip), SAMPLING, SPEC)
 
@@ -111,7 +111,9 @@ def cpu_time(action: Callable[[], object], child: VideoChild) -> float:
 
 
 @pytest.mark.slow
-def test_a_child_killed_in_the_middle_of_a_clip_changes_nothing(long_clip: Path, undisturbed: Clip):
+def test_a_child_killed_in_the_middle_of_a_clip_changes_nothing(
+    long_clip: Path, undisturbed: SampledFrames
+):
     with closing(VideoChild(VideoLimits())) as child, killing(long_clip, times=2) as killed:
         assert child.sample(str(long_clip), SAMPLING, SPEC) == undisturbed
     assert len(killed) == 2
@@ -197,7 +199,7 @@ def test_a_child_that_cannot_start_is_an_error_and_no_reject(
 
 @pytest.mark.slow
 def test_cpu_time_decides_and_not_the_clock(
-    long_clip: Path, undisturbed: Clip, tmp_path: Path, write_video
+    long_clip: Path, undisturbed: SampledFrames, tmp_path: Path, write_video
 ):
     small = str(write_video(tmp_path / "a.mp4"))
     with closing(VideoChild(VideoLimits())) as child:
@@ -205,7 +207,7 @@ def test_cpu_time_decides_and_not_the_clock(
         cost = cpu_time(lambda: child.sample(str(long_clip), SAMPLING, SPEC), child)
     reasons = []
 
-    def sample(limit: float) -> Clip:
+    def sample(limit: float) -> SampledFrames:
         with closing(VideoChild(VideoLimits(cpu_s=limit))) as child:
             child.sample(small, SMALL, SPEC)
             try:
@@ -227,7 +229,9 @@ def test_cpu_time_decides_and_not_the_clock(
 
 
 @pytest.mark.slow
-def test_a_limit_met_by_a_used_child_is_tried_in_fresh_ones(long_clip: Path, undisturbed: Clip):
+def test_a_limit_met_by_a_used_child_is_tried_in_fresh_ones(
+    long_clip: Path, undisturbed: SampledFrames
+):
     """The address space that earlier clips left, here almost none, must not decide the outcome."""
     import resource
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from model.eval.metrics.ptb import tokenize
-from model.eval.scorer import Scored, Scorer
+from model.eval.metrics.ptb import tokenize_ptb
+from model.eval.scorer import PredictionScores, Scorer
 
 CASES = Path(__file__).parents[4].parent / "shared" / "data" / "metric_parity"
 
@@ -32,7 +32,7 @@ def read(name: str) -> Any:
     return json.loads((CASES / name).read_text("utf-8"))
 
 
-def score(metric: str, rows) -> Scored:
+def score(metric: str, rows) -> PredictionScores:
     scorer = Scorer(metric)
     for prediction, fields in rows:
         scorer.add(prediction, fields)
@@ -65,11 +65,11 @@ def captions(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", DIGESTS)
 def test_every_caption_is_tokenized_as_stanford_does(name: str):
-    words = "\n".join(tokenize(caption) for caption in captions(name))
+    words = "\n".join(tokenize_ptb(caption) for caption in captions(name))
     assert hashlib.sha256(words.encode()).hexdigest() == DIGESTS[name]
 
 
-def check_captions(rows, expected: dict[str, float], tolerance: float) -> Scored:
+def check_captions(rows, expected: dict[str, float], tolerance: float) -> PredictionScores:
     """Holds corpus scores against those expected, in [0, 1] (CIDEr: [0, 10]); returns CIDEr's."""
     cider, bleu, rouge = (score(metric, rows) for metric in ("cider", "bleu", "rouge_l"))
     found = {f"Bleu_{n}": bleu.result.parts[f"bleu_{n}"].score / 100 for n in range(1, 5)}

@@ -17,10 +17,10 @@ from model.eval.metrics.registry import METRICS, get_metric
 from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
 from model.eval.metrics.rsvqa import rsvqa
 from model.eval.metrics.science_qa import science_qa
-from model.eval.metrics.scores import Item
+from model.eval.metrics.scores import ItemScore
 from model.eval.metrics.tallyqa import tallyqa
 from model.eval.metrics.vqa import vqa, vqa_lower
-from model.eval.metrics.vqav2 import normalize, vqav2
+from model.eval.metrics.vqav2 import normalize_answer, vqav2
 from pipelines.sources.registry import BENCHMARKS
 
 WORDS = st.text(alphabet="ab 1.,'-", max_size=6)
@@ -80,7 +80,7 @@ def test_vqa_lower_ignores_case_and_nothing_else():
     ],
 )
 def test_vqav2_normalizes(text: str, normal: str):
-    assert normalize(text) == normal
+    assert normalize_answer(text) == normal
 
 
 @pytest.mark.parametrize(("agreeing", "score"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1)])
@@ -215,11 +215,11 @@ def test_unknown_metric_lists_those_there_are():
 
 OWN = """
 from model.eval.metrics.registry import Metric
-from model.eval.metrics.scores import Item
+from model.eval.metrics.scores import ItemScore
 
 class Judge:
     def __call__(self, prediction, fields):
-        return Item(score=1.0 if prediction else 0.0, also={"length": len(prediction)})
+        return ItemScore(score=1.0 if prediction else 0.0, also={"length": len(prediction)})
 
 judge = Judge()
 by_kind = Metric(score=judge, by=("kind",))
@@ -231,7 +231,7 @@ lone = lambda prediction: 1.0
 def test_a_metric_of_ones_own_is_a_function_or_a_metric(tmp_path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "own_judges.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    assert get_metric("own_judges:judge").score("abc", {"id": "1"}) == Item(
+    assert get_metric("own_judges:judge").score("abc", {"id": "1"}) == ItemScore(
         score=1.0, also={"length": 3}
     )
     assert get_metric("own_judges:by_kind").by == ("kind",)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.eval.metrics.miou import bounds, box_iou, miou
+from model.eval.metrics.miou import box_iou, mask_bounds, miou
 from pipelines.records.rle import encode_mask
 
 SEG = "".join(f"<seg{i:03d}>" for i in range(16))
@@ -97,5 +97,5 @@ def test_box_iou_is_symmetric_and_one_for_itself(a, b):
 
 
 def test_bounds_of_a_mask():
-    assert bounds(_truth()) == (0.2, 0.2, 0.6, 0.6)
-    assert bounds(np.zeros((3, 5), bool)) == (0.0, 0.0, 0.0, 0.0)
+    assert mask_bounds(_truth()) == (0.2, 0.2, 0.6, 0.6)
+    assert mask_bounds(np.zeros((3, 5), bool)) == (0.0, 0.0, 0.0, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from model.data.loader import Examples
 
-_NAMED = 64
+_MAX_IDS = 64
 """Largest number of records that an error names."""
 
 
@@ -56,11 +56,11 @@ class Losses:
                 step, "the loss is finite, but the parameters after the update are not"
             )
 
-    def _error(self, step: int, what: str) -> NotFiniteError:
+    def _error(self, step: int, problem: str) -> NotFiniteError:
         draws = self._examples.draws(step)
-        ids = ", ".join(self._examples.record(draw).id for draw in draws[:_NAMED])
-        more = f" and {len(draws) - _NAMED} more" if len(draws) > _NAMED else ""
+        ids = ", ".join(self._examples.record(draw).id for draw in draws[:_MAX_IDS])
+        more = f" and {len(draws) - _MAX_IDS} more" if len(draws) > _MAX_IDS else ""
         return NotFiniteError(
-            f"step {step + 1}: {what}; its records: {ids}{more}. The last resumable checkpoint is "
-            f"from before it. Look at these records, or lower train.peak_lr or train.grad_clip."
+            f"step {step + 1}: {problem}; its records: {ids}{more}. The last resumable checkpoint "
+            f"is from before it. Look at these records, or lower train.peak_lr or train.grad_clip."
         )

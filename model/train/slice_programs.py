@@ -17,27 +17,27 @@ from jax.sharding import PartitionSpec as P
 from infra.chips.program_cost import ProgramCost, read_program_cost
 from infra.chips.topology import GIB, Topology
 from model import vlm
-from model.checkpoint.digest import flatten
+from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
-from model.sharding import make_mesh, specs
+from model.sharding import make_mesh, partition_specs
 from model.train.config import TrainConfig
 from model.train.optimizer import init_optimizer, split_frozen
 from model.train.step import State, StepPrograms, abstract_inputs
 
 
-class TooLarge(Exception):
+class ProgramTooLargeError(Exception):
     """A program asks for more memory than a chip has.
 
     Attributes:
-      asked_bytes: memory that the program asks for.
+      needed_bytes: memory per chip that the program needs.
     """
 
-    def __init__(self, asked_bytes: float) -> None:
-        super().__init__(f"asks for {asked_bytes / GIB:.1f} GiB a chip")
-        self.asked_bytes = asked_bytes
+    def __init__(self, needed_bytes: float) -> None:
+        super().__init__(f"asks for {needed_bytes / GIB:.1f} GiB a chip")
+        self.needed_bytes = needed_bytes
 
 
-def bytes_asked(error: str) -> float | None:
+def parse_needed_bytes(error: str) -> float | None:
     """Returns the memory per chip that libtpu's error says a program needs; None if it names none.
 
     Far above the limit, libtpu names only the temporaries.
@@ -46,7 +46,7 @@ def bytes_asked(error: str) -> float | None:
     return float(match[1] or match[2]) * GIB if match else None
 
 
-class Ahead(typing.NamedTuple):
+class SliceProgram(typing.NamedTuple):
     """A step compiled for a slice.
 
     Attributes:
@@ -61,7 +61,7 @@ class Ahead(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lowered:
+class LoweredStep:
     """A step lowered for a slice, not yet compiled."""
 
     _lowered: jax.stages.Lowered
@@ -73,18 +73,18 @@ class Lowered:
         """The program's text; equal computations have equal texts."""
         return self._lowered.as_text()
 
-    def compile(self) -> Ahead:
+    def compile(self) -> SliceProgram:
         """Compiles the step and returns its memory and cost on each chip; takes minutes.
 
         Raises:
-          TooLarge: if it does not fit.
+          ProgramTooLargeError: if it does not fit.
         """
         # A program that does not fit is an error of the compiler, which says how much it asked for.
         try:
             compiled = self._lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            if (num_bytes := bytes_asked(str(error))) is not None:
-                raise TooLarge(num_bytes) from None
+            if (num_bytes := parse_needed_bytes(str(error))) is not None:
+                raise ProgramTooLargeError(num_bytes) from None
             raise
         memory: typing.Any = compiled.memory_analysis()
         # The loss loops over the chunks that have a target; the most is all of them.
@@ -93,7 +93,7 @@ class Lowered:
             num_chips=self._topology.num_chips,
             open_trips=self._num_chunks,
         )
-        return Ahead(memory.argument_size_in_bytes, memory.peak_memory_in_bytes, cost)
+        return SliceProgram(memory.argument_size_in_bytes, memory.peak_memory_in_bytes, cost)
 
 
 def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
@@ -110,9 +110,9 @@ def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
     return make_mesh(description.devices, num_replicas=num_replicas)
 
 
-def lower_ahead(
+def lower_for_slice(
     model: ModelConfig, train: TrainConfig, topology: Topology, tokens: int, *, num_images: int = 1
-) -> Lowered:
+) -> LoweredStep:
     """Returns one training update, lowered for a slice from shapes alone.
 
     Args:
@@ -127,7 +127,7 @@ def lower_ahead(
     """
     mesh = topology_mesh(topology, num_replicas=train.num_replicas)
     # Shapes from here on: no parameter is made, and no device is needed.
-    trained, frozen = split_frozen(dict(flatten(vlm.abstract_params(model))), train)
+    trained, frozen = split_frozen(dict(flatten_params(vlm.abstract_params(model))), train)
     moments = jax.eval_shape(lambda params: init_optimizer(train, params), trained)
     state = State(trained, frozen, moments)
 
@@ -135,7 +135,9 @@ def lower_ahead(
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
     batch, rates = abstract_inputs(model, train, mesh, num_images)
-    placed_state = jax.tree.map(placed, state, specs(state, mesh))
+    placed_state = jax.tree.map(placed, state, partition_specs(state, mesh))
     args = placed_state, batch, vlm.Slots(tokens, tokens), rates
     lowered = StepPrograms(model, train, mesh, (num_images,)).lower(args)
-    return Lowered(lowered, topology, -(-train.text_len // min(model.loss_chunk, train.text_len)))
+    return LoweredStep(
+        lowered, topology, -(-train.text_len // min(model.loss_chunk, train.text_len))
+    )

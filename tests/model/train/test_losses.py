@@ -11,8 +11,8 @@ from infra.progress import Progress
 from model.data.loader import samples_of_step
 from model.seeds import Seeds
 from model.train.config import TrainConfig
-from model.train.finite import NotFiniteError
 from model.train.loop import StagePaths, fit
+from model.train.losses import NotFiniteError
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 

@@ -22,7 +22,7 @@ def fetch_and_print(
     dry_run: bool,
     catalogue: Path | None,
     workers: int,
-    tell: Callable[[str], None],
+    write_line: Callable[[str], None],
 ) -> None:
     """Fetches data sets, or prints what would be fetched.
 
@@ -33,67 +33,67 @@ def fetch_and_print(
       dry_run: whether to describe the named data sets, and fetch nothing.
       catalogue: file of the catalogue; None takes the project's own.
       workers: number of files that are fetched at a time.
-      tell: called with each line.
+      write_line: called with each line.
 
     Raises:
       ConfigError: if a name is not in the catalogue, or none is given.
       DownloadError: if a file cannot be fetched.
     """
-    known = load(catalogue or CATALOGUE)
+    catalogued = load(catalogue or CATALOGUE)
     if list_all:
-        for name, data_set in sorted(known.items()):
-            tell(_line(name, data_set))
+        for name, data_set in sorted(catalogued.items()):
+            write_line(_describe_data_set(name, data_set))
         return
     # Wrong requests end here or in the next line, before anything is fetched.
     if not names:
         raise ConfigError("data fetch needs the name of a data set; --list shows them all.")
-    wanted = select_data_sets(known, names)
+    selected = select_data_sets(catalogued, names)
     # All that one must know first (terms, what must be got by hand) is printed before the
     # downloads.
-    for name, data_set in wanted.items():
-        tell(_line(name, data_set))
-        tell(f"  described at {data_set.page}")
+    for name, data_set in selected.items():
+        write_line(_describe_data_set(name, data_set))
+        write_line(f"  described at {data_set.page}")
         if data_set.terms:
-            tell(f"  terms: {data_set.terms}")
+            write_line(f"  terms: {data_set.terms}")
         if dry_run:
             for file in data_set.files:
-                tell(f"  {file.address} -> {to / data_set.folder / _target(file)}")
+                write_line(f"  {file.address} -> {to / data_set.folder / _target_name(file)}")
         if data_set.by_hand:
-            tell(f"  by hand: {data_set.by_hand}")
+            write_line(f"  by hand: {data_set.by_hand}")
     if not dry_run:
-        _fetch(wanted, to, workers, tell)
+        _fetch_selected(selected, to, workers, write_line)
 
 
-def _fetch(
-    wanted: Mapping[str, DataSet], to: Path, workers: int, tell: Callable[[str], None]
+def _fetch_selected(
+    selected: Mapping[str, DataSet], to: Path, workers: int, write_line: Callable[[str], None]
 ) -> None:
     last: dict[RemoteFile, float] = {}
 
-    def on_file(name: str, file: RemoteFile, found: str) -> None:
-        what = "is there already" if found == "there" else f"sha256 {found}"
-        tell(f"{name}: {_target(file)} {what}")
+    def on_file(name: str, file: RemoteFile, sha256: str) -> None:
+        outcome = "is there already" if sha256 == "there" else f"sha256 {sha256}"
+        write_line(f"{name}: {_target_name(file)} {outcome}")
 
     def on_progress(file: RemoteFile, size: int) -> None:
         if time.monotonic() - last.setdefault(file, time.monotonic()) >= _INTERVAL:
             last[file] = time.monotonic()
-            of = f" of {file.size:,}" if file.size else ""
-            print(f"{file.name}: {size:,}{of} bytes", file=sys.stderr)
+            of_total = f" of {file.size:,}" if file.size else ""
+            print(f"{file.name}: {size:,}{of_total} bytes", file=sys.stderr)
 
-    fetch_data_sets(wanted, to, workers=workers, on_file=on_file, on_progress=on_progress)
+    fetch_data_sets(selected, to, workers=workers, on_file=on_file, on_progress=on_progress)
 
 
-def _target(file: RemoteFile) -> str:
+def _target_name(file: RemoteFile) -> str:
     return file.name if file.unpack is None else f"{file.unpack}/ of {file.name}"
 
 
-def _line(name: str, data_set: DataSet) -> str:
+def _describe_data_set(name: str, data_set: DataSet) -> str:
     if data_set.files:
         size = data_set.size
-        of = "size not known" if size is None else f"{size / 1e9:.2f} GB"
+        size_text = "size not known" if size is None else f"{size / 1e9:.2f} GB"
         plural = "s" if len(data_set.files) > 1 else ""
-        what = f"{len(data_set.files)} file{plural}, {of}"
+        files = f"{len(data_set.files)} file{plural}, {size_text}"
     else:
-        what = "by hand only"
+        files = "by hand only"
     also = f"; needs {', '.join(data_set.also)}" if data_set.also else ""
     hand = "; some by hand" if data_set.files and data_set.by_hand else ""
-    return f"{name}: {what}{hand}{also}; licence: {data_set.licence}"
+    return f"{name}: {files}{hand}{also}; licence: {data_set.licence}"

@@ -28,7 +28,7 @@ def benchmark_source(
     read: Callable[[Corpus, str], Listing],
     publisher: str,
     folder: str = "",
-    whole: Callable[[str], str] = lambda split: split,
+    containing_split: Callable[[str], str] = lambda split: split,
 ) -> SourceSpec:
     """Returns the source of a benchmark, which states how its pixels are prepared.
 
@@ -39,7 +39,7 @@ def benchmark_source(
       read: (corpus, split) -> would-be records, lazily.
       publisher: place where its authors publish it.
       folder: its default folder below the data root; "" is its name.
-      whole: split -> the split that contains it.
+      containing_split: split -> the split that contains it.
     """
     # Only of videos: a benchmark of images leaves the spec's own defaults.
     frames: dict[str, Any] = {
@@ -56,7 +56,7 @@ def benchmark_source(
         antialias_eval=benchmark.antialias == "always",
         files=files,
         publisher=publisher,
-        whole=whole,
+        containing_split=containing_split,
         benchmark=benchmark,
         **(frames if benchmark.num_frames else {}),
     )
@@ -70,15 +70,15 @@ def published_source(
     read: Callable[..., Listing],
     publisher: str,
     folder: str = "",
-    whole: Callable[[str], str] = lambda split: split,
+    containing_split: Callable[[str], str] = lambda split: split,
     tables: Mapping[str, Sequence[str]] | None = None,
-    apart: bool = True,
+    per_table: bool = True,
 ) -> SourceSpec:
     """Returns the source of a benchmark that is read from fixed annotation files.
 
     As `benchmark_source`, but `read` gets (corpus, split, path of each file), or (corpus, split,
-    list of tables) if there are tables instead; `tables` and `apart` are those of `with_tables`. A
-    missing file is an error before anything is read.
+    list of tables) if there are tables instead; `tables` and `per_table` are those of
+    `with_tables`. A missing file is an error before anything is read.
     """
 
     def read_files(corpus: Corpus, split: str) -> Listing:
@@ -91,9 +91,9 @@ def published_source(
         read=read_files,
         publisher=publisher,
         folder=folder,
-        whole=whole,
+        containing_split=containing_split,
     )
-    return with_tables(spec, tables, read, apart=apart) if tables else spec
+    return with_tables(spec, tables, read, per_table=per_table) if tables else spec
 
 
 def table_patterns(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def with_tables(
     tables: Mapping[str, Sequence[str]],
     read: Callable[[Corpus, str, list[Path]], Listing],
     *,
-    apart: bool = True,
+    per_table: bool = True,
 ) -> SourceSpec:
     """Returns a source that can also be read from tables.
 
@@ -120,8 +120,8 @@ def with_tables(
       spec: the source in its authors' layout.
       tables: split -> name patterns of its tables; the first pattern that matches is used.
       read: (corpus, split, tables) -> would-be records, lazily.
-      apart: whether each table can be listed separately: `read` gives the same items for a table
-        whether or not it gets the others, and reads nothing else.
+      per_table: whether each table can be listed separately: `read` gives the same items for a
+        table whether or not it gets the others, and reads nothing else.
     """
 
     # The authors' files win if all are there; tables count only in their absence.
@@ -129,7 +129,7 @@ def with_tables(
         published = all(find_file(corpus.folder, *names) for names in spec.files(split))
         return [] if published else find_tables(corpus, tables.get(split, ()))
 
-    def read_either(corpus: Corpus, split: str) -> Listing:
+    def read_files_or_tables(corpus: Corpus, split: str) -> Listing:
         present = tables_of(corpus, split)
         yield from read(corpus, split, present) if present else spec.read(corpus, split)
 
@@ -141,22 +141,24 @@ def with_tables(
         numbers = range(len(tables_of(corpus, split)))
         yield from (f"{split} {number}" for number in numbers) if numbers else [""]
 
-    def of_unit(corpus: Corpus, unit: str) -> tuple[str, Path]:
+    def table_of_unit(corpus: Corpus, unit: str) -> tuple[str, Path]:
         split, _, number = unit.rpartition(" ")
         return split, tables_of(corpus, split)[int(number)]
 
-    def read_one(corpus: Corpus, unit: str) -> Listing:
-        split, table = of_unit(corpus, unit)
+    def list_unit(corpus: Corpus, unit: str) -> Listing:
+        split, table = table_of_unit(corpus, unit)
         return read(corpus, split, [table])
 
     # Units are named "{split} {number of the table}"; the list of tables is looked up again for
     # each, as workers on other machines get nothing but the name.
-    read_apart: dict[str, Any] = {
+    table_units: dict[str, Any] = {
         "units": units,
-        "read_one": read_one,
-        "own_files": lambda corpus, unit: [of_unit(corpus, unit)[1]],
+        "list_unit": list_unit,
+        "unit_files": lambda corpus, unit: [table_of_unit(corpus, unit)[1]],
     }
-    return dataclasses.replace(spec, read=read_either, files=files, **(read_apart if apart else {}))
+    return dataclasses.replace(
+        spec, read=read_files_or_tables, files=files, **(table_units if per_table else {})
+    )
 
 
 def find_tables(corpus: Corpus, names: Iterable[str]) -> list[Path]:

@@ -3,7 +3,7 @@
 import pytest
 
 from infra.chips.topology import GIB
-from model.train.ahead import bytes_asked
+from model.train.slice_programs import parse_needed_bytes
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from model.train.ahead import bytes_asked
     ],
 )
 def test_what_it_asks_for_is_known(error: str, gib: float):
-    assert bytes_asked(error) == pytest.approx(gib * GIB)
+    assert parse_needed_bytes(error) == pytest.approx(gib * GIB)
 
 
 def test_another_error_is_none_of_these():
-    assert bytes_asked("INVALID_ARGUMENT: Error: unexpected worker hostname") is None
+    assert parse_needed_bytes("INVALID_ARGUMENT: Error: unexpected worker hostname") is None
