@@ -135,13 +135,14 @@ def sweep(
     from flows.study.sweep_limits import SweepLimits
 
     # Plain values become the same types that the command and the form fill in.
-    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
+    sweep_and_limits = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
     opened, words = open_store(_uri(store)), _words(overrides or {})
-    firing = sweep_of_form(study, opened, words, asked[0])  # Refuses before anything has started.
+    # Refuses before anything has started.
+    sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     keep_server(opened)
-    if start_sweep(study, opened, words, *asked, approve=approve):
+    if start_sweep(study, opened, words, *sweep_and_limits, approve=approve):
         raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")
-    return results(firing.config.name, store=store)
+    return results(sweep_run.config.name, store=store)
 
 
 def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Table":

@@ -207,11 +207,11 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
             )
 
 
-def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
+def schedule(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
     """Sets the schedule on which a sweep fires, and yields lines on what changed.
 
     Args:
-      firing: the sweep.
+      sweep_run: the sweep.
       when: limits on when its cells may begin.
       cron: times at which it fires, in the time zone of `when`.
 
@@ -219,16 +219,16 @@ def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
       ConfigError: if no server answers, or it has no deployment that runs sweeps.
     """
     times = _cron(cron, when.timezone)
-    name, study = firing.config.name, firing.source
+    name, study = sweep_run.config.name, sweep_run.source
     # The run starts in another folder: a relative path would not be found there.
     if PurePath(study).suffix:
         study = str(Path(study).resolve())
     # What the schedule will call the flow `sweep` with, each time it fires.
     parameters: dict[str, Any] = {
         "study": study,
-        "add": _short(firing.sweep),
+        "add": _short(sweep_run.sweep),
         "when": _short(when),
-        "overrides": list(firing.overrides),
+        "overrides": list(sweep_run.overrides),
     }
     try:
         with named_server() as client:
@@ -236,9 +236,9 @@ def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
             if deployment.name == name:
                 parameters["study"] = name  # The deployed values: runs may not see local files.
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
-            describe(deployment.id, described(firing))
+            describe(deployment.id, described(sweep_run))
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
-            yield from describe_next_sweep(firing)
+            yield from describe_next_sweep(sweep_run)
             yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
     except NoServerError as error:
         raise ConfigError(str(error)) from None

@@ -37,8 +37,8 @@ def try_beam() -> str:
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             counted = pipeline | beam.Create(range(NUM)) | beam.combiners.Count.Globally()
             _ = counted | WriteToText(f"{folder}/count", shard_name_template="")
-        found = Path(f"{folder}/count").read_text().strip()
-    _check(found == str(NUM), f"of {NUM} elements it counted {found}")
+        count_text = Path(f"{folder}/count").read_text().strip()
+    _check(count_text == str(NUM), f"of {NUM} elements it counted {count_text}")
     return "FnApiRunner counts right"
 
 

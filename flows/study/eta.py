@@ -31,7 +31,7 @@ class Expected:
 
     def learn(self, step: Step, seconds: float) -> None:
         """Records the time that a step took [s]."""
-        name = _alike(step.name)
+        name = _name_without_seeds(step.name)
         with self._lock:
             # Twice: by name without seeds, exact; and per unit of work of the kind, for the rest.
             total, count = self._alike.get(name, (0.0, 0))
@@ -41,9 +41,9 @@ class Expected:
 
     def seconds(self, step: Step) -> float | None:
         """Returns the estimated time of a step [s]; None where no step of its kind was seen."""
-        alike = self._alike.get(_alike(step.name))
-        if alike is not None:
-            return alike[0] / alike[1]
+        times = self._alike.get(_name_without_seeds(step.name))
+        if times is not None:
+            return times[0] / times[1]
         kind = self._kinds.get(step.kind)
         return kind[0] / kind[1] * _work(step) if kind is not None else None
 
@@ -84,15 +84,15 @@ class Forecast:
 
     def __init__(self, expected: Expected, nodes: Sequence[Node]) -> None:
         self._expected = expected
-        self._alike = {_alike(node.name): node for node in nodes}
-        self._left = collections.Counter(_alike(node.name) for node in nodes)
+        self._alike = {_name_without_seeds(node.name): node for node in nodes}
+        self._left = collections.Counter(_name_without_seeds(node.name) for node in nodes)
         self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
         self._lock = threading.Lock()
 
     def end(self, name: str, seconds: float = 0.0) -> None:
         """Records the end of a node, with the time of its work [s]; 0 if it made nothing."""
         with self._lock:
-            self._left[_alike(name)] -= 1
+            self._left[_name_without_seeds(name)] -= 1
             if seconds:
                 self._recent.append((time.monotonic(), seconds))
 
@@ -103,20 +103,22 @@ class Forecast:
         did per second of wall time: this rate covers parallel nodes and the gaps between them.
         """
         with self._lock:
-            left, recent = dict(self._left), list(self._recent)
-        each = {name: self._expected.of_node(self._alike[name]) for name in left if left[name] > 0}
+            counts, recent = dict(self._left), list(self._recent)
+        each = {
+            name: self._expected.of_node(self._alike[name]) for name in counts if counts[name] > 0
+        }
         if not recent or any(seconds is None for seconds in each.values()):
             return None
         # Twenty nodes of 30 s that all ran within 60 s did 600 s of work: 10 s of work in a second.
         last = recent[-1][0]
         since = min(ended - seconds for ended, seconds in recent)
         at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)
-        total = sum((seconds or 0.0) * left[name] for name, seconds in each.items())
+        total = sum((seconds or 0.0) * counts[name] for name, seconds in each.items())
         # `recent` ends with the last node that ended; the others have worked on since then.
         return max(total / at_once - (time.monotonic() - last), 0.0)
 
 
-def _alike(name: str) -> str:
+def _name_without_seeds(name: str) -> str:
     """Returns a node's or step's name without its seeds."""
     return _SEEDS.sub("", name)
 

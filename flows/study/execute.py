@@ -115,17 +115,17 @@ class Session:
         # A step whose input is missing has no key, since the contents of the inputs are part of it.
         # It shares that input's fate: held back with it, or failed with it. Only a partial step,
         # the table of results, takes the inputs that there are.
-        lacking = [read for read in step.inputs.values() if read not in self.artifacts]
-        if lacking and not step.partial:
+        missing_inputs = [read for read in step.inputs.values() if read not in self.artifacts]
+        if missing_inputs and not step.partial:
             for node, why in list(self.held.items()):  # Other threads add to it.
-                if lacking[0] in node.steps:
+                if missing_inputs[0] in node.steps:
                     raise HeldError(why)
-            raise StepFailedError(f"{lacking[0].name} was not made")
-        there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
-        asked = functools.partial(
+            raise StepFailedError(f"{missing_inputs[0].name} was not made")
+        inputs = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
+        look_up_in = functools.partial(
             look_up,
             step=step,
-            inputs=there,
+            inputs=inputs,
             accepted=self.accepted,
             source=self.source,
             pin=self.pin.add,
@@ -134,13 +134,13 @@ class Session:
         # The snapshot is fast, and right for keys pinned at the start: `gc` cannot have removed
         # those. If an input was remade with other bytes, the key is new, and only the store knows.
         foreseen = self.foreseen.get(step)
-        found = asked(self.view if foreseen else self.store)
-        if foreseen and found.recipe.key != foreseen:
-            found = asked(self.store)
+        lookup = look_up_in(self.view if foreseen else self.store)
+        if foreseen and lookup.recipe.key != foreseen:
+            lookup = look_up_in(self.store)
         # What rests on an artifact that `parcel accept` kept is accepted, too.
-        if found.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
+        if lookup.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
             self.accepted.add(step)
-        return found
+        return lookup
 
     def allow(self, node: Node, stale: Artifact) -> None:
         """Charges the remaking of a stale artifact to `rebuild_seconds`, once.
@@ -197,9 +197,9 @@ def run_graph(
         # So many nodes share one row and skip the scheduler. `_find` needs the graph's order: a
         # node's inputs must be found before it. A node that is no longer found (damaged or
         # collected meanwhile) is scheduled like the others.
-        found = [node for node in graph.nodes if node in reused and _find(session, node)]
-        _tell_reused(session, found)
-        shared = set(found)
+        reused_nodes = [node for node in graph.nodes if node in reused and _find(session, node)]
+        _tell_reused(session, reused_nodes)
+        shared = set(reused_nodes)
     order = graphlib.TopologicalSorter(
         {
             node: [before for before in upstream[node] if before not in shared]
@@ -347,17 +347,17 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
         keys: list[str] = []
         for step in job.steps:
             try:
-                found = session.look_up(step)
-                keys.append(found.recipe.key)
-                remade = found.state == "accepted" and session.rebuilds(node)
-                remade = remade or (found.state == "let go" and _is_wanted(session, node, found))
-                if found.state == "stale":
-                    session.allow(node, cast(Artifact, found.artifact))
-                if found.artifact is None or found.state == "stale" or remade:
-                    missing[step] = found.recipe
+                lookup = session.look_up(step)
+                keys.append(lookup.recipe.key)
+                remade = lookup.state == "accepted" and session.rebuilds(node)
+                remade = remade or (lookup.state == "let go" and _is_wanted(session, node, lookup))
+                if lookup.state == "stale":
+                    session.allow(node, cast(Artifact, lookup.artifact))
+                if lookup.artifact is None or lookup.state == "stale" or remade:
+                    missing[step] = lookup.recipe
                 else:
-                    session.artifacts[step] = found.artifact
-                    _publish(session, node, step, found.artifact, reused=True)
+                    session.artifacts[step] = lookup.artifact
+                    _publish(session, node, step, lookup.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -384,16 +384,16 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
         # the next job, which may read the step that failed.
         if errors:
             alone = len(node.steps) == 1
-            told = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
-            raise StepFailedError("; ".join(told))
+            messages = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
+            raise StepFailedError("; ".join(messages))
     return outcome
 
 
-def _is_wanted(session: Session, node: Node, found: StepLookup) -> bool:
-    """Whether a step of the node must be made and reads `found`, whose files were let go."""
+def _is_wanted(session: Session, node: Node, lookup: StepLookup) -> bool:
+    """Whether a step of the node must be made and reads `lookup`, whose files were let go."""
     # The readers can only be looked up once this step has an artifact, so it gets the old one.
-    step = next(step for step in node.steps if step.name == found.recipe.name)
-    session.artifacts[step] = cast(Artifact, found.artifact)
+    step = next(step for step in node.steps if step.name == lookup.recipe.name)
+    session.artifacts[step] = cast(Artifact, lookup.artifact)
     readers = (reader for reader in node.steps if step in reader.inputs.values())
     return any(session.look_up(reader).state in ("missing", "stale") for reader in readers)
 
@@ -484,9 +484,9 @@ def _make_pieces(
         # would all join the first one's job.
         piece = number, job.pieces
         name = f"{node.name} ({number + 1} of {job.pieces})"
-        own = [keys[0], f"{piece}", *keys[1:]]
+        piece_keys = [keys[0], f"{piece}", *keys[1:]]
         for item in session.workers.make(
-            name, own, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
+            name, piece_keys, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
         ):
             if isinstance(item, worker.StepOutcome):
                 if item.error:
@@ -500,8 +500,8 @@ def _make_pieces(
     #
     # `result` raises what a thread raised: here, that a worker was lost.
     with ThreadPoolExecutor(job.pieces, thread_name_prefix="piece") as pool:
-        for made in [pool.submit(make, number) for number in range(job.pieces)]:
-            made.result()
+        for future in [pool.submit(make, number) for number in range(job.pieces)]:
+            future.result()
 
 
 def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:

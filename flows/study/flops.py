@@ -15,21 +15,23 @@ from model.files import CONFIG
 from model.presets import paligemma2_3b
 
 
-def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) -> list[ModelConfig]:
+def models(
+    config: str | None, image_px: int | None, user_connectors: Sequence[str] = ()
+) -> list[ModelConfig]:
     """Returns a model once with each connector that its sizes allow.
 
     Args:
       config: a study's YAML file or a checkpoint's folder; None is PaliGemma 2 3B.
       image_px: side of the input instead of the model's own [pixels]; at the side of a study's
         Stage 2, the settings are those of Stage 2.
-      own: connectors of the user's own, beside those of the study or the checkpoint.
+      user_connectors: connectors of the user's own, beside those of the study or the checkpoint.
 
     Raises:
       ConfigError: if `config` is neither, the size does not fit the model, or there is no such
         connector.
     """
     try:
-        more = [connector_named("--connector", name) for name in own]
+        more = [connector_named("--connector", name) for name in user_connectors]
     except ValueError as error:
         raise ConfigError(str(error)) from None
     try:

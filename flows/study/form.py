@@ -70,37 +70,41 @@ def sweep(
 ) -> Any:
     """Runs the missing steps of a sweep, and publishes what its next firing would run."""
     # Checked as a whole before the first pass, so that a slip shows before anything runs.
-    firing = sweep_of_form(study, open_form_store(store), overrides, add, given)
-    published(name_run, firing.config.name)
+    sweep_run = sweep_of_form(study, open_form_store(store), overrides, add, given)
+    published(name_run, sweep_run.config.name)
     state = run_passes(
-        firing.passes(), firing.store, allowance=when, approve=approve, held=given_up(firing.store)
+        sweep_run.passes(),
+        sweep_run.store,
+        allowance=when,
+        approve=approve,
+        held=given_up(sweep_run.store),
     )
-    published(_tell_next, firing)
+    published(_tell_next, sweep_run)
     if state.is_completed() and state.message == "nothing to run":
-        return Completed(message=firing.why_nothing())
+        return Completed(message=sweep_run.why_nothing())
     return state
 
 
-def describe_next_sweep(firing: SweepRun) -> Iterator[str]:
+def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
     """Yields lines on the work that a firing would do if it began now."""
-    config = next(firing.passes(), None)
+    config = next(sweep_run.passes(), None)
     if config is None:
-        yield firing.why_nothing()
+        yield sweep_run.why_nothing()
         return
-    explanation = firing.explain(config)
-    yield from describe_sweep(explanation, config, failures(firing.store, explanation))
+    explanation = sweep_run.explain(config)
+    yield from describe_sweep(explanation, config, failures(sweep_run.store, explanation))
 
 
-def described(firing: SweepRun) -> str:
+def described(sweep_run: SweepRun) -> str:
     """Returns the description of a deployment that runs a sweep, in Markdown."""
-    told = "\n".join(f"- {line}" for line in describe_next_sweep(firing))
-    return f"{_FORMS['sweep']}\n\n**The next firing of {firing.config.name}**\n\n{told}"
+    items = "\n".join(f"- {line}" for line in describe_next_sweep(sweep_run))
+    return f"{_FORMS['sweep']}\n\n**The next firing of {sweep_run.config.name}**\n\n{items}"
 
 
-def _tell_next(firing: SweepRun) -> None:
+def _tell_next(sweep_run: SweepRun) -> None:
     """Publishes what the next firing would run, as an artifact and as the deployment's text."""
-    text, context = described(firing), FlowRunContext.get()
-    key = f"next-{firing.config.name}"
+    text, context = described(sweep_run), FlowRunContext.get()
+    key = f"next-{sweep_run.config.name}"
     create_markdown_artifact(text, key=key, description="The next firing")
     if context is not None and context.flow_run and context.flow_run.deployment_id:
         describe(context.flow_run.deployment_id, text)
@@ -128,7 +132,7 @@ def deployments_of(
     filled: dict[str, Any] = {"study": study, "store": store}
     if given:
         filled["given"] = dict(given)
-    made = []
+    deployments = []
     for each in (study_form, sweep):
         deployment: Any = cast(Flow[..., Any], each).to_deployment(
             name=name or each.name,
@@ -144,8 +148,8 @@ def deployments_of(
         schema = deployment._parameter_openapi_schema
         _shorten(schema, None if any_store else store)
         _offer(schema, [m for values in (given or {}).values() for m in values["methods"]])
-        made.append(deployment)
-    return made
+        deployments.append(deployment)
+    return deployments
 
 
 def _shorten(schema: Any, store: str | None) -> None:

@@ -91,16 +91,16 @@ def sweep_of_form(
     Raises:
       ConfigError: as `study_of_form`.
     """
-    firing = SweepRun(
+    sweep_run = SweepRun(
         values=values_of(study, store, given),
         source=study,
         overrides=tuple(overrides),
         sweep=sweep,
         store=store,
     )
-    check_served(firing.config, store.uri)
-    firing.check()
-    return firing
+    check_served(sweep_run.config, store.uri)
+    sweep_run.check()
+    return sweep_run
 
 
 def open_form_store(store: str) -> Store:

@@ -54,7 +54,7 @@ def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
 def all_but(names: Collection[str]) -> Held:
     """Returns a rule that holds back every node except the named ones and all that they need."""
 
-    def held(explanation: Explanation) -> Mapping[Node, str]:
+    def holds(explanation: Explanation) -> Mapping[Node, str]:
         upstream = explanation.graph.upstream
         nodes = {node for node in explanation.graph.nodes if node.name in names}
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
@@ -67,7 +67,7 @@ def all_but(names: Collection[str]) -> Held:
             if n not in nodes
         }
 
-    return held
+    return holds
 
 
 def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
@@ -95,8 +95,8 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
 def given_up(store: Store) -> Held:
     """Returns a rule that holds back the nodes that have failed `MAX_TRIES` times."""
 
-    def held(explanation: Explanation) -> Mapping[Node, str]:
+    def holds(explanation: Explanation) -> Mapping[Node, str]:
         counts = failures(store, explanation).items()
         return {node: GIVEN_UP for node, count in counts if count >= MAX_TRIES}
 
-    return held
+    return holds

@@ -25,15 +25,15 @@ _NAMED = 5
 
 def opening(graph: Graph, reused: Collection[Node]) -> str:
     """Returns the first line: how many steps there are, and how many of each sort to make."""
-    whole = f"{len(graph.nodes)} steps, "
-    whole += f"{len(reused)} of them there already" if reused else "none of them there"
+    total_text = f"{len(graph.nodes)} steps, "
+    total_text += f"{len(reused)} of them there already" if reused else "none of them there"
     missing = [node.name.partition(" ")[0] for node in graph.nodes if node not in reused]
     if not missing:
-        return f"{whole}: nothing is to be made"
+        return f"{total_text}: nothing is to be made"
     sorts = collections.Counter(missing)
-    told = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_NAMED])
+    sorts_text = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_NAMED])
     others = sum(list(sorts.values())[_NAMED:])
-    return f"{whole}; to make: {told}{f' and {others} others' if others else ''}"
+    return f"{total_text}; to make: {sorts_text}{f' and {others} others' if others else ''}"
 
 
 def beginning(node: Node, seconds: float | None) -> str:
@@ -48,10 +48,12 @@ def beginning(node: Node, seconds: float | None) -> str:
         if isinstance(step.config, FitSpec):
             train = step.config.train
             work = f", with {train.total_steps:,} updates of {train.batch_size:,} examples"
-    asked = sum(isinstance(step.config, EvaluateSpec) for step in node.steps)
-    scored = f"{' and' if work else ', with'} {asked} evaluation{'s'[: asked != 1]}"
-    known = f"; others like it took {spent(seconds)}" if seconds else ""
-    return f"{node.name} begins{work}{scored if asked else ''}{known}"
+    num_evaluations = sum(isinstance(step.config, EvaluateSpec) for step in node.steps)
+    scored = (
+        f"{' and' if work else ', with'} {num_evaluations} evaluation{'s'[: num_evaluations != 1]}"
+    )
+    estimate_text = f"; others like it took {spent(seconds)}" if seconds else ""
+    return f"{node.name} begins{work}{scored if num_evaluations else ''}{estimate_text}"
 
 
 def going(name: str, progress: Progress) -> str:
@@ -60,18 +62,18 @@ def going(name: str, progress: Progress) -> str:
     return f"{name}: {progress.done:,} of {progress.total:,}{note}"
 
 
-def ending(told: str, failed: Collection[str], seconds: float, results: str | None) -> str:
+def ending(summary: str, failed: Collection[str], seconds: float, results: str | None) -> str:
     """Returns the last line, on the outcome of the run.
 
     Args:
-      told: what was made, in words.
+      summary: what was made, in words.
       failed: "step: reason" for each step that failed.
       seconds: time that the run took [s].
       results: key of the results artifact; None where there is none.
     """
     wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
     table = f"; the table is {results}" if results else ""
-    return f"{told}, in {spent(seconds)}{wrong}{table}"
+    return f"{summary}, in {spent(seconds)}{wrong}{table}"
 
 
 def spent(seconds: float) -> str:

@@ -83,23 +83,23 @@ def serve(
         raise ConfigError(str(error)) from None
 
 
-def auth_of(given: str | None) -> str | None:
+def auth_of(auth: str | None) -> str | None:
     """Returns an auth string, which is given literally or as "@FILE" with the file that holds it.
 
     Raises:
       ConfigError: if it is not "name:password", or the file cannot be read.
     """
-    if given is None or given == "":
+    if auth is None or auth == "":
         return None
-    if given.startswith("@"):
+    if auth.startswith("@"):
         try:
-            given = Path(given[1:]).expanduser().read_text().strip()
+            auth = Path(auth[1:]).expanduser().read_text().strip()
         except OSError as error:
-            raise ConfigError(f"--auth {given}: {error.strerror}.") from None
-    name, _, password = given.partition(":")
+            raise ConfigError(f"--auth {auth}: {error.strerror}.") from None
+    name, _, password = auth.partition(":")
     if not (name and password):
         raise ConfigError("--auth must be name:password, both not empty; it is not shown here.")
-    return given
+    return auth
 
 
 def _end_runs(number: signal.Signals) -> None:

@@ -90,7 +90,7 @@ def start_sweep(
         from flows.study.form import sweep
         from flows.study.run import run_here
 
-        given: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "study": study,
             "add": add,
             "when": when,
@@ -98,7 +98,7 @@ def start_sweep(
             "approve": approve,
             "store": store.uri,
         }
-        return run_here(sweep, given, store, ui)
+        return run_here(sweep, parameters, store, ui)
 
     return _reporting(store, "starting Prefect …", run)
 

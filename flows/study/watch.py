@@ -94,6 +94,8 @@ def _ray_address(parameters: Mapping[str, Any], store: Store) -> str | None:
     config = parameters.get("config")
     if isinstance(config, Mapping):
         return config.get("compute", {}).get("ray_address")
-    asked = parameters.get("overrides") or (), parameters.get("data_root", "")
-    study = study_of_form(parameters.get("study", "demo"), store, *asked, parameters.get("given"))
+    form_fields = parameters.get("overrides") or (), parameters.get("data_root", "")
+    study = study_of_form(
+        parameters.get("study", "demo"), store, *form_fields, parameters.get("given")
+    )
     return study.compute.ray_address

@@ -68,9 +68,9 @@ def check(
         )
         typer.echo(text, nl=False)
         return
-    text, whole = check_rows(what, training=training, as_json=as_json)
+    text, is_complete = check_rows(what, training=training, as_json=as_json)
     typer.echo(text, nl=False)
-    if not whole:
+    if not is_complete:
         raise typer.Exit(1)
 
 

@@ -75,8 +75,8 @@ def lineage_diff(
 
     opened = open_store(store)
     others = open_store(other) if other else opened
-    found = compare(opened, named(opened, first), named(others, second), others)
-    print(found.as_json() if as_json else "\n".join(found.lines(patch=patch)))
+    comparison = compare(opened, named(opened, first), named(others, second), others)
+    print(comparison.as_json() if as_json else "\n".join(comparison.lines(patch=patch)))
 
 
 @lineage_app.command(
@@ -122,9 +122,9 @@ def lineage_replay(
         # The steps as the run had them hold settings that no manifest does, such as where raw data
         # lie.
         steps = steps_of_run(opened, what.artifacts[0].key)
-        for made in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
-            typer.echo(made.line())
-            is_near &= made.is_near(tolerance)
+        for outcome in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
+            typer.echo(outcome.line())
+            is_near &= outcome.is_near(tolerance)
     if not is_near:
         raise typer.Exit(1)
 
@@ -176,7 +176,11 @@ def lineage_verify(
     keys = [opened.resolve(key).key] if key else opened.keys()
     # The content of a checkpoint is stated as a digest of its parameters, not of its files.
     logical = {kind: _params_digest for kind in ("checkpoint", "start")}
-    problems = [problem for one in keys for problem in verify_artifact(opened, one, logical)]
+    problems = [
+        problem
+        for artifact_key in keys
+        for problem in verify_artifact(opened, artifact_key, logical)
+    ]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
     typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")

@@ -109,9 +109,9 @@ def sweep(
         "max_hours": max_hours,
         "first": tuple(first or ()),
     }
-    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, when, "sweep")
+    sweep_and_limits = checked(Sweep, add, "sweep"), checked(SweepLimits, when, "sweep")
     opened = open_store(store)
-    firing = sweep_of_form(study, opened, words, asked[0])
+    sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     # A schedule is registered and nothing runs now.
     if cron is not None:
         apply_prefect(opened)
@@ -125,18 +125,18 @@ def sweep(
             )
         from flows.study.deploy import schedule
 
-        for line in schedule(firing, asked[1], cron):
+        for line in schedule(sweep_run, sweep_and_limits[1], cron):
             typer.echo(line)
         return
     # What the first pass would do is shown before it begins; the flow draws the passes again.
-    config = next(firing.passes(), None)
+    config = next(sweep_run.passes(), None)
     if config is None:
-        typer.echo(firing.why_nothing())
+        typer.echo(sweep_run.why_nothing())
         return
     from flows.study.retry_policy import failures
     from flows.study.sweep import describe_sweep
 
-    explanation = firing.explain(config)
+    explanation = sweep_run.explain(config)
     for line in describe_sweep(explanation, config, failures(opened, explanation)):
         typer.echo(line)
     if explain:
@@ -147,7 +147,7 @@ def sweep(
     explanation.check(config.compute.rebuild_limit, ())
     from flows.study.start import start_sweep
 
-    code = start_sweep(study, opened, words, *asked, approve=approve)
+    code = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)
     raise typer.Exit(code)
 
 

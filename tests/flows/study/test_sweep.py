@@ -21,7 +21,7 @@ from flows.study.retry_policy import (
     failures,
     given_up,
 )
-from flows.study.sweep import Sweep, SweepRun, _differences, describe_sweep
+from flows.study.sweep import Sweep, SweepRun, _score_differences, describe_sweep
 from infra.errors import ConfigError
 from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
@@ -331,5 +331,5 @@ def test_a_decision_counts_the_rows_that_have_every_seed(
         key: (10.0 if "@" in key.benchmark else 4.0) * (key.method == "parcel")
         for key in graph_of(config).cells
     }
-    found = _differences(config, scores, "parcel", "vanilla")
+    found = _score_differences(config, scores, "parcel", "vanilla")
     assert found.mean(axis=1).tolist() == [expected] * 2
