@@ -189,7 +189,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
     from prefect import flow
     from prefect.context import FlowRunContext
 
-    from flows.study.flow import carry_out
+    from flows.study.flow import run_study_graph
     from infra.prefect.ending import recorded
     from infra.prefect.rows import flush, settle_ended
     from infra.prefect.server import running
@@ -208,7 +208,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
         workers = SimulatedCluster(store.uri, slots, deaths)
         with store.pin_run(run_id) as pin, recorded(store.state, run_id) as journal:
             config, graph = study_of(cells)
-            result = carry_out(config, store, graph, workers, pin, journal)
+            result = run_study_graph(config, store, graph, workers, pin, journal)
             journal.close("failed" if result.failed else "completed", result.why)
             return result
 

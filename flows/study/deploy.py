@@ -15,7 +15,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from flows.config.references import CONNECTORS
 from flows.config.server_limits import check_commands, limits
 from flows.config.study import StudyConfig
-from flows.study.form import deployments_of, describe_next_sweep, described
+from flows.study.form import deployments_of, describe_deployment, describe_next_sweep
 from flows.study.sweep import SweepRun
 from flows.study.sweep_limits import SweepLimits
 from infra.errors import ConfigError
@@ -115,7 +115,7 @@ def _register(
         store,
         name=config.name,
         any_store=target.any_store,
-        given={config.name: values},
+        deployed_studies={config.name: values},
         work_pool_name=pool.name,
         job_variables=variables,
     ):
@@ -236,7 +236,7 @@ def schedule(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]
             if deployment.name == name:
                 parameters["study"] = name  # The deployed values: runs may not see local files.
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
-            describe(deployment.id, described(sweep_run))
+            describe(deployment.id, describe_deployment(sweep_run))
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
             yield from describe_next_sweep(sweep_run)
             yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"

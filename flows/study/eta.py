@@ -25,7 +25,7 @@ class Expected:
     """
 
     def __init__(self) -> None:
-        self._alike: dict[str, tuple[float, int]] = {}
+        self._by_name: dict[str, tuple[float, int]] = {}
         self._kinds: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
@@ -34,14 +34,14 @@ class Expected:
         name = _name_without_seeds(step.name)
         with self._lock:
             # Twice: by name without seeds, exact; and per unit of work of the kind, for the rest.
-            total, count = self._alike.get(name, (0.0, 0))
-            self._alike[name] = total + seconds, count + 1
+            total, count = self._by_name.get(name, (0.0, 0))
+            self._by_name[name] = total + seconds, count + 1
             total, work = self._kinds.get(step.kind, (0.0, 0.0))
             self._kinds[step.kind] = total + seconds, work + _work(step)
 
     def seconds(self, step: Step) -> float | None:
         """Returns the estimated time of a step [s]; None where no step of its kind was seen."""
-        times = self._alike.get(_name_without_seeds(step.name))
+        times = self._by_name.get(_name_without_seeds(step.name))
         if times is not None:
             return times[0] / times[1]
         kind = self._kinds.get(step.kind)
@@ -84,15 +84,15 @@ class Forecast:
 
     def __init__(self, expected: Expected, nodes: Sequence[Node]) -> None:
         self._expected = expected
-        self._alike = {_name_without_seeds(node.name): node for node in nodes}
-        self._left = collections.Counter(_name_without_seeds(node.name) for node in nodes)
+        self._node_by_name = {_name_without_seeds(node.name): node for node in nodes}
+        self._num_remaining = collections.Counter(_name_without_seeds(node.name) for node in nodes)
         self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
         self._lock = threading.Lock()
 
     def end(self, name: str, seconds: float = 0.0) -> None:
         """Records the end of a node, with the time of its work [s]; 0 if it made nothing."""
         with self._lock:
-            self._left[_name_without_seeds(name)] -= 1
+            self._num_remaining[_name_without_seeds(name)] -= 1
             if seconds:
                 self._recent.append((time.monotonic(), seconds))
 
@@ -103,9 +103,11 @@ class Forecast:
         did per second of wall time: this rate covers parallel nodes and the gaps between them.
         """
         with self._lock:
-            counts, recent = dict(self._left), list(self._recent)
+            counts, recent = dict(self._num_remaining), list(self._recent)
         each = {
-            name: self._expected.of_node(self._alike[name]) for name in counts if counts[name] > 0
+            name: self._expected.of_node(self._node_by_name[name])
+            for name in counts
+            if counts[name] > 0
         }
         if not recent or any(seconds is None for seconds in each.values()):
             return None

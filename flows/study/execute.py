@@ -19,12 +19,12 @@ from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.workers import Joined, Workers
+from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
 from flows.study.eta import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
-from flows.study.sweep_limits import Admission, HeldError
+from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
@@ -59,7 +59,7 @@ class Session:
       display: the terminal's progress display.
       view: snapshot of the store at the start of the run; answers look-ups of `foreseen` keys.
       foreseen: step -> key of the artifact found for it at the start, which is pinned.
-      kept: steps that, at the start, rested on an artifact kept by `parcel accept`.
+      accepted_at_start: steps that, at the start, rested on an artifact kept by `parcel accept`.
       journal: record of the run, from which the UI's rows are settled.
       live: sender of rows, log lines and pages to the UI while the run is under way.
       expected: estimated time of each step.
@@ -68,11 +68,11 @@ class Session:
       retries: further attempts at a node whose worker died.
       rebuild: names of steps to make again at any cost, accepted ones included; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
-      gate: decides whether a node may begin.
+      admission: decides whether a node may begin.
       artifacts: step -> its artifact; grows during the run.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node's name -> why it failed.
-      held: node -> why it was not begun.
+      holds: node -> why it was not begun.
       allowed: keys of stale artifacts that `rebuild_seconds` was already charged for.
       lock: guard of `allowed` and `rebuild_seconds`.
     """
@@ -81,7 +81,7 @@ class Session:
     store: Store
     view: Store
     foreseen: Mapping[Step, str]
-    kept: Set[Step]
+    accepted_at_start: Set[Step]
     workers: Workers
     display: Display
     journal: Journal
@@ -92,11 +92,11 @@ class Session:
     retries: int = 0
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
-    gate: Admission = dataclasses.field(default_factory=Admission)
+    admission: Admission = dataclasses.field(default_factory=Admission)
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-    held: dict[Node, str] = dataclasses.field(default_factory=dict)
+    holds: dict[Node, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -110,16 +110,16 @@ class Session:
 
         Raises:
           StepFailedError: if an input of the step was not made.
-          HeldError: if the node of that input was not begun.
+          NodeHeldError: if the node of that input was not begun.
         """
         # A step whose input is missing has no key, since the contents of the inputs are part of it.
         # It shares that input's fate: held back with it, or failed with it. Only a partial step,
         # the table of results, takes the inputs that there are.
         missing_inputs = [read for read in step.inputs.values() if read not in self.artifacts]
         if missing_inputs and not step.partial:
-            for node, why in list(self.held.items()):  # Other threads add to it.
+            for node, why in list(self.holds.items()):  # Other threads add to it.
                 if missing_inputs[0] in node.steps:
-                    raise HeldError(why)
+                    raise NodeHeldError(why)
             raise StepFailedError(f"{missing_inputs[0].name} was not made")
         inputs = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         look_up_in = functools.partial(
@@ -194,11 +194,13 @@ def run_graph(
     upstream = graph.upstream
     shared: set[Node] = set()
     if len(reused) > MAX_REUSED_ROWS:
-        # So many nodes share one row and skip the scheduler. `_find` needs the graph's order: a
-        # node's inputs must be found before it. A node that is no longer found (damaged or
-        # collected meanwhile) is scheduled like the others.
-        reused_nodes = [node for node in graph.nodes if node in reused and _find(session, node)]
-        _tell_reused(session, reused_nodes)
+        # So many nodes share one row and skip the scheduler. `_find_reused_artifacts` needs the
+        # graph's order: a node's inputs must be found before it. A node that is no longer found
+        # (damaged or collected meanwhile) is scheduled like the others.
+        reused_nodes = [
+            node for node in graph.nodes if node in reused and _find_reused_artifacts(session, node)
+        ]
+        _report_reused_nodes(session, reused_nodes)
         shared = set(reused_nodes)
     order = graphlib.TopologicalSorter(
         {
@@ -233,7 +235,7 @@ def run_graph(
                     *_, node = heapq.heappop(ready)
                     in_flight += 1
                     reads = [before.name for before in upstream[node] if before not in shared]
-                    pool.submit(_run, session, node, reads).add_done_callback(
+                    pool.submit(_run_with_retries, session, node, reads).add_done_callback(
                         lambda _, node=node: ended.put(node)
                     )
                 order.done(ended.get())
@@ -242,7 +244,7 @@ def run_graph(
             session.workers.leave()
 
 
-def _find(session: Session, node: Node) -> bool:
+def _find_reused_artifacts(session: Session, node: Node) -> bool:
     """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
@@ -262,11 +264,11 @@ def _find(session: Session, node: Node) -> bool:
     except (OSError, ValueError):
         return False
     session.artifacts.update(artifacts)
-    session.accepted.update(artifacts.keys() & session.kept)
+    session.accepted.update(artifacts.keys() & session.accepted_at_start)
     return True
 
 
-def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
+def _run_with_retries(session: Session, node: Node, reads: Sequence[str]) -> None:
     """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
     for attempt in range(1, session.retries + 2):
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
@@ -278,9 +280,9 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         detail, took = "", None
         try:
             outcome = _run_node(session, node)
-        except HeldError as error:
+        except NodeHeldError as error:
             outcome, detail = "not run", str(error)
-            session.held[node] = detail
+            session.holds[node] = detail
         except BaseException as error:
             outcome, detail = "failed", one_line_message(error)
             # Only a lost worker is worth another try: other errors would come again.
@@ -292,9 +294,9 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             session.failures[node.name] = detail
             session.forecast.end(node.name)
         # From here on, what its estimate was too high by is free for other nodes.
-        session.gate.leave(node)
+        session.admission.leave(node)
         if outcome == "made" or outcome == "reused":
-            detail, took = _tell_end(session, node, outcome)
+            detail, took = _report_node_end(session, node, outcome)
         else:
             session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
             session.journal.ended(node.name, outcome, detail)
@@ -305,20 +307,20 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         return
 
 
-def _tell_reused(session: Session, nodes: Sequence[Node]) -> None:
+def _report_reused_nodes(session: Session, nodes: Sequence[Node]) -> None:
     """Reports many re-used nodes at once, without a line for each."""
     for node in nodes:
         session.forecast.end(node.name)
     session.display.reuse(len(nodes))
-    session.journal.reused({node.name: _detail(session, node) for node in nodes})
+    session.journal.reused({node.name: _describe_counts(session, node) for node in nodes})
 
 
-def _tell_end(
+def _report_node_end(
     session: Session, node: Node, outcome: Literal["made", "reused"]
 ) -> tuple[str, float]:
     """Reports a node's success to terminal and journal; returns its detail line and work [s]."""
     seconds = sum(session.artifacts[step].manifest.seconds for step in node.steps)
-    detail = _detail(session, node)
+    detail = _describe_counts(session, node)
     session.forecast.end(node.name, seconds if outcome == "made" else 0.0)
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
@@ -357,7 +359,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     missing[step] = lookup.recipe
                 else:
                     session.artifacts[step] = lookup.artifact
-                    _publish(session, node, step, lookup.artifact, reused=True)
+                    _publish_lineage_page(session, node, step, lookup.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -365,7 +367,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
             if missing:
                 # A table of the results so far always passes the gate: the cells it reads are made.
                 partial = any(step.partial for step in missing)
-                closes = math.inf if partial else session.gate.enter(node)
+                closes = math.inf if partial else session.admission.enter(node)
                 _run_job(session, node, job, keys, list(missing.values()), ends, closes)
         finally:  # Even if the worker is lost, the steps that it committed before count.
             for step, recipe in missing.items():
@@ -377,9 +379,9 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
                     if not end.reused:
                         outcome = "made"
-                        session.gate.spend(node, device_seconds(artifact))
+                        session.admission.spend(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
-                    _publish(session, node, step, artifact, reused=end.reused)
+                    _publish_lineage_page(session, node, step, artifact, reused=end.reused)
         # After all steps of this job, so that one failed budget does not lose the others; before
         # the next job, which may read the step that failed.
         if errors:
@@ -410,7 +412,7 @@ def _run_job(
     """Runs the missing steps of a job and shows their progress; fills `ends` as each step ends.
 
     Raises:
-      HeldError: if no worker was free before `closes` [seconds since the epoch].
+      NodeHeldError: if no worker was free before `closes` [seconds since the epoch].
     """
     prefect = {
         "task_run_id": session.live.task_run_id(node.name),
@@ -440,23 +442,25 @@ def _run_job(
             if not item.held:
                 ends[item.name] = item
             continue
-        if isinstance(item, Joined):
+        if isinstance(item, AlreadyRunning):
             detail = f": it was under way already, as Ray Job {item.job}"
             session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item
         if not has_begun:  # Before its first progress the job may have waited for a free worker.
             has_begun = True
-            session.live.log(run_log.beginning(node, session.expected.of_node(node)), node.name)
+            session.live.log(
+                run_log.beginning_line(node, session.expected.of_node(node)), node.name
+            )
         if progress.happened and progress != last:  # The same report may arrive several times.
-            session.display.tell(node.name, progress.note)
+            session.display.print_event(node.name, progress.note)
             session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
         last = progress
         session.display.update(node.name, progress)
         show(name, progress)
     # No step ended and the window is closed: the worker never started one.
     if not ends and time.time() >= closes:
-        raise HeldError(session.gate.told)
+        raise NodeHeldError(session.admission.outside_window)
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")
@@ -491,7 +495,7 @@ def _make_pieces(
             if isinstance(item, worker.StepOutcome):
                 if item.error:
                     session.live.log(f"{name}: {item.traceback}", node.name, failed=True)
-            elif not isinstance(item, Joined):
+            elif not isinstance(item, AlreadyRunning):
                 session.display.update(node.name, item[1])
 
     #   piece 0 of 3 ──┐
@@ -504,7 +508,9 @@ def _make_pieces(
             future.result()
 
 
-def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:
+def _publish_lineage_page(
+    session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool
+) -> None:
     """Publishes a page about an artifact in the UI."""
     text = lineage_page(session.view, artifact, reused=reused)
     session.live.page(page_key(artifact.key), text, step.name, node.name)
@@ -519,12 +525,12 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
         nonlocal last, logged, page
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
-        # Two rhythms: the page every few seconds, in place; a log line every `TOLD_EVERY`, since
+        # Two rhythms: the page every few seconds, in place; a log line every `LINE_EVERY`, since
         # log lines pile up.
         last = time.monotonic()
-        if last - logged >= run_log.TOLD_EVERY:
+        if last - logged >= run_log.LINE_EVERY:
             logged = last
-            live.log(run_log.going(name, progress), node)
+            live.log(run_log.progress_line(name, progress), node)
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
         if page is None:
@@ -535,7 +541,7 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
     return show
 
 
-def _detail(session: Session, node: Node) -> str:
+def _describe_counts(session: Session, node: Node) -> str:
     return ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
 
 

@@ -167,10 +167,10 @@ class Explanation:
                 touched.add(step)
         return sum(self.steps[step].seconds for step in touched)
 
-    def found(self) -> dict[Step, Artifact]:
+    def artifacts(self) -> dict[Step, Artifact]:
         """Returns step -> its artifact, for steps that have one already."""
-        found = {step: verdict.artifact for step, verdict in self.steps.items()}
-        return {step: artifact for step, artifact in found.items() if artifact is not None}
+        by_step = {step: verdict.artifact for step, verdict in self.steps.items()}
+        return {step: artifact for step, artifact in by_step.items() if artifact is not None}
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
         """Yields a line per node, a summary line, and lines on reading and on the store's size."""

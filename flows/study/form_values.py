@@ -19,25 +19,28 @@ from infra.errors import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
 
-Given = Mapping[str, Mapping[str, Any]]
+DeployedStudies = Mapping[str, Mapping[str, Any]]
 """Name -> values of the studies that a deployment carries with it."""
 
 
-def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[str, Any]:
+def values_of(
+    study: str, store: Store, deployed_studies: DeployedStudies | None = None
+) -> Mapping[str, Any]:
     """Returns the values of a study, not checked yet.
 
     Args:
-      study: "demo", a YAML file, a study of `given`, or the name of one that ran in the store.
+      study: "demo", a YAML file, a study of `deployed_studies`, or the name of one that ran in the
+        store.
       store: the store with the records of earlier runs.
-      given: studies that the deployment carries, by name.
+      deployed_studies: studies that the deployment carries, by name.
 
     Raises:
       ConfigError: if there is no such study, listing the known ones; or if the record of its run
         leaves credentials out.
     """
     # From the nearest to the farthest: what the deployment carries, the demo, a file, the store.
-    if given and study in given:
-        return given[study]
+    if deployed_studies and study in deployed_studies:
+        return deployed_studies[study]
     if study == "demo":
         return read(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
@@ -45,7 +48,9 @@ def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[s
     # Of several runs with one name the newest: its record has the config as it ran.
     runs = [record for record in records(store).values() if record["name"] == study]
     if not runs:
-        names = sorted({*(given or ()), *(record["name"] for record in records(store).values())})
+        names = sorted(
+            {*(deployed_studies or ()), *(record["name"] for record in records(store).values())}
+        )
         raise ConfigError(
             f"study must be demo, a YAML file, or the name of one that ran in {store.uri}, got "
             f"{study!r}. Known: {', '.join(names) or 'none yet'}."
@@ -63,7 +68,7 @@ def study_of_form(
     store: Store,
     overrides: Sequence[str],
     data_root: str = "",
-    given: Given | None = None,
+    deployed_studies: DeployedStudies | None = None,
 ) -> StudyConfig:
     """Returns the study that a form asks for.
 
@@ -72,19 +77,23 @@ def study_of_form(
       store: as in `values_of`.
       overrides: changes as "key.path=value" texts.
       data_root: folder with the raw data; "" leaves the study's.
-      given: as in `values_of`.
+      deployed_studies: as in `values_of`.
 
     Raises:
       ConfigError: if there is no such study, or this process may not run it.
     """
     words = [*overrides, *([f"data_root={json.dumps(data_root)}"] if data_root else [])]
-    config = overridden(values_of(study, store, given), words, source=study)
+    config = overridden(values_of(study, store, deployed_studies), words, source=study)
     check_served(config, store.uri)
     return config
 
 
 def sweep_of_form(
-    study: str, store: Store, overrides: Sequence[str], sweep: Sweep, given: Given | None = None
+    study: str,
+    store: Store,
+    overrides: Sequence[str],
+    sweep: Sweep,
+    deployed_studies: DeployedStudies | None = None,
 ) -> SweepRun:
     """Returns the sweep that a form asks for; arguments as in `study_of_form`.
 
@@ -92,7 +101,7 @@ def sweep_of_form(
       ConfigError: as `study_of_form`.
     """
     sweep_run = SweepRun(
-        values=values_of(study, store, given),
+        values=values_of(study, store, deployed_studies),
         source=study,
         overrides=tuple(overrides),
         sweep=sweep,

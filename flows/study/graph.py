@@ -175,12 +175,12 @@ class _Builder:
         self.config = config
         self.last = last
         self.known_files = known
-        self.given = paths_of(config)
+        self.input_paths = paths_of(config)
         check_own_data(config)
         check_own_connectors(config)
         check_groups(config)
         self.nodes: list[Node] = []
-        self._known: dict[str, Step] = {}
+        self._step_by_digest: dict[str, Step] = {}
 
     def graph(self) -> Graph:
         # The graph of a study, phase by phase; `until` cuts it off below one of them:
@@ -208,20 +208,20 @@ class _Builder:
         return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
 
     def _add(
-        self, kind: str, name: str, *, asks: Mapping[str, Any] | None = None, **more: Any
+        self, kind: str, name: str, *, resources: Mapping[str, Any] | None = None, **more: Any
     ) -> Step:
         """Returns a step, in a new node of its own unless an identical step was added before.
 
         Args:
           kind: kind of the step.
           name: name of the step.
-          asks: resources, as arguments of `Job`; None runs it in the study's own process.
+          resources: resources, as arguments of `Job`; None runs it in the study's own process.
           more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
-        existing = self._known.setdefault(_same(step), step)
+        existing = self._step_by_digest.setdefault(_step_digest(step), step)
         if existing is step:
-            job = Job(steps=(step,), **(asks or {}))
+            job = Job(steps=(step,), **(resources or {}))
             self.nodes.append(Node(name=name, jobs=(job,)))
         return existing
 
@@ -284,7 +284,10 @@ class _Builder:
         train = {role: datasets[role] for role in texts if role not in held_out}
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
-        pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
+        pieces, codec = (
+            self._input_files_step("tokenizer.path"),
+            self._input_files_step("mask_codec.path"),
+        )
         steps = {
             "tokenizer": self._add(
                 "tokenizer",
@@ -302,7 +305,7 @@ class _Builder:
                 config=config.mask_codec,
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
-                asks={
+                resources={
                     "cpus": config.compute.cpus_per_cell,
                     "gpus": config.compute.gpus_of_cell,
                 },
@@ -310,11 +313,11 @@ class _Builder:
             )
         return steps
 
-    def _given(self, key: str) -> dict[str, Step]:
+    def _input_files_step(self, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
-        if key not in self.given:
+        if key not in self.input_paths:
             return {}
-        files = files_of(self.given[key], self.known_files)
+        files = files_of(self.input_paths[key], self.known_files)
         return {"given": self._add("files", f"files {key}", config=files)}
 
     def _pretrain(
@@ -353,7 +356,7 @@ class _Builder:
                 ),
                 seed=config.stage_seed(stage, number),
                 inputs={**inputs[view.at], **init, **_watched(view, datasets)},
-                asks=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
+                resources=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
                 keys={"train": "stage2.train" if view.at else stage},
             )
 
@@ -379,8 +382,8 @@ class _Builder:
                 for view in config.resolutions[1:]:
                     assert config.stage2 is not None
                     train = view.drawing(config.stage2.train, method)
-                    made = fit("stage2", view, method, train, number, last)
-                    checkpoints[view.at, method, number] = made
+                    checkpoint = fit("stage2", view, method, train, number, last)
+                    checkpoints[view.at, method, number] = checkpoint
         return checkpoints
 
     def _start(self, method: Method) -> dict[str, Step]:
@@ -391,10 +394,10 @@ class _Builder:
         # One folder for all methods becomes one step, since `_add` returns an equal one that is
         # there; a folder per method becomes a step for each.
         is_by_method = isinstance(start, dict)
-        name = f"start.{method}" if is_by_method else "start"
+        key = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
-            "start", name.replace(".", " "), inputs=self._given(name), location=location
+            "start", key.replace(".", " "), inputs=self._input_files_step(key), location=location
         )
         return {"init": step}
 
@@ -512,19 +515,19 @@ def _evaluations(
         (
             row,
             EvaluateSpec(
-                benchmark=found.benchmark,
+                benchmark=entry.benchmark,
                 budget=budget,
-                decode=decode_of(config, found.benchmark),
-                connector=_own(config, method),
+                decode=decode_of(config, entry.benchmark),
+                connector=_user_connector(config, method),
             ),
         )
-        for row, found in config.rows.items()
-        if trained_on(found.benchmark) == trained
+        for row, entry in config.rows.items()
+        if trained_on(entry.benchmark) == trained
         for budget in config.budgets_of(method)
     ]
 
 
-def _own(config: StudyConfig, method: Method) -> str:
+def _user_connector(config: StudyConfig, method: Method) -> str:
     """Returns a method's connector if it is a user's class; else ""."""
     connector = config.connector_of(method)
     return connector if connector not in KINDS else ""
@@ -577,13 +580,13 @@ def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Ste
     """Returns role -> dataset that a stage's watching reads at a resolution."""
     sources = config.watch.sources if config.watch else ()
     names = [f"{name_of(source)}{config.at}" for source in sources]
-    found = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
+    steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
     if row := _probed_row(config):
         assert config.watch is not None
         assert config.watch.probe is not None
         trained = f"{config.watch.probe.benchmark}{config.at}/train"
-        found |= dict(zip(PROBE, (datasets[trained], datasets[f"{row}/eval"]), strict=True))
-    return found
+        steps_by_role |= dict(zip(PROBE, (datasets[trained], datasets[f"{row}/eval"]), strict=True))
+    return steps_by_role
 
 
 def mixture_of(config: StudyConfig) -> list[str]:
@@ -591,7 +594,7 @@ def mixture_of(config: StudyConfig) -> list[str]:
     return [f"{source.name}{config.at}" for source in config.sources]
 
 
-def _same(step: Step) -> str:
+def _step_digest(step: Step) -> str:
     """Returns a digest that is equal for two steps exactly if they make the same artifact."""
     reads = {role: id(read) for role, read in step.inputs.items()}
     return value_sha256([step.kind, step.config, step.seed, reads])
@@ -640,7 +643,9 @@ def results_plan(config: StudyConfig) -> Plan:
 
 
 def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
-    own = {method: config.budgets_of(method) for method in config.methods if method != REFERENCE}
+    served_budgets = {
+        method: config.budgets_of(method) for method in config.methods if method != REFERENCE
+    }
     main = tuple(name for name, row in config.rows.items() if row.main)
     return Plan(
         methods=config.methods,
@@ -648,7 +653,7 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
         budgets=config.budgets,
         seeds=config.seeds,
         reference=REFERENCE,
-        budgets_of={m: served for m, served in own.items() if served != config.budgets},
+        budgets_of={m: served for m, served in served_budgets.items() if served != config.budgets},
         # The paper's headline retention is over rows at 224 px only.
         groups={"main": main} if 1 < len(main) < len(config.rows) and not config.at else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
@@ -666,10 +671,10 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     #   web@448                     the same, for a Stage 2 at 448 px
     #   chartqa/train               what transfers to ChartQA learn from
     #   chartqa:test_human/eval     a row of the table
-    found: dict[str, DatasetSpec] = {}
+    specs: dict[str, DatasetSpec] = {}
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
-        found[f"{source.name}{config.at}"] = DatasetSpec(
+        specs[f"{source.name}{config.at}"] = DatasetSpec(
             reader=corpus_named(f"sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
@@ -677,7 +682,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             prepare=source.prepare or config.prepare,
         )
     for i, source in enumerate(config.watch.sources if config.watch else ()):
-        found[f"{name_of(source)}{config.at}"] = DatasetSpec(
+        specs[f"{name_of(source)}{config.at}"] = DatasetSpec(
             reader=corpus_named(f"watch.sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
@@ -688,23 +693,26 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
         # whichever of the two the config names first.
         trained = trained_on(name)
-        if f"{trained}{config.at}/train" not in found:
-            own = config.transfers.get(trained)
-            prepare = _prepare_of(config, own or transfer)
+        if f"{trained}{config.at}/train" not in specs:
+            parent = config.transfers.get(trained)
+            prepare = _prepare_of(config, parent or transfer)
             path, split = train_data(name, config.transfers)
-            found[f"{trained}{config.at}/train"] = DatasetSpec(
-                reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
+            specs[f"{trained}{config.at}/train"] = DatasetSpec(
+                reader=source_of(trained, parent or transfer),
+                path=path,
+                split=split,
+                prepare=prepare,
             )
         for row in rows_of(name, transfer):
             prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
-            found[f"{row.name}{config.at}/eval"] = DatasetSpec(
+            specs[f"{row.name}{config.at}/eval"] = DatasetSpec(
                 reader=source_of(name, transfer),
                 path=transfer.path,
                 split=row.split,
                 prepare=dataclasses.replace(prepare, limit=limit),
             )
-    return found
+    return specs
 
 
 def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:

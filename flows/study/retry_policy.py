@@ -9,7 +9,7 @@ from flows.study.graph import Node
 from infra.errors import ConfigError
 from infra.store.store import Store
 
-Held = Callable[[Explanation], Mapping[Node, str]]
+HoldRule = Callable[[Explanation], Mapping[Node, str]]
 """Function from the explanation of a study to the nodes that a run must not begin, and why."""
 
 MAX_TRIES = 3
@@ -23,7 +23,7 @@ _NAMED = 3
 """Most steps named in one line; the others are only counted."""
 
 
-def none_held(explanation: Explanation) -> Mapping[Node, str]:
+def hold_none(explanation: Explanation) -> Mapping[Node, str]:
     """Holds back no node."""
     return {}
 
@@ -51,7 +51,7 @@ def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     return f"{count}; only these are tried: {listed(failed, _NAMED)}"
 
 
-def all_but(names: Collection[str]) -> Held:
+def hold_all_but(names: Collection[str]) -> HoldRule:
     """Returns a rule that holds back every node except the named ones and all that they need."""
 
     def holds(explanation: Explanation) -> Mapping[Node, str]:
@@ -70,7 +70,7 @@ def all_but(names: Collection[str]) -> Held:
     return holds
 
 
-def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
+def failures_by_node(store: Store, explanation: Explanation) -> dict[Node, int]:
     """Returns node -> number of its failed attempts, for nodes to be made that have failed.
 
     The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
@@ -92,11 +92,11 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     return counts_of
 
 
-def given_up(store: Store) -> Held:
+def hold_given_up(store: Store) -> HoldRule:
     """Returns a rule that holds back the nodes that have failed `MAX_TRIES` times."""
 
     def holds(explanation: Explanation) -> Mapping[Node, str]:
-        counts = failures(store, explanation).items()
+        counts = failures_by_node(store, explanation).items()
         return {node: GIVEN_UP for node, count in counts if count >= MAX_TRIES}
 
     return holds

@@ -54,10 +54,12 @@ def run_study(
         "approve": approve,
         "failed": failed,
     }
-    return run_here(study, parameters, store, ui)
+    return run_flow_in_terminal(study, parameters, store, ui)
 
 
-def run_here(what: Flow[..., Any], parameters: dict[str, Any], store: Store, ui: UI | None) -> int:
+def run_flow_in_terminal(
+    what: Flow[..., Any], parameters: dict[str, Any], store: Store, ui: UI | None
+) -> int:
     """Runs a flow of ours in this process, prints its table and a summary; returns the exit code.
 
     Args:
@@ -110,11 +112,11 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
     for failure in result.failed:
         console.print(f"failed: {failure}", markup=False, soft_wrap=True)
     steps = result.made + result.reused + len(result.failed)
-    idle = not (result.made or result.failed or result.held)
+    idle = not (result.made or result.failed or result.holds)
     summary = "everything re-used" if idle else f"{result.reused} re-used"
     failed = f", {len(result.failed)} failed" if result.failed else ""
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
-    for why, steps_held in result.held_by_reason.items():
+    for why, steps_held in result.steps_by_hold_reason.items():
         console.print(
             f"not begun, {why}: {listed(steps_held, _NAMED)}", markup=False, soft_wrap=True
         )

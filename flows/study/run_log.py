@@ -17,13 +17,13 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.study.graph import Graph, Node
 from infra.progress import Progress
 
-TOLD_EVERY = 60.0
+LINE_EVERY = 60.0
 """Interval between two lines about one running step [s]."""
 _NAMED = 5
 """Most sorts of steps that the first line names; the others are only counted."""
 
 
-def opening(graph: Graph, reused: Collection[Node]) -> str:
+def opening_line(graph: Graph, reused: Collection[Node]) -> str:
     """Returns the first line: how many steps there are, and how many of each sort to make."""
     total_text = f"{len(graph.nodes)} steps, "
     total_text += f"{len(reused)} of them there already" if reused else "none of them there"
@@ -36,7 +36,7 @@ def opening(graph: Graph, reused: Collection[Node]) -> str:
     return f"{total_text}; to make: {sorts_text}{f' and {others} others' if others else ''}"
 
 
-def beginning(node: Node, seconds: float | None) -> str:
+def beginning_line(node: Node, seconds: float | None) -> str:
     """Returns the line for a node that begins, with the work that it will do.
 
     Args:
@@ -52,17 +52,17 @@ def beginning(node: Node, seconds: float | None) -> str:
     scored = (
         f"{' and' if work else ', with'} {num_evaluations} evaluation{'s'[: num_evaluations != 1]}"
     )
-    estimate_text = f"; others like it took {spent(seconds)}" if seconds else ""
+    estimate_text = f"; others like it took {duration_text(seconds)}" if seconds else ""
     return f"{node.name} begins{work}{scored if num_evaluations else ''}{estimate_text}"
 
 
-def going(name: str, progress: Progress) -> str:
+def progress_line(name: str, progress: Progress) -> str:
     """Returns a line on the progress of a step."""
     note = f", {progress.note}" if progress.note else ""
     return f"{name}: {progress.done:,} of {progress.total:,}{note}"
 
 
-def ending(summary: str, failed: Collection[str], seconds: float, results: str | None) -> str:
+def closing_line(summary: str, failed: Collection[str], seconds: float, results: str | None) -> str:
     """Returns the last line, on the outcome of the run.
 
     Args:
@@ -73,10 +73,10 @@ def ending(summary: str, failed: Collection[str], seconds: float, results: str |
     """
     wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
     table = f"; the table is {results}" if results else ""
-    return f"{summary}, in {spent(seconds)}{wrong}{table}"
+    return f"{summary}, in {duration_text(seconds)}{wrong}{table}"
 
 
-def spent(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Returns a duration in words, as "4 min 10 s"."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -88,7 +88,7 @@ def start_sweep(
     def run(ui: "UI | None") -> int:
         # Imported only now, after `apply` has set Prefect up; see the head of this file.
         from flows.study.form import sweep
-        from flows.study.run import run_here
+        from flows.study.run import run_flow_in_terminal
 
         parameters: dict[str, Any] = {
             "study": study,
@@ -98,7 +98,7 @@ def start_sweep(
             "approve": approve,
             "store": store.uri,
         }
-        return run_here(sweep, parameters, store, ui)
+        return run_flow_in_terminal(sweep, parameters, store, ui)
 
     return _reporting(store, "starting Prefect …", run)
 

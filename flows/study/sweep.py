@@ -24,7 +24,7 @@ from flows.report.columns import listed
 from flows.report.decision import Decision, decide
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
-from flows.study.retry_policy import MAX_TRIES, failures
+from flows.study.retry_policy import MAX_TRIES, failures_by_node
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
@@ -335,10 +335,10 @@ class SweepRun:
         config, sweep = self.config, self.sweep
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             explanation = self.explain(config)
-            failed = failures(self.store, explanation)
+            failed = failures_by_node(self.store, explanation)
             return config, _has_work(explanation, failed), failed
         begun, explanation = self._begun_study()
-        failed = failures(self.store, explanation)
+        failed = failures_by_node(self.store, explanation)
         # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _nodes_without_score(explanation) - failed.keys():
             return begun, True, failed

@@ -17,7 +17,7 @@ from flows.study.graph import Graph, Node
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
 
-class HeldError(RuntimeError):
+class NodeHeldError(RuntimeError):
     """A node was not begun in this firing of a sweep, which is no failure; the message says why."""
 
 
@@ -127,22 +127,20 @@ class Admission:
     """Decides which nodes of one firing may begin, by its allowance; thread-safe.
 
     Args:
-      allowance: the firing's allowance.
+      limits: the firing's allowance.
       now: time at which the firing begins; None takes the current time.
 
     Attributes:
       expected: estimated time of each step.
-      held: node that may not begin at all -> why.
+      holds: node that may not begin at all -> why.
     """
 
-    def __init__(
-        self, allowance: SweepLimits = ALWAYS, now: datetime.datetime | None = None
-    ) -> None:
-        self.allowance, self.expected = allowance, Expected()
-        self.held: Mapping[Node, str] = {}
-        self.closes = allowance.closes(now or datetime.datetime.now(datetime.UTC))
-        self.told = f"outside {allowance.start}-{allowance.end} {allowance.timezone}"
-        self._seconds = 3600 * allowance.max_hours or math.inf
+    def __init__(self, limits: SweepLimits = ALWAYS, now: datetime.datetime | None = None) -> None:
+        self.limits, self.expected = limits, Expected()
+        self.holds: Mapping[Node, str] = {}
+        self.closes = limits.closes(now or datetime.datetime.now(datetime.UTC))
+        self.outside_window = f"outside {limits.start}-{limits.end} {limits.timezone}"
+        self._seconds = 3600 * limits.max_hours or math.inf
         self._lock = threading.Lock()
         self._under_way: dict[Node, float] = {}
         self._spent = 0.0
@@ -154,24 +152,24 @@ class Admission:
           The time until which it may wait for a worker [seconds since the epoch].
 
         Raises:
-          HeldError: if it may not begin.
+          NodeHeldError: if it may not begin.
         """
         with self._lock:
             # A retry, or a second job of the node: it was let in, and its cost is counted.
             if node in self._under_way:
                 return math.inf
-            if node in self.held:
-                raise HeldError(self.held[node])
+            if node in self.holds:
+                raise NodeHeldError(self.holds[node])
             now = datetime.datetime.now(datetime.UTC)
             if self.closes is not None and now >= self.closes:
-                raise HeldError(self.told)
+                raise NodeHeldError(self.outside_window)
             # Nodes under way count by the part of their estimate that is not spent yet. The first
             # node always passes, however large: otherwise no firing could ever make it.
             cost = self._cost(node)
             used = self._spent + sum(self._under_way.values())
             if used and used + cost >= self._seconds:
-                raise HeldError(
-                    f"the bound of {self.allowance.max_hours:g} device-hours is reached"
+                raise NodeHeldError(
+                    f"the bound of {self.limits.max_hours:g} device-hours is reached"
                 )
             self._under_way[node] = cost
             return math.inf if self.closes is None else self.closes.timestamp()

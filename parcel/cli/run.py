@@ -137,19 +137,19 @@ def _study(
     # Explained here, so that a refusal does not wait for Prefect and Ray to start.
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.snapshot(), graph)
-    held = {}
+    holds = {}
     if failed:
         from flows.study.retry_policy import (
-            all_but,
             describe_failed_steps,
             failed_steps_of_last_run,
+            hold_all_but,
         )
 
         names = failed_steps_of_last_run(opened, config.name)
         if not names:
             typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
             return
-        held = all_but(names)(explanation)
+        holds = hold_all_but(names)(explanation)
         if explain:
             typer.echo(describe_failed_steps(config.name, names))
     if explain:
@@ -157,7 +157,7 @@ def _study(
             typer.echo(line)
         return
     # The flow checks again; a refusal here comes before anything has started.
-    explanation.check(config.compute.rebuild_limit, rebuild or (), held)
+    explanation.check(config.compute.rebuild_limit, rebuild or (), holds)
     from flows.study.start import start_study
 
     again = tuple(rebuild or ())

@@ -133,11 +133,11 @@ def sweep(
     if config is None:
         typer.echo(sweep_run.why_nothing())
         return
-    from flows.study.retry_policy import failures
+    from flows.study.retry_policy import failures_by_node
     from flows.study.sweep import describe_sweep
 
     explanation = sweep_run.explain(config)
-    for line in describe_sweep(explanation, config, failures(opened, explanation)):
+    for line in describe_sweep(explanation, config, failures_by_node(opened, explanation)):
         typer.echo(line)
     if explain:
         for line in explanation.lines(config.keep):

@@ -298,7 +298,9 @@ def test_forms_offer_entry_points_and_what_the_study_has(folder: Path, tmp_path:
     install(site, "own_offered", "2.1", RIPPLE, points)
     monkeypatch.syspath_prepend(site)
     values = json.loads(json.dumps(dataclasses.asdict(config(folder))))
-    deployments = deployments_of("ripple", str(tmp_path), any_store=False, given={"ripple": values})
+    deployments = deployments_of(
+        "ripple", str(tmp_path), any_store=False, deployed_studies={"ripple": values}
+    )
     schema: Any = deployments[1]._parameter_openapi_schema
     for field in ("methods", "compare"):
         offered = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]

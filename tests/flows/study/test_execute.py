@@ -14,7 +14,7 @@ from flows.study import execute
 from flows.study.eta import Expected, Forecast
 from flows.study.execute import Session, StepFailedError, run_graph
 from flows.study.graph import Graph, Job, Node
-from flows.study.sweep_limits import Admission, HeldError
+from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
@@ -39,14 +39,14 @@ def run(
         nodes: list[Node], make: Callable[[Node], Any], at_once: int, **more: Any
     ) -> tuple[Session, dict[str, Any]]:
         monkeypatch.setattr(execute, "_run_node", lambda session, node: make(node) or "made")
-        monkeypatch.setattr(execute, "_tell_end", tell_end)
+        monkeypatch.setattr(execute, "_report_node_end", report_node_end)
         monkeypatch.setattr(execute, "_RETRY_AFTER", 0.0)
         workers = SimpleNamespace(leave=lambda: None)
         display = SimpleNamespace(finish=lambda *_, **__: None)
         noted = Journal(tmp_path, "run")
         forecast = Forecast(Expected(), nodes)
         given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
-        given["gate"] = Admission()
+        given["admission"] = Admission()
         session = cast(
             Session,
             SimpleNamespace(
@@ -58,7 +58,7 @@ def run(
         assert record is not None
         return session, {name: node.outcome for name, node in record.nodes.items()}
 
-    def tell_end(session: Session, node: Node, outcome: Any) -> str:
+    def report_node_end(session: Session, node: Node, outcome: Any) -> str:
         session.journal.ended(node.name, outcome)
         return ""
 
@@ -115,12 +115,12 @@ def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
 
 def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
     def make(node: Node) -> None:
-        raise HeldError("outside 20:00-08:00 UTC")
+        raise NodeHeldError("outside 20:00-08:00 UTC")
 
     cells = [cell("a"), cell("b")]
-    session, ended = run(cells, make, 1, held={})
+    session, ended = run(cells, make, 1, holds={})
     assert ended == {"a": "not run", "b": "not run"}
-    assert session.held == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
+    assert session.holds == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
     assert not session.failures
 
 

@@ -15,11 +15,11 @@ from flows.study.form_values import checked, problem, sweep_of_form
 from flows.study.graph import graph_of
 from flows.study.retry_policy import (
     MAX_TRIES,
-    all_but,
     describe_failed_steps,
     failed_steps_of_last_run,
-    failures,
-    given_up,
+    failures_by_node,
+    hold_all_but,
+    hold_given_up,
 )
 from flows.study.sweep import Sweep, SweepRun, _score_differences, describe_sweep
 from infra.errors import ConfigError
@@ -229,9 +229,9 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     seen = []
     for config in (next(nightly.passes()) for _ in range(3)):
         before = nightly.explain(config)
-        told = list(describe_sweep(before, config, failures(store, before)))
+        told = list(describe_sweep(before, config, failures_by_node(store, before)))
         seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
-        assert not given_up(store)(before)
+        assert not hold_given_up(store)(before)
         fill(store, graph_of(config), but=lambda step: step.name == broken)
         fail(store, nightly.explain(config), broken)
     assert seen == [(2, False), (3, True), (4, True)]
@@ -245,7 +245,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     wide = firing(store, add_seeds=1, max_seeds=5)
     config = next(wide.passes())
     assert config.num_seeds == 5
-    held = given_up(store)(wide.explain(config))
+    held = hold_given_up(store)(wide.explain(config))
     assert broken in {node.name for node in held}
     assert {node.name for node in held} <= {broken, "results demo"}
 
@@ -260,7 +260,7 @@ def test_a_try_that_was_killed_is_no_failure(store: Store):
     inputs = {r: explanation.steps[read].artifact for r, read in step.inputs.items()}
     there = {role: artifact for role, artifact in inputs.items() if artifact}
     Attempt(store, look_up(store, step, there, frozenset()).recipe)
-    assert failures(store, explanation) == {}
+    assert failures_by_node(store, explanation) == {}
     assert next_of(nightly) == (2, 1)  # It comes first.
 
 
@@ -286,7 +286,7 @@ def test_failed_steps_alone_are_begun(store: Store):
     note_run(store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"])
     assert failed_steps_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
-    begun = set(explanation.graph.nodes) - all_but([broken])(explanation).keys()
+    begun = set(explanation.graph.nodes) - hold_all_but([broken])(explanation).keys()
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
