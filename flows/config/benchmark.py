@@ -16,7 +16,7 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, get
 
-OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+USER_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
@@ -89,10 +89,10 @@ def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
     """Returns the registry's entry of a benchmark, or an equivalent entry for a user's own."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    return own_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
+    return user_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
 
 
-def own_benchmark(
+def user_benchmark(
     name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
 ) -> Benchmark:
     """Returns the entry, as the registry would have it, of a user's own benchmark."""
@@ -108,7 +108,7 @@ def own_benchmark(
         final_split="train",
         eval_split=splits[0],
         rows=tuple(Row(titles=(name,), split=split, suite="other") for split in splits),
-        recipes={224: OWN_RECIPE},
+        recipes={224: USER_RECIPE},
     )
 
 
@@ -184,7 +184,7 @@ def check_transfer(name: str, transfer: TransferConfig) -> None:
     if name in BENCHMARKS:
         _check_published(name, transfer)
     else:
-        _check_own(name, transfer)
+        _check_user_benchmark(name, transfer)
     if len(set(transfer.eval_splits)) != len(transfer.eval_splits):
         raise ValueError(
             f"transfers.{name}.eval_splits must not repeat a split, got "
@@ -219,7 +219,7 @@ def _check_published(name: str, transfer: TransferConfig) -> None:
         )
 
 
-def _check_own(name: str, transfer: TransferConfig) -> None:
+def _check_user_benchmark(name: str, transfer: TransferConfig) -> None:
     where = f"transfers.{name}"
     # A name that is neither published nor has a reader is most likely misspelt.
     if not transfer.reader:

@@ -34,7 +34,7 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
         it, or is no checkpoint that the study's first stage can continue from.
     """
     _check_data_root(config)
-    paths = {key: Path(path) for key, path in config.given.items()}
+    paths = {key: Path(path) for key, path in config.input_paths.items()}
     # A start is a folder or a file of several formats; everything else is one file.
     for key, path in paths.items():
         if not key.startswith("start") and not path.is_file():
@@ -56,20 +56,20 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
     for part in ("vision", "text"):
         theirs = dataclasses.asdict(getattr(checkpoint, part))
         # `image_px` may differ: position embeddings are resized when a stage begins.
-        for name, own in dataclasses.asdict(getattr(ours, part)).items():
-            if name != "image_px" and theirs[name] != own:
+        for name, value in dataclasses.asdict(getattr(ours, part)).items():
+            if name != "image_px" and theirs[name] != value:
                 raise ConfigError(
                     f"{key} must be a checkpoint of the study's model, whose {part}.{name} is "
-                    f"{own}, got one of {theirs[name]}: {path}."
+                    f"{value}, got one of {theirs[name]}: {path}."
                 )
     kind = checkpoint.connector.kind
     # A connector without parameters, such as pooling, fits every method.
     if not has_parameters(kind):
         return
     # `start` is shared by all that begin with it; `start.parcel` is for that method alone.
-    _, _, own = key.partition(".")
+    _, _, start_method = key.partition(".")
     methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
-    first = [own] if own else [*methods]
+    first = [start_method] if start_method else [*methods]
     if other_methods := [method for method in first if method != kind]:
         raise ConfigError(
             f"{key} must be a checkpoint without a connector, or with the connector of "
@@ -167,11 +167,11 @@ def _check_exists(data_root: str) -> None:
         raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
 
 
-def files_of(path: Path, known: RawDigestCache | None = None) -> FilesSpec:
+def files_of(path: Path, digest_cache: RawDigestCache | None = None) -> FilesSpec:
     """Returns the digests of a file, or of all files in a folder."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
-    digests = (known or RawDigestCache()).digests(files)
+    digests = (digest_cache or RawDigestCache()).digests(files)
     return FilesSpec(
         files=tuple(
             (file.relative_to(root).as_posix(), digest.sha256, digest.size)

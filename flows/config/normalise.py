@@ -21,7 +21,7 @@ from pydantic import ValidationError, with_config
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
-from flows.config.benchmark import own_benchmark, recipe_of, trained_on
+from flows.config.benchmark import recipe_of, trained_on, user_benchmark
 from flows.config.references import connector_named
 from flows.config.stage2 import Stage2Config
 from flows.config.validation import adapter
@@ -143,7 +143,7 @@ def normalise(stated: StudyValues) -> StudyValues:
       ValidationError: if a zero-shot benchmark states a recipe of its own beside its parent.
     """
     # 1: names. Everything below finds settings by method.
-    values = _with_connectors_named(stated)
+    values = _resolve_connectors(stated)
     transfers = values.get("transfers", {})
     # 2: Stage 2, while `transfers` still holds only what the user stated.
     if (stage2 := values.get("stage2")) is not None:
@@ -176,7 +176,7 @@ def _normalised_stage2(
     return values
 
 
-def _with_connectors_named(stated: StudyValues) -> StudyValues:
+def _resolve_connectors(stated: StudyValues) -> StudyValues:
     """Returns a study's values with methods named as steps name connectors.
 
     The file of each user's class is recorded in `connector_files`, so that another process can
@@ -186,7 +186,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
     files = dict(stated.get("connector_files", {}))
     names: dict[str, str] = {}
 
-    def named(field: str, method: str) -> str:
+    def resolved_name(field: str, method: str) -> str:
         if method in KINDS or method in variants:
             return method
         if method not in names:
@@ -211,13 +211,13 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
         _check_kind(f"stage2.connectors.{method}", connector)
 
     def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
-        return {named(field, method): setting for method, setting in settings.items()}
+        return {resolved_name(field, method): setting for method, setting in settings.items()}
 
     values = stated.copy()
     # Only what is stated: a key that is not there keeps its default, which names ours.
     if "methods" in stated:
         methods = enumerate(stated["methods"])
-        values["methods"] = tuple(named(f"methods.{i}", method) for i, method in methods)
+        values["methods"] = tuple(resolved_name(f"methods.{i}", method) for i, method in methods)
     if "connectors" in stated:
         values["connectors"] = by_method("connectors", stated["connectors"])
     if "train_budgets" in stated:
@@ -226,7 +226,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
         values["start"] = by_method("start", start)
     for name, variant in variants.items():
         if "of" in variant:
-            of = named(f"variants.{name}.of", variant["of"])
+            of = resolved_name(f"variants.{name}.of", variant["of"])
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
     # Stage 2 has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
@@ -315,7 +315,7 @@ def _with_recipe(
 ) -> TransferValues:
     if name not in BENCHMARKS and not transfer.get("reader"):
         return transfer  # There is no such benchmark, which `check_transfer` reports.
-    benchmark = BENCHMARKS.get(name) or own_benchmark(name)
+    benchmark = BENCHMARKS.get(name) or user_benchmark(name)
     train = transfer.get("train") or {}
     recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), px)
     # Two recipes for one training: the parent's counts, so a different one here would be ignored.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.config.server_limits import check_function
-from flows.steps.own_code import named
+from flows.steps.own_code import canonical_reference
 from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.registry import KINDS, connector_class
 from model.eval.metrics.registry import METRICS, get_metric
@@ -17,20 +17,20 @@ READERS, METRIC_POINTS, CONNECTORS = "parcel.readers", "parcel.metrics", "parcel
 """Groups of entry points in which packages offer them."""
 
 
-def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str:
+def reader_named(field: str, reader: str, registered: Iterable[str] = SOURCES) -> str:
     """Returns a reader's name as steps use it: a name of the registry, or "module:name".
 
     Args:
       field: config key, for errors.
       reader: value of the key.
-      known: names of the registry that are accepted.
+      registered: names of the registry that are accepted.
 
     Raises:
       ValueError: naming the field, its value and what is accepted.
     """
-    if reader in known:
+    if reader in registered:
         return reader
-    name = _function(field, reader, READERS, known)
+    name = _function(field, reader, READERS, registered)
     try:
         inspect.signature(load_reference(name)).bind(Path(), "train")
     except (TypeError, ValueError) as error:
@@ -46,8 +46,8 @@ def corpus_named(field: str, reader: str) -> str | OwnSource:
     Raises:
       ValueError: as `reader_named`.
     """
-    named = reader_named(field, reader)
-    return named if named in SOURCES else OwnSource(reader=named, name=named.partition(":")[2])
+    name = reader_named(field, reader)
+    return name if name in SOURCES else OwnSource(reader=name, name=name.partition(":")[2])
 
 
 def metric_named(field: str, metric: str) -> str:
@@ -96,7 +96,7 @@ def offered_connectors() -> list[str]:
 
 
 def _function(
-    field: str, reference: str, group: str, known: Iterable[str], what: str = "function"
+    field: str, reference: str, group: str, registered: Iterable[str], what: str = "function"
 ) -> str:
     # Three ways to name code; what is none of them is most likely a misspelt name of the registry.
     points = entry_points(group)
@@ -106,13 +106,13 @@ def _function(
         and not module_reference(reference)
     ):
         raise ValueError(
-            f"{field} must be one of {', '.join([*known, *points])}, or a {what.lower()} as "
+            f"{field} must be one of {', '.join([*registered, *points])}, or a {what.lower()} as "
             f"file.py:{what} or module:{what}, got {reference!r}."
         )
     # An entry point was installed by whoever runs this process, so a form may name it.
     if reference not in points and reference not in points.values():
         check_function(field, reference)
     try:
-        return named(reference, group)
+        return canonical_reference(reference, group)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None

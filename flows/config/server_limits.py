@@ -60,11 +60,11 @@ def check_commands(config: Any) -> None:
     # Compared with the defaults, wherever a config holds these settings, so no place is missed.
     for where, prepare in _prepares(config):
         for name in ("runner", "runner_options"):
-            value, own = getattr(prepare, name), getattr(default, name)
-            if value != own:
+            value, default_value = getattr(prepare, name), getattr(default, name)
+            if value != default_value:
                 raise ConfigError(
-                    f"{where}.{name} must be {own!r} where a run is started from the UI, got "
-                    f"{value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
+                    f"{where}.{name} must be {default_value!r} where a run is started from the UI, "
+                    f"got {value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
                 )
 
 

@@ -386,7 +386,7 @@ class StudyConfig:
         return f"{file}:{method.partition(':')[2]}" if file else method
 
     @property
-    def given(self) -> dict[str, str]:
+    def input_paths(self) -> dict[str, str]:
         """Config key -> path of a file that the study reads instead of making it."""
         codec = self.mask_codec.path if self.mask_codec else None
         paths = {
@@ -468,7 +468,7 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
     vision = dataclasses.replace(config.model.vision, image_px=px)
     after = vision.num_patches
 
-    def own(connector: ConnectorConfig) -> ConnectorConfig:
+    def without_buckets(connector: ConnectorConfig) -> ConnectorConfig:
         # Buckets are token counts declared for the smaller images; by default they follow the size.
         return dataclasses.replace(connector, buckets=())
 
@@ -492,10 +492,11 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "model": dataclasses.replace(
             config.model,
             vision=vision,
-            connector=own(config.model.connector),
+            connector=without_buckets(config.model.connector),
             remat=stage2.remat or config.model.remat,
         ),
-        "connectors": {m: own(c) for m, c in config.connectors.items()} | stage2.connectors,
+        "connectors": {m: without_buckets(c) for m, c in config.connectors.items()}
+        | stage2.connectors,
         "prepare": stage2.prepare or dataclasses.replace(config.prepare, image_px=px),
         "sources": stage2.sources or tuple(map(sized, config.sources)),
         "watch": config.watch
@@ -519,8 +520,8 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "eval_batch_size": stage2.eval_batch_size or config.eval_batch_size,
         "stage2": None,
     }
-    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return HighResolution(**{**kept, **changed})
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return HighResolution(**{**values, **changed})
 
 
 def _by_method(start: dict[Method, str]) -> dict[str, str]:

@@ -197,13 +197,13 @@ def _training_data(origin: Origin) -> list[Artifact]:
     #   data/0, tokenizer, init      followed
     #   watched/0, probe/train       only looked at
     #   of a screening: dataset      followed; what it was compared with is not
-    artifacts, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
+    artifacts, visited_keys, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.snapshot()
     while waiting:
         artifact = view.get_cached(waiting.pop())
-        if artifact.key in seen:
+        if artifact.key in visited_keys:
             continue
-        seen.add(artifact.key)
+        visited_keys.add(artifact.key)
         kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
         if kind in ("dataset", "screened"):
             artifacts.append(artifact)

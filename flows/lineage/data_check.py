@@ -47,8 +47,8 @@ def check_what(
         # Raw data with `source`, else a prepared dataset: both end as the same counts.
         if source is not None:
             reader = corpus_named("--source", source)
-            named = parse_features(features)
-            holdings = check_corpus(what, reader, split, path=path, features=named)
+            feature_columns = parse_features(features)
+            holdings = check_corpus(what, reader, split, path=path, features=feature_columns)
         else:
             holdings = count_holdings(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:

@@ -20,22 +20,22 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
         "croissant" gives a description of each prepared dataset.
     """
     # What several of the named artifacts rest on is met, and exported, once.
-    view, seen = store.snapshot(), set[str]()
-    met = [
+    view, visited_keys = store.snapshot(), set[str]()
+    artifacts = [
         visit.artifact
         for root in what.artifacts
-        for visit in walk_lineage(view, root.key, seen=seen)
+        for visit in walk_lineage(view, root.key, seen=visited_keys)
         if not visit.is_again
     ]
     if form == "openlineage":
         from flows.lineage.open_lineage import events
 
         # Oldest first: whoever reads the events meets a step after those that it was made from.
-        for artifact in sorted(met, key=lambda artifact: artifact.manifest.started):
+        for artifact in sorted(artifacts, key=lambda artifact: artifact.manifest.started):
             yield f"{artifact.key}.jsonl", "\n".join(events(view, artifact))
         return
     from flows.lineage.croissant import croissant
 
-    for artifact in met:
+    for artifact in artifacts:
         if artifact.manifest.kind in ("dataset", "screened"):
             yield f"{artifact.key}.json", croissant(artifact)

@@ -25,7 +25,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.own_code import install_user_code
-from flows.steps.registry import own_modules
+from flows.steps.registry import user_modules
 from flows.steps.replay import ReplayError, remake
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
@@ -64,7 +64,7 @@ _CPU = "cpu"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayOutcome:
     """The outcome of making an artifact again.
 
     Attributes:
@@ -119,8 +119,12 @@ class Replayed:
                 f": score {then:.4f} then, {now:.4f} now, "
                 f"{100 * share_same:.1f} % of answers the same"
             )
-        named = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
-        return f"{text}; another kind of machine: {named}" if named else f"{text}; the same machine"
+        differences_text = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
+        return (
+            f"{text}; another kind of machine: {differences_text}"
+            if differences_text
+            else f"{text}; the same machine"
+        )
 
 
 def replay(
@@ -130,7 +134,7 @@ def replay(
     *,
     from_raw: bool,
     steps: Mapping[str, Step] = MappingProxyType({}),
-) -> Iterator[Replayed]:
+) -> Iterator[ReplayOutcome]:
     """Makes artifacts again, and yields each compared with the original.
 
     Args:
@@ -165,7 +169,7 @@ def replay(
         # the artifact's, the manifest's config is all there is.
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
-            if own_modules(manifest.kind, manifest.config):
+            if user_modules(manifest.kind, manifest.config):
                 install_user_code(
                     tree
                 )  # Reading the config of a user's connector imports its code.
@@ -255,7 +259,7 @@ def _machine_name(manifest: Manifest) -> str:
     return f"{processor}, {hardware.get('threads', '?')} threads,"
 
 
-def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> Replayed:
+def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
     then, again = (Named(name=a.key, artifacts=(a,)) for a in (was, now))
     differences = compare(store, then, again, fresh).differences
     score = None
@@ -263,7 +267,7 @@ def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) 
         before, after = _answer_texts(was), _answer_texts(now)
         same = sum(after.get(key) == text for key, text in before.items()) / max(len(before), 1)
         score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"]), same
-    return Replayed(was=was.manifest, now=now.manifest, differences=differences, score=score)
+    return ReplayOutcome(was=was.manifest, now=now.manifest, differences=differences, score=score)
 
 
 def _answer_texts(artifact: Artifact) -> dict[str, str]:

@@ -139,14 +139,14 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     """
     # One walk through the history, down from each root; what two roots share is visited once.
     search = _Search(store, sample)
-    seen = set[str]()
-    met = [
+    visited_keys = set[str]()
+    artifacts = [
         visit.artifact
         for root in what.artifacts
-        for visit in walk_lineage(store, root.key, seen=seen)
+        for visit in walk_lineage(store, root.key, seen=visited_keys)
         if not visit.is_again
     ]
-    datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
+    datasets = [artifact for artifact in artifacts if artifact.manifest.kind in _DATASETS]
     # Where the records lie comes first: a name that no dataset knows is a mistake, and an empty
     # answer would read as "the sample had no part".
     places = tuple(place for artifact in datasets for place in search.places(artifact.key))
@@ -156,7 +156,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
             f"--sample must be the id of a record, got {sample!r}, which none of the datasets of "
             f"{what.name} holds: {names}."
         )
-    trainings = [a.manifest for a in met if a.manifest.kind == "checkpoint"]
+    trainings = [a.manifest for a in artifacts if a.manifest.kind == "checkpoint"]
     cells = _table_cells(what)
     # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
     by = collections.defaultdict[str, list[str]](list)

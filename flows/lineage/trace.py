@@ -27,12 +27,12 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
     """
     is_table = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
     view = store.snapshot() if is_table else store
-    accepted, seen, indents = accepted_codes(view), set[str](), [""]
+    accepted, visited_keys, indents = accepted_codes(view), set[str](), [""]
     if what.seeds:
         yield what.name
     for place, artifact in enumerate(what.artifacts):
         role = f"seed {what.seeds[place]}" if what.seeds else ""
-        for visit in walk_lineage(view, artifact.key, role, seen=seen):
+        for visit in walk_lineage(view, artifact.key, role, seen=visited_keys):
             depth = visit.depth + bool(what.seeds)
             is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
             arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")

@@ -18,5 +18,5 @@ def approval_text(config: StudyConfig, opened: Store, explanation: Explanation) 
         data = prepared_of(config, opened, explanation)
         plan = plan_of(config, opened.state / PROGRAMS, data, day=datetime.date.today())
         above, expected = [markdown_of(plan), ""], data.expected
-    told = explanation.describe_storage(config.keep, expected)
-    return "\n".join([*above, table, *(f"- {line}" for line in told)])
+    lines = explanation.describe_storage(config.keep, expected)
+    return "\n".join([*above, table, *(f"- {line}" for line in lines)])

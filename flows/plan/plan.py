@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flows.config.study import Method, StudyConfig
 from flows.plan.prepared import Prepared, ToPrepare, ranged
-from flows.plan.programs import Compiled, NotHere, by_formula, compile_program
+from flows.plan.programs import Compiled, CompilerMissingError, by_formula, compile_program
 from flows.report.columns import in_columns
 from flows.report.markdown import table
 from flows.study.costs import num_images_of
@@ -289,7 +289,7 @@ class _Planner:
             tokens=tokens,
             flops=flops,
             chip_hours=self._chip_hours(pace, flops) if count else None,
-            unknown=_not_counted(unknown),
+            unknown=_describe_uncounted(unknown),
         )
 
     def _check(self, stage: str, train: TrainConfig) -> None:
@@ -314,7 +314,9 @@ class _Planner:
         for shape in shapes[:-1]:
             is_compiled = self._every or not self._topology.chip.has_compiler
             timed_shape = self._compiled(model, train, shape) if is_compiled else shape
-            timed.append(timed_shape if timed_shape.compiled else _scaled(timed_shape, largest))
+            timed.append(
+                timed_shape if timed_shape.compiled else _scale_shape(timed_shape, largest)
+            )
         return (*timed, largest)
 
     def _compiled(self, model: ModelConfig, train: TrainConfig, shape: Shape) -> Shape:
@@ -325,7 +327,7 @@ class _Planner:
         if chips.chip.has_compiler:
             try:
                 compiled = compile_program(model, train, chips, shape.tokens, self._cache)
-            except NotHere as error:
+            except CompilerMissingError as error:
                 self.notes[str(error)] = None
                 return shape
         else:
@@ -472,13 +474,15 @@ def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Sh
     )
 
 
-def _scaled(shape: Shape, known: Shape) -> Shape:
-    if known.compute_s is None:
+def _scale_shape(shape: Shape, compiled_shape: Shape) -> Shape:
+    if compiled_shape.compute_s is None:
         return shape
-    share = shape.flops / known.flops
+    share = shape.flops / compiled_shape.flops
     # Only computing scales: the weights gathered between chips are the same for any token count.
     return dataclasses.replace(
-        shape, compute_s=known.compute_s * share, interconnect_s=known.interconnect_s
+        shape,
+        compute_s=compiled_shape.compute_s * share,
+        interconnect_s=compiled_shape.interconnect_s,
     )
 
 
@@ -498,11 +502,11 @@ def _pace(rows: Sequence[Training]) -> tuple[float, float] | None:
     return None
 
 
-def _not_counted(benchmarks: Sequence[str]) -> str:
+def _describe_uncounted(benchmarks: Sequence[str]) -> str:
     if not benchmarks:
         return ""
-    named = ", ".join(benchmarks[:3]) + (" …" if len(benchmarks) > 3 else "")
-    return f"not counted ({named}): {len(benchmarks)} that count epochs of data not prepared yet"
+    names = ", ".join(benchmarks[:3]) + (" …" if len(benchmarks) > 3 else "")
+    return f"not counted ({names}): {len(benchmarks)} that count epochs of data not prepared yet"
 
 
 def _cells(row: Training, hbm_bytes: float) -> list[str]:

@@ -17,7 +17,7 @@ from model.config import ModelConfig
 from model.train.config import TrainConfig
 
 
-class NotHere(Exception):
+class CompilerMissingError(Exception):
     """The library that compiles for TPUs is not installed."""
 
 
@@ -60,12 +60,12 @@ def compile_program(
       cache: folder of earlier outcomes, by digest of the program.
 
     Raises:
-      NotHere: where libtpu is not installed.
+      CompilerMissingError: where libtpu is not installed.
     """
     try:
         version = importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
-        raise NotHere(
+        raise CompilerMissingError(
             "libtpu is not installed: memory and time are not known; pip install '.[tpu]'"
         ) from None
     from model.train.ahead import Ahead, TooLarge, lower_ahead

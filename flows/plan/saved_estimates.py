@@ -36,7 +36,7 @@ class SavedEstimate:
     sample: DatasetEstimate
 
 
-class Samples:
+class SavedEstimates:
     """Kept samples, found by what they depend on: the dataset's config, raw files and code.
 
     Args:
@@ -67,7 +67,7 @@ class Samples:
         raw = explanation.steps[step.inputs["raw"]].artifact
         data_root = step.location or str(raw.path if raw else "")
         try:
-            found = estimate_dataset(
+            estimate = estimate_dataset(
                 spec.prepare,
                 source=with_code(spec.reader),
                 split=spec.split,
@@ -80,12 +80,12 @@ class Samples:
         # A dataset that cannot be sampled is a line in the plan, and does not end it.
         except (OSError, ValueError, RuntimeError) as error:
             return None, one_line_message(error)
-        kept = SavedEstimate(
-            asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=found
+        saved_estimate = SavedEstimate(
+            asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=estimate
         )
-        text = json.dumps(dataclasses.asdict(kept))
+        text = json.dumps(dataclasses.asdict(saved_estimate))
         open_backend(str(self._folder)).put(self._path(step).name, text.encode())
-        return kept, ""
+        return saved_estimate, ""
 
     def _path(self, step: Step) -> Path:
         # A sample holds for the same raw files, settings, code and libraries, as a dataset does.

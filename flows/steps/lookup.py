@@ -103,7 +103,9 @@ def _config_of(step: Step, accepted: Set[Step]) -> Any:
     if step.kind != "results":
         return step.config
     # A table shows which cells rest on accepted artifacts: another set of them is another table.
-    kept = {role for role, read in step.inputs.items() if read in accepted}
+    accepted_roles = {role for role, read in step.inputs.items() if read in accepted}
     cells = [cell for role in step.inputs if (cell := CellKey.of_role(role))]
-    marked = [c for c in cells if str(c) in kept or f"{CHANCE}{c.benchmark}" in kept]
+    marked = [
+        c for c in cells if str(c) in accepted_roles or f"{CHANCE}{c.benchmark}" in accepted_roles
+    ]
     return dataclasses.replace(step.config, accepted=tuple(sorted(marked, key=str)))

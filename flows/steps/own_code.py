@@ -40,7 +40,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 @functools.cache
-def named(reference: str, group: str) -> str:
+def canonical_reference(reference: str, group: str) -> str:
     """Makes a function that a config names importable here, and returns its "module:name".
 
     Args:
@@ -82,21 +82,21 @@ def install_user_code(files: Mapping[str, bytes]) -> None:
         add_own(user_files)
 
 
-def is_taken(files: Mapping[str, bytes]) -> bool:
+def has_user_code(files: Mapping[str, bytes]) -> bool:
     """Returns whether this process has the same user's own code as a run's source tree."""
-    held = read_checkout().files
-    return all(held.get(path) == files[path] for path in files if path.startswith(f"{OWN}/"))
+    sources = read_checkout().files
+    return all(sources.get(path) == files[path] for path in files if path.startswith(f"{OWN}/"))
 
 
 def with_code(reader: str | OwnSource) -> str | OwnSource:
     """Returns a reader that can be sent to workers: with its code if it is the user's function."""
     if isinstance(reader, str) or (function := module_reference(reader.reader)) is None:
         return reader
-    files = _relative(own_files([function[0]]))
+    files = _relative(user_files_of([function[0]]))
     return dataclasses.replace(reader, code=tuple(sorted(files.items())))
 
 
-def own_files(modules: Iterable[str]) -> dict[str, bytes]:
+def user_files_of(modules: Iterable[str]) -> dict[str, bytes]:
     """Returns path -> bytes of the user's files that modules reach, for `install_user_code`."""
     tree = checkout()
     return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
@@ -173,13 +173,13 @@ def _add(folder: Path, module: str) -> None:
     #
     #   my_metric.py ─▶ my_words.py ─▶ numpy (installed: stop)
     #                └▶ model.eval.… (ours: stop, part of the checkout's tree)
-    waiting, seen = [module], set[str]()
+    waiting, visited = [module], set[str]()
     while waiting:
         name = waiting.pop()
         top = name.partition(".")[0]
-        if name in seen or top in _OURS or not all(map(str.isidentifier, name.split("."))):
+        if name in visited or top in _OURS or not all(map(str.isidentifier, name.split("."))):
             continue
-        seen.add(name)
+        visited.add(name)
         stem = folder / name.replace(".", "/")
         path = next(
             (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None

@@ -58,15 +58,15 @@ def code_digest(kind: str, config: Any) -> str:
     return _digest(kind, _also(kind, config))
 
 
-def own_modules(kind: str, config: Any) -> tuple[str, ...]:
+def user_modules(kind: str, config: Any) -> tuple[str, ...]:
     """Returns the modules of the functions that a step's config names; most name none."""
-    return KINDS[kind].own_modules(config)
+    return KINDS[kind].user_modules(config)
 
 
 def _also(kind: str, config: Any) -> tuple[str, ...]:
     also = KINDS[kind].also
     modules = tuple(also(json.loads(settings_json(config)))) if also else ()
-    return modules + own_modules(kind, config)
+    return modules + user_modules(kind, config)
 
 
 def _reach(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
@@ -82,7 +82,7 @@ def _digest(kind: str, also: tuple[str, ...]) -> str:
 def libraries_of(kind: str, config: Any) -> dict[str, str]:
     """Returns name -> installed version of the libraries that decide the bytes of a step."""
     versions = dict(_libraries(kind))
-    for module in own_modules(kind, config):
+    for module in user_modules(kind, config):
         versions |= libraries(module)
     return versions
 

@@ -96,10 +96,16 @@ def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     groups: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         kind = KINDS[recipe.kind]
-        alike = (recipe.kind, recipe.inputs, kind.alike(recipe.config), recipe.seed, recipe.code)
+        parts = (
+            recipe.kind,
+            recipe.inputs,
+            kind.group_value(recipe.config),
+            recipe.seed,
+            recipe.code,
+        )
         # Kinds that cannot be made together get their own key into the digest: a group of one.
         alone = "" if kind.make_together else recipe.key
-        groups.setdefault(value_sha256([alone, *alike]), []).append(recipe)
+        groups.setdefault(value_sha256([alone, *parts]), []).append(recipe)
     return list(groups.values())
 
 
@@ -149,7 +155,7 @@ def _make_piece(
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for recipe in group:
-                    _take_over_own(store, recipe)
+                    _install_user_code(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
                 making = make_piece(
@@ -205,14 +211,14 @@ def _make(
     #
     #   take over code, check it ─▶ lease ─▶ there already? ─▶ attempt ─▶ make ─▶ commit each
     kind = KINDS[group[0].kind]
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as leases:
         begun: list[tuple[StepContext, Attempt, Scratch]] = []
         for recipe in sorted(
             group, key=lambda recipe: recipe.key
         ):  # Same order everywhere: no deadlock.
-            _take_over_own(store, recipe)
+            _install_user_code(store, recipe)
             _check_code(store, recipe)
-            scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
+            scratch = leases.enter_context(store.lock(recipe.key, token=token, lost=lost))
             # Looked up under the lease: another holder may have committed while we waited for it.
             if store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
@@ -304,24 +310,24 @@ def import_step_code(kind: str, config: Any) -> dict[str, str]:
     return reached
 
 
-def _take_over_own(store: Store, recipe: Recipe) -> None:
+def _install_user_code(store: Store, recipe: Recipe) -> None:
     """Takes the user's own code over from the sources of the run, if this process lacks it."""
     from flows.steps.own_code import install_user_code
-    from flows.steps.registry import own_modules
+    from flows.steps.registry import user_modules
     from infra.source_code import checkout
 
-    if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
+    if recipe.source and any(m not in checkout() for m in user_modules(recipe.kind, recipe.config)):
         install_user_code(store.open_source(recipe.source))
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code or libraries than its key states."""
     from flows.steps.own_code import libraries
-    from flows.steps.registry import code_of, own_modules
+    from flows.steps.registry import code_of, user_modules
     from infra.source_code import Tree, code_sha256
 
     # Library versions first: the error can name a version, but of a digest only that it differs.
-    for module in own_modules(recipe.kind, recipe.config):
+    for module in user_modules(recipe.kind, recipe.config):
         for name, version in libraries(module).items():
             if (wanted := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(

@@ -138,7 +138,7 @@ def _store_of(store: str) -> str:
 
 def _check_paths(config: StudyConfig) -> None:
     """Checks that every path is absolute, since runs start in another folder."""
-    paths = {"data_root": config.data_root, **config.given}
+    paths = {"data_root": config.data_root, **config.input_paths}
     for key, path in paths.items():
         if path is not None and "://" not in path and not PurePosixPath(path).is_absolute():
             raise ConfigError(

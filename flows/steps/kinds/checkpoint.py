@@ -79,7 +79,7 @@ class Stage:
       held_out: places of the datasets that are only evaluated.
       probe: places of the probe's training and scored records; None where there is no probe.
       code: digest of the code that trains it [hex].
-      own: path -> bytes of the user's own code that it needs.
+      user_code: path -> bytes of the user's own code that it needs.
     """
 
     spec: FitSpec
@@ -94,7 +94,7 @@ class Stage:
     held_out: tuple[str, ...] = ()
     probe: tuple[str, str] | None = None
     code: str = ""
-    own: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    user_code: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -104,7 +104,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     them if there is one, and this process only supervises them.
     """
     from flows.steps.events import EventFile
-    from flows.steps.own_code import own_files
+    from flows.steps.own_code import user_files_of
 
     spec: FitSpec = work.config
     # Hosts that a launcher reaches need share nothing but the bucket.
@@ -127,7 +127,7 @@ def make(work: StepContext) -> Iterator[Progress]:
         if spec.watch is not None and spec.watch.probe
         else None,
         code=work.code,
-        own=own_files(CHECKPOINT.own_modules(spec)),
+        user_code=user_files_of(CHECKPOINT.user_modules(spec)),
     )
     steps, loss = 0, float("nan")
     with contextlib.ExitStack() as opened:
@@ -152,8 +152,8 @@ def _by_several(stage: Stage, work: StepContext, is_apart: bool) -> Generator[Pr
     with contextlib.ExitStack() as opened:
         # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
         # disk is in the store's folder, where other hosts that share the folder find it.
-        made = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
-        folder = Path(opened.enter_context(made))
+        temporary = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
+        folder = Path(opened.enter_context(temporary))
         place = str(folder / "gang")
         if is_apart:
             place = f"{work.shared}/gang-{uuid.uuid4().hex[:8]}"
@@ -170,7 +170,7 @@ def train(
     stage: Stage,
     put: "Put | None" = None,
     must_leave: Callable[[int], bool] = lambda done: False,
-    told: str = "",
+    report_place: str = "",
 ) -> Iterator[Progress]:
     """Trains a stage in this process, alone or as one of several; see `model.train.loop.fit`.
 
@@ -178,8 +178,8 @@ def train(
       stage: the stage to train.
       put: stores the checkpoint's parameters; None stores them in `stage.out`.
       must_leave: see `fit`.
-      told: place where this process reports, see `infra.gang.messages`; the checkpoint's files are
-        sent there where `stage.out` is "".
+      report_place: place where this process reports, see `infra.gang.messages`; the checkpoint's
+        files are sent there where `stage.out` is "".
     """
     import jax
 
@@ -196,7 +196,7 @@ def train(
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
             scratch, out = str(folder / "scratch"), str(folder / "out")
             Path(out).mkdir()
-            sent = _Sent(f"{told}/{_OUT}")
+            sent = _Sent(f"{report_place}/{_OUT}")
             put = sent.put
         paths = StagePaths(
             data=stage.data,
@@ -306,14 +306,21 @@ def train_together(
     open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
 
-    def start(here: str) -> Gang:
-        command = [sys.executable, "-m", "flows.steps.member", *words, "--supervised", here]
+    def start(attempt_place: str) -> Gang:
+        command = [
+            sys.executable,
+            "-m",
+            "flows.steps.member",
+            *words,
+            "--supervised",
+            attempt_place,
+        ]
 
         def of_rank(rank: int, coordinator: str) -> list[str]:
             return [*command, "--coordinator", coordinator, "--rank", str(rank)]
 
         if launcher:
-            return LauncherGang(launcher, command, num_processes, here, logs)
+            return LauncherGang(launcher, command, num_processes, attempt_place, logs)
         return LocalGang(of_rank, num_processes, logs)
 
     return (yield from supervise(start, place, logs))

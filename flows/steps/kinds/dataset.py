@@ -34,7 +34,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     # The newest dataset with the same settings and code, from other raw files: shards whose inputs
     # did not change are taken from it.
     earlier = work.earlier()
-    info, files, num_taken = yield from streamed(
+    info, files, num_reused_shards = yield from streamed(
         lambda report: make_dataset(
             spec.prepare,
             source=with_code(spec.reader),
@@ -52,8 +52,8 @@ def make(work: StepContext) -> Iterator[Progress]:
     for name, (stored, file) in files.items():
         work.adopt(name, stored, file)
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
-    if num_taken:
-        work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_taken)
+    if num_reused_shards:
+        work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
 
 
 def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ PREDICTIONS = Kind(
     make=make,
     make_together=make_together,
     make_piece=make_piece,
-    alike=_but_budget,
+    group_value=_but_budget,
     libraries=("pillow", "sentencepiece"),
     functions=lambda spec: [spec["decode"]["metric"], spec.get("connector", "")],
 )

@@ -42,11 +42,13 @@ def make(work: StepContext) -> Iterator[Progress]:
     """Notes the files of a `RawFilesSpec` by digest."""
     spec: RawFilesSpec = work.config
     assert work.location is not None
-    count, size = yield from streamed(lambda report: _note(work, spec, report))
+    count, size = yield from streamed(lambda report: _write_digests(work, spec, report))
     work.counts.update(files=count, bytes=size)
 
 
-def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
+def _write_digests(
+    work: StepContext, spec: RawFilesSpec, report: Callable[..., None]
+) -> tuple[int, int]:
     from pipelines.prepare.raw_files import list_raw_files
 
     # A line per file, as `sha256sum` writes it, with the size in between:
@@ -55,7 +57,7 @@ def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) ->
     #
     # A file whose size, time and inode did not change is not read again: `known` has its digest.
     count = total = 0
-    found = list_raw_files(
+    entries = list_raw_files(
         spec.prepare,
         source=with_code(spec.reader),
         split=spec.split,
@@ -67,7 +69,7 @@ def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) ->
         on_progress=report,
     )
     with (work.out / NOTES).open("w", encoding="utf-8", newline="\n") as notes:
-        for path, digest, size in found:
+        for path, digest, size in entries:
             print(f"{digest}  {size}  {path}", file=notes)
             count, total = count + 1, total + size
     return count, total

@@ -21,8 +21,8 @@ from flows.config.study import StudyConfig
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
-from flows.steps.own_code import own_files
-from flows.steps.registry import libraries_of, own_modules
+from flows.steps.own_code import user_files_of
+from flows.steps.registry import libraries_of, user_modules
 from flows.study.costs import costs_of
 from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
@@ -220,7 +220,7 @@ def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
         made[step] = found.artifact
         if "Ripple" in step.name:
             recipes.setdefault(step.kind, found.recipe)
-    sent = own_files(own_modules("checkpoint", recipes["checkpoint"].config))  # To members.
+    sent = user_files_of(user_modules("checkpoint", recipes["checkpoint"].config))  # To members.
     assert sent == {f"own/{path.name}": path.read_bytes() for path in folder.glob("*.py")}
     for path in folder.glob("*.py"):
         path.write_text("raise SystemExit\n")  # An edit while the run is under way.
