@@ -64,7 +64,8 @@ def check_commands(config: Any) -> None:
             if value != default_value:
                 raise ConfigError(
                     f"{where}.{name} must be {default_value!r} where a run is started from the UI, "
-                    f"got {value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
+                    f"got {value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes "
+                    f"any."
                 )
 
 

@@ -196,10 +196,10 @@ WORKER = """
 import pickle, sys
 import numpy as np
 store, recipes = pickle.load(sys.stdin.buffer)
-from flows.steps.worker import _check_code, _take_over_own
+from flows.steps.worker import _check_code, _install_user_code
 from infra.store.store import Artifact, Store
 for recipe in recipes:
-    _take_over_own(Store(store), recipe)
+    _install_user_code(Store(store), recipe)
     _check_code(Store(store), recipe)
     spec = recipe.config
     print(recipe.kind, getattr(spec, "connector", "") or spec.model.connector.routing.reads)
