@@ -41,9 +41,9 @@ def load(
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
-    from parcel.studies import study_named
+    from parcel.studies import load_named_study
 
-    return study_named(None if config is None else str(config), _words(overrides), _uri(store))
+    return load_named_study(None if config is None else str(config), _words(overrides), _uri(store))
 
 
 def run(

@@ -12,7 +12,7 @@ DEFAULT_STORE = ".parcel"
 """The store that commands and functions take if none is named."""
 
 
-def study_named(path: str | None, overrides: Sequence[str], store: str) -> "StudyConfig":
+def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> "StudyConfig":
     """Returns the config of a study.
 
     Args:

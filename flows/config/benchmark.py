@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from flows.config.references import metric_named, reader_named
+from flows.config.references import metric_reference, reader_reference
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
@@ -121,7 +121,7 @@ def eval_window_of(name: str) -> str:
 def metric_of(name: str, transfer: TransferConfig) -> str:
     """Returns the metric of a benchmark: a name of the registry, or "module:name"."""
     metric = transfer.metric or benchmark_of(name, transfer).metric
-    return metric_named(f"transfers.{name}.metric", metric)
+    return metric_reference(f"transfers.{name}.metric", metric)
 
 
 def decoding_of(name: str, transfer: TransferConfig) -> Decoding:
@@ -134,7 +134,7 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
     if name in BENCHMARKS or transfer is None:
         return name
     prompt = benchmark_of(name, transfer).prompt
-    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN)
+    reader = reader_reference(f"transfers.{name}.reader", transfer.reader, OWN)
     return OwnSource(reader=reader, name=name, prompt=prompt)
 
 
@@ -232,7 +232,7 @@ def _check_user_benchmark(name: str, transfer: TransferConfig) -> None:
             f"transfers: the name of a benchmark must be lower-case letters, digits, - and _, got "
             f"{name!r}."
         )
-    reader_named(f"{where}.reader", transfer.reader, OWN)
+    reader_reference(f"{where}.reader", transfer.reader, OWN)
     if unknown := prompt_fields(transfer.prompt) - {"text", "lang"}:
         raise ValueError(
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "

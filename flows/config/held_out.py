@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
-from flows.config.references import corpus_named
+from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
 from pipelines.sources.registry import get
 from pipelines.sources.spec import SourceSpec
@@ -21,7 +21,12 @@ def check_held_out(
       ValueError: naming the field, the split, the benchmark scored on it, and the cure.
     """
     mixture = [
-        (f"sources.{i}.split", get(corpus_named(f"sources.{i}.reader", s.reader)), s.path, s.split)
+        (
+            f"sources.{i}.split",
+            get(corpus_reference(f"sources.{i}.reader", s.reader)),
+            s.path,
+            s.split,
+        )
         for i, s in enumerate(sources)
     ]
     for name, transfer in transfers.items():
@@ -51,9 +56,9 @@ def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfi
     """
     # Every pair: a watched loss on records that are trained on would fall for the wrong reason.
     for i, source in enumerate(watched):
-        other = get(corpus_named(f"watch.sources.{i}.reader", source.reader))
+        other = get(corpus_reference(f"watch.sources.{i}.reader", source.reader))
         for j, trained in enumerate(sources):
-            spec = get(corpus_named(f"sources.{j}.reader", trained.reader))
+            spec = get(corpus_reference(f"sources.{j}.reader", trained.reader))
             if _share(spec, trained.path, trained.split, other, source.path, source.split):
                 raise ValueError(
                     f"watch.sources.{i}.split must be held out from sources.{j}.split, "

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
-from flows.config.references import corpus_named
+from flows.config.references import corpus_reference
 from flows.config.server_limits import check_function
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
@@ -141,7 +141,7 @@ def folders_of(config: StudyConfig) -> set[str]:
     # is its parent's for a zero-shot one.
     for view in config.resolutions:
         read |= {
-            source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
+            source.path or get(corpus_reference(f"sources.{i}.reader", source.reader)).folder
             for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
         }
         for name, transfer in view.transfers.items():

@@ -22,7 +22,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
 from flows.config.stage2 import Stage2Config
 from flows.config.validation import adapter
 from infra.references import file_reference
@@ -192,7 +192,7 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
         if method not in names:
             # A recorded config has "mine:Ripple" and, beside it, the file that this came from.
             reference = f"{files[method]}:{method.partition(':')[2]}" if method in files else method
-            names[method] = connector_named(field, reference)
+            names[method] = connector_reference(field, reference)
             if file := file_reference(reference):
                 files[names[method]] = str(file[0])
         return names[method]

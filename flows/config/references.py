@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.config.server_limits import check_function
-from flows.steps.own_code import canonical_reference
+from flows.steps.user_code import canonical_reference
 from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.registry import KINDS, connector_class
 from model.eval.metrics.registry import METRICS, get_metric
@@ -17,7 +17,7 @@ READERS, METRIC_POINTS, CONNECTORS = "parcel.readers", "parcel.metrics", "parcel
 """Groups of entry points in which packages offer them."""
 
 
-def reader_named(field: str, reader: str, registered: Iterable[str] = SOURCES) -> str:
+def reader_reference(field: str, reader: str, registered: Iterable[str] = SOURCES) -> str:
     """Returns a reader's name as steps use it: a name of the registry, or "module:name".
 
     Args:
@@ -40,17 +40,17 @@ def reader_named(field: str, reader: str, registered: Iterable[str] = SOURCES) -
     return name
 
 
-def corpus_named(field: str, reader: str) -> str | OwnSource:
+def corpus_reference(field: str, reader: str) -> str | OwnSource:
     """Returns a corpus as steps use it: a name of the registry, or the source of a user's reader.
 
     Raises:
-      ValueError: as `reader_named`.
+      ValueError: as `reader_reference`.
     """
-    name = reader_named(field, reader)
+    name = reader_reference(field, reader)
     return name if name in SOURCES else OwnSource(reader=name, name=name.partition(":")[2])
 
 
-def metric_named(field: str, metric: str) -> str:
+def metric_reference(field: str, metric: str) -> str:
     """Returns a metric's name as steps use it: a name of the registry, or "module:name".
 
     Raises:
@@ -67,7 +67,7 @@ def metric_named(field: str, metric: str) -> str:
     return name
 
 
-def connector_named(field: str, connector: str) -> str:
+def connector_reference(field: str, connector: str) -> str:
     """Returns a connector's name as steps use it: a name of the registry, or "module:Class".
 
     Raises:

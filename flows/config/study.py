@@ -22,7 +22,7 @@ from flows.config.disk_use import KeepConfig
 from flows.config.held_out import check_held_out, check_watched
 from flows.config.image_size import check_image_px
 from flows.config.normalise import normalise, parse
-from flows.config.references import corpus_named, offered_connectors
+from flows.config.references import corpus_reference, offered_connectors
 from flows.config.source import SourceConfig
 from flows.config.stage2 import Stage2Config, scaled
 from flows.config.variant import Variant
@@ -172,7 +172,7 @@ class StudyConfig:
                 raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
         # Names first: all checks below look readers, splits and benchmarks up by them.
         for i, source in enumerate(self.sources):
-            reader = corpus_named(f"sources.{i}.reader", source.reader)
+            reader = corpus_reference(f"sources.{i}.reader", source.reader)
             if source.reader not in SOURCES and not source.path:
                 raise ValueError(
                     f"sources.{i}.path must be given, the folder below data_root that "
@@ -289,7 +289,7 @@ class StudyConfig:
 
     def _check_watch(self, watch: WatchedConfig) -> None:
         for i, source in enumerate(watch.sources):
-            reader = corpus_named(f"watch.sources.{i}.reader", source.reader)
+            reader = corpus_reference(f"watch.sources.{i}.reader", source.reader)
             check_splits(f"watch.sources.{i}.split", reader, source.split)
         check_watched(self.sources, watch.sources)
         if watch.probe and watch.probe.benchmark not in self.fine_tunings and not self.at:

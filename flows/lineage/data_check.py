@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from flows.config.references import corpus_named
+from flows.config.references import corpus_reference
 from flows.lineage.runs import find_dataset
 from flows.report.data_check import holdings_text, rows_text
 from infra.errors import ConfigError
@@ -46,7 +46,7 @@ def check_what(
     try:
         # Raw data with `source`, else a prepared dataset: both end as the same counts.
         if source is not None:
-            reader = corpus_named("--source", source)
+            reader = corpus_reference("--source", source)
             feature_columns = parse_features(features)
             holdings = check_corpus(what, reader, split, path=path, features=feature_columns)
         else:

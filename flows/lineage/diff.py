@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from flows.lineage.leaves import leaves
 from flows.lineage.named import Named
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.registry import KINDS, code_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.own_checkpoint import config_of
+from flows.config.user_checkpoint import config_of
 from flows.lineage.runs import folder_of
 from infra.errors import ConfigError
 from model.data.pixels import decode_images

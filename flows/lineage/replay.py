@@ -24,9 +24,9 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
-from flows.steps.own_code import install_user_code
 from flows.steps.registry import user_modules
 from flows.steps.replay import ReplayError, remake
+from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.lineage import lineage_edges

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.lineage.runs import results_of
-from flows.report.asked import asked_to_csv
+from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.render import FORMATS, comparisons_to_csv, render
@@ -48,7 +48,7 @@ def show_results(
             return cells_to_csv(*report_of(store, results, mixed=mixed), store.get_cached)
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
-            return asked_to_csv(report, plan, results.manifest.inputs, store.get)
+            return question_types_to_csv(report, plan, results.manifest.inputs, store.get)
         if mixed:
             return _mixed_table(store, results, form)
         if form == "comparisons":

@@ -14,7 +14,7 @@ from flows.pages.curves import curves_of, curves_png
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
 from flows.pages.sample_table import sample_table
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from flows.steps.accepted import accepted_codes
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest

@@ -276,7 +276,9 @@ class Site:
 
     def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
         from flows.lineage.named import named
-        from flows.lineage.sample import sightings  # Imports JAX, which other pages do not need.
+        from flows.lineage.sample_trace import (
+            sightings,  # Imports JAX, which other pages do not need.
+        )
 
         study = study_of(self._store, run)
         found = sightings(self._store, named(self._store, study.run), page.get("id"))

@@ -14,8 +14,8 @@ from pathlib import Path
 from flows.config.study import Method, StudyConfig
 from flows.plan.prepared import Prepared, ToPrepare, ranged
 from flows.plan.programs import Compiled, CompilerMissingError, by_formula, compile_program
-from flows.report.columns import in_columns
 from flows.report.markdown import table
+from flows.report.text_lists import in_columns
 from flows.study.costs import num_images_of
 from flows.study.graph import mixture_of
 from infra.chips.topology import GIB, Topology
@@ -429,16 +429,16 @@ def _lines(plan: Plan) -> Iterator[str]:
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
     # Rows that lack a number for the same reason share a line.
-    alike: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for row in plan.trainings:
         if row.unknown:
-            alike.setdefault(row.unknown, []).append(row.name)
+            names_by_reason.setdefault(row.unknown, []).append(row.name)
         if row.memory_bytes and row.memory_bytes > chip.hbm_bytes:
             yield (
                 f"{row.name} does not fit: it asks for {row.memory_bytes / GIB:.1f} GiB a chip. "
                 f"model.remat=full takes the least; num_replicas=1 splits the weights the most."
             )
-    yield from (f"{', '.join(names)}: {unknown}" for unknown, names in alike.items())
+    yield from (f"{', '.join(names)}: {unknown}" for unknown, names in names_by_reason.items())
     yield from plan.beside
     yield from plan.notes
 

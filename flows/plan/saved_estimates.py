@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from flows.steps.kind import Step
-from flows.steps.own_code import with_code
 from flows.steps.registry import code_digest, libraries_of
+from flows.steps.user_code import with_code
 from flows.study.explain import Explanation
 from infra.errors import one_line_message
 from infra.store.digest import value_sha256

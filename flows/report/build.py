@@ -19,7 +19,7 @@ def build(
     chance: Mapping[str, float],
     guesses: Mapping[str, Items] | None = None,
     notes: Iterable[str] = (),
-    seen: Set[str] = frozenset(),
+    contaminated_sources: Set[str] = frozenset(),
 ) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
@@ -29,7 +29,7 @@ def build(
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
       guesses: benchmark -> items of that guess; without them its score is taken as exact.
       notes: remarks shown below the tables, one line each.
-      seen: sources whose pictures a training corpus holds.
+      contaminated_sources: sources whose pictures a training corpus holds.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
@@ -52,7 +52,7 @@ def build(
         # A score of no plan goes to the first one, where `_scores_by_cell` refuses it.
         scores_by_plan[rows.get(score.benchmark, 0)].append(score)
     reports = [
-        _plan_report(sub_plan, plan_scores, chance, guesses or {}, seen)
+        _plan_report(sub_plan, plan_scores, chance, guesses or {}, contaminated_sources)
         for sub_plan, plan_scores in zip(plans, scores_by_plan, strict=True)
     ]
     return Report(
@@ -69,12 +69,12 @@ def _plan_report(
     scores: Iterable[Score],
     chance: Mapping[str, float],
     guesses: Mapping[str, Items],
-    seen: Set[str],
+    contaminated_sources: Set[str],
 ) -> Report:
     """Returns the report of one resolution."""
     by_cell = _scores_by_cell(scores, plan)
     sections = tuple(
-        _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, seen)
+        _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, contaminated_sources)
         for b in plan.benchmarks
     )
     groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
@@ -133,7 +133,7 @@ def _build_section(
     chance: float | None,
     guess: Items,
     plan: Plan,
-    seen: Set[str],
+    contaminated_sources: Set[str],
 ) -> Section:
     metric = next(
         (s.metric for key, seeds in by_cell.items() if key[0] == benchmark for s in seeds.values()),
@@ -159,7 +159,7 @@ def _build_section(
             retention=_paired_retention(seeds, reference),
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
-            unseen=_unseen_mean(scores, seen),
+            unseen=_unseen_mean(scores, contaminated_sources),
             cost=costs.get((method, budget)),
         )
 
@@ -180,19 +180,19 @@ def _build_section(
         full_budget=plan.full,
         cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
-        seen=num_items(items) - num_items(without(items, seen)),
+        seen=num_items(items) - num_items(without(items, contaminated_sources)),
         items=num_items(items),
         resolution=plan.resolution,
     )
 
 
-def _unseen_mean(scores: Sequence[Score], seen: Set[str]) -> float | None:
-    """Returns the mean over seeds without the items of the sources `seen`.
+def _unseen_mean(scores: Sequence[Score], contaminated_sources: Set[str]) -> float | None:
+    """Returns the mean over seeds without the items of contaminated sources.
 
     None if that leaves all items or none, or a score is not the plain mean of its items.
     """
     runs = [s.items for s in scores]
-    remaining = [without(items, seen) for items in runs]
+    remaining = [without(items, contaminated_sources) for items in runs]
     if not all(remaining) or remaining == runs or not all(s.plain for s in scores):
         return None
     return statistics.mean(mean_of(items) for items in remaining)

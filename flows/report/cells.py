@@ -45,7 +45,7 @@ class CellKey:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
+class ScoreOrigin:
     """The circumstances a score was made in, which decide whether scores may be averaged.
 
     Attributes:
@@ -72,7 +72,7 @@ class Score:
       items: score of each item, by source; empty if unknown.
       plain: whether the items' values are their own scores, see `items.read_items`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
-      made: the circumstances it was made in; None if unknown.
+      origin: the circumstances it was made in; None if unknown.
       answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.
     """
 
@@ -84,7 +84,7 @@ class Score:
     metric: str
     artifact: str
     accepted: bool = False
-    made: "Made | None" = None
+    origin: "ScoreOrigin | None" = None
     answer_ms: float | None = None
     items: Items = dataclasses.field(default_factory=dict, repr=False)
     plain: bool = True

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from pipelines.records.holdings import Holdings, PartHoldings
 from pipelines.sources.check import RawFileCheck
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 
-from flows.report.columns import in_columns
+from flows.report.text_lists import in_columns
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig

@@ -20,7 +20,7 @@ import sys
 import traceback
 
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
-from flows.steps.own_code import install_user_code
+from flows.steps.user_code import install_user_code
 from flows.steps.worker import OtherCodeError, import_step_code
 from infra.errors import one_line_message
 from infra.gang.launcher import launcher_rank, rendezvous

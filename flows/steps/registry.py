@@ -19,7 +19,7 @@ from flows.steps.kinds.results import RESULTS
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
-from flows.steps.own_code import libraries
+from flows.steps.user_code import libraries
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
 

@@ -312,8 +312,8 @@ def import_step_code(kind: str, config: Any) -> dict[str, str]:
 
 def _install_user_code(store: Store, recipe: Recipe) -> None:
     """Takes the user's own code over from the sources of the run, if this process lacks it."""
-    from flows.steps.own_code import install_user_code
     from flows.steps.registry import user_modules
+    from flows.steps.user_code import install_user_code
     from infra.source_code import checkout
 
     if recipe.source and any(m not in checkout() for m in user_modules(recipe.kind, recipe.config)):
@@ -322,8 +322,8 @@ def _install_user_code(store: Store, recipe: Recipe) -> None:
 
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code or libraries than its key states."""
-    from flows.steps.own_code import libraries
     from flows.steps.registry import code_of, user_modules
+    from flows.steps.user_code import libraries
     from infra.source_code import Tree, code_sha256
 
     # Library versions first: the error can name a version, but of a digest only that it differs.

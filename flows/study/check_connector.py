@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flows.config.load import load
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
 from infra.errors import ConfigError
 from model.connector.contract import Finding
 from model.connector.contract import check as check_promises
@@ -22,7 +22,7 @@ def check(name: str, config: str | None) -> Iterator[Finding]:
     """
     study = load(config)
     try:
-        model = study.model_of(connector_named("NAME", name))
+        model = study.model_of(connector_reference("NAME", name))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     yield from check_promises(model)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.lineage.leaves import leaves
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.config.load import load
-from flows.config.own_checkpoint import config_of
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
+from flows.config.user_checkpoint import config_of
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
@@ -31,7 +31,7 @@ def models(
         connector.
     """
     try:
-        more = [connector_named("--connector", name) for name in user_connectors]
+        more = [connector_reference("--connector", name) for name in user_connectors]
     except ValueError as error:
         raise ConfigError(str(error)) from None
     try:

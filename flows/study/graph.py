@@ -31,10 +31,10 @@ from flows.config.benchmark import (
 )
 from flows.config.groups import check_groups
 from flows.config.input_files import files_of, paths_of
-from flows.config.own_connectors import check_own_connectors
-from flows.config.own_data import check_own_data
-from flows.config.references import corpus_named
+from flows.config.references import corpus_reference
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.user_connectors import check_user_connectors
+from flows.config.user_data import check_user_data
 from flows.config.watched import name_of
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.steps.kind import Step
@@ -176,8 +176,8 @@ class _Builder:
         self.last = last
         self.known_files = known
         self.input_paths = paths_of(config)
-        check_own_data(config)
-        check_own_connectors(config)
+        check_user_data(config)
+        check_user_connectors(config)
         check_groups(config)
         self.nodes: list[Node] = []
         self._step_by_digest: dict[str, Step] = {}
@@ -675,7 +675,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
         specs[f"{source.name}{config.at}"] = DatasetSpec(
-            reader=corpus_named(f"sources.{i}.reader", source.reader),
+            reader=corpus_reference(f"sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
             features=source.features,
@@ -683,7 +683,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         )
     for i, source in enumerate(config.watch.sources if config.watch else ()):
         specs[f"{name_of(source)}{config.at}"] = DatasetSpec(
-            reader=corpus_named(f"watch.sources.{i}.reader", source.reader),
+            reader=corpus_reference(f"watch.sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
             features=source.features,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flows.lineage.runs import records
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from flows.study.explain import Explanation
 from flows.study.graph import Node
 from infra.errors import ConfigError

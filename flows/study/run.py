@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from flows.config.disk_use import describe_disk_use
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
 from infra.prefect.published import published

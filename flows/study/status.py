@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.lineage.runs import records
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
 from infra.store.lease import LeaseView

@@ -17,11 +17,11 @@ from pydantic import Field
 
 from flows.config.input_files import raw_files
 from flows.config.load import overridden
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
-from flows.report.columns import listed
 from flows.report.decision import Decision, decide
+from flows.report.text_lists import listed
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
@@ -136,7 +136,7 @@ class Sweep:
         for field in ("methods", "compare"):
             for i, method in enumerate(getattr(self, field)):
                 if ":" not in method:  # Classes are resolved later, with the study's at hand.
-                    connector_named(f"{field}.{i}", method)
+                    connector_reference(f"{field}.{i}", method)
         if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
             raise ValueError(
                 f"benchmarks must be in the registry, got {', '.join(unknown)}; one of your own "
@@ -510,7 +510,7 @@ def _seeds_of(config: StudyConfig) -> str:
 
 def _method_name(config: StudyConfig, field: str, method: str) -> Method:
     """Returns a method as steps name it; the study's methods are named so already."""
-    return method if method in config.methods else connector_named(field, method)
+    return method if method in config.methods else connector_reference(field, method)
 
 
 def _method_pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:

@@ -44,7 +44,7 @@ def lineage_trace(
     what = named(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
-        from flows.lineage.sample import sightings
+        from flows.lineage.sample_trace import sightings
 
         print("\n".join(sightings(opened, what, sample).lines()))
         return

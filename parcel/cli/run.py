@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
-from parcel.studies import study_named
+from parcel.studies import load_named_study
 
 run_app = typer.Typer()
 
@@ -115,7 +115,7 @@ def load_study(arguments: list[str] | None, store: str) -> Any:
     """
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
-    return study_named(path, words, store)
+    return load_named_study(path, words, store)
 
 
 def _study(

@@ -104,7 +104,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     them if there is one, and this process only supervises them.
     """
     from flows.steps.events import EventFile
-    from flows.steps.own_code import user_files_of
+    from flows.steps.user_code import user_files_of
 
     spec: FitSpec = work.config
     # Hosts that a launcher reaches need share nothing but the bucket.

@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import streamed
-from flows.steps.own_code import reader_of, with_code
+from flows.steps.user_code import reader_of, with_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import OwnSource

@@ -7,7 +7,7 @@ from typing import Any
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import NOTES
 from flows.steps.kinds.streamed import streamed
-from flows.steps.own_code import reader_of, with_code
+from flows.steps.user_code import reader_of, with_code
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY
 from infra.store.raw_files import RawDigestCache

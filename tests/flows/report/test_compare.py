@@ -8,15 +8,15 @@ import json
 import numpy as np
 import pytest
 
-from flows.report.alike import check_alike, of_one_platform
 from flows.report.build import build
 from flows.report.cell_text import comparison_text
-from flows.report.cells import Made, Plan, Score
+from flows.report.cells import Plan, Score, ScoreOrigin
+from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 REPORT = build(PLAN, scores(), CHANCE)
-MADE = Made(data="d1", decoding="greedy", platform="jax 1 on cpu", cpu="old")
+ORIGIN = ScoreOrigin(data="d1", decoding="greedy", platform="jax 1 on cpu", cpu="old")
 
 
 def test_every_two_methods_are_compared_at_budgets_and_seeds_that_both_have():
@@ -107,11 +107,11 @@ def test_files_hold_every_comparison():
     assert value["num_pretrainings"] == 1
 
 
-def made(**other: str) -> list[Score]:
+def scores_with_origins(**other: str) -> list[Score]:
     """Scores of which the last two came about otherwise."""
-    own = [dataclasses.replace(s, made=MADE) for s in scores()]
-    changed = dataclasses.replace(MADE, **other)
-    return [*own[:-2], *(dataclasses.replace(s, made=changed) for s in own[-2:])]
+    own = [dataclasses.replace(s, origin=ORIGIN) for s in scores()]
+    changed = dataclasses.replace(ORIGIN, **other)
+    return [*own[:-2], *(dataclasses.replace(s, origin=changed) for s in own[-2:])]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def made(**other: str) -> list[Score]:
     ],
 )
 def test_scores_of_other_evaluations_are_never_averaged(other: dict[str, str], message: str):
-    check_alike(made())
+    check_comparable(scores_with_origins())
     with pytest.raises(ValueError, match=message):
-        check_alike(made(**other))
+        check_comparable(scores_with_origins(**other))
 
 
 def test_scores_of_other_platforms_are_averaged_only_if_told():
-    mixed = made(platform="jax 2 on gpu")
-    kept, notes = of_one_platform(mixed, mixed=False)
+    mixed = scores_with_origins(platform="jax 2 on gpu")
+    kept, notes = select_one_platform(mixed, mixed=False)
     assert len(kept) == len(mixed) - 2
     assert len(notes) == 1
     assert notes[0].startswith(
@@ -143,7 +143,7 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
     )
     assert "2 with jax 2 on gpu. Left out: refcoco/m3/64/" in notes[0]
     assert "`parcel results RUN --mixed`" in notes[0]
-    kept, notes = of_one_platform(mixed, mixed=True)
+    kept, notes = select_one_platform(mixed, mixed=True)
     assert kept == mixed
     assert notes == [
         f"Scores of several platforms are mixed: {len(mixed) - 2} with jax 1 on cpu; 2 with "
@@ -154,7 +154,7 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
 
 
 def test_processors_of_other_models_are_mixed_and_named():
-    kept, notes = of_one_platform(made(cpu="new"), mixed=False)
+    kept, notes = select_one_platform(scores_with_origins(cpu="new"), mixed=False)
     assert len(kept) == len(scores())
     assert notes == ["Computed on processors of several models: new; old."]
-    assert of_one_platform(made(), mixed=False)[1] == []
+    assert select_one_platform(scores_with_origins(), mixed=False)[1] == []

@@ -22,7 +22,7 @@ class TypeScore:
     """The score of a method on one type of question; its fields are the columns of the CSV.
 
     Attributes:
-      asked: type of the questions, as `asked` returns it.
+      asked: type of the questions, as `question_type` returns it.
       seeds: number of seeds.
       items: number of questions of this type.
       score: mean over seeds of the mean over items, 0-100.
@@ -51,7 +51,7 @@ _YES_OR_NO = re.compile(
 _AFTER_QUESTION = re.compile(r" (?:context|options|choose from): ")
 
 
-def asked(prefix: str) -> str:
+def question_type(prefix: str) -> str:
     """Returns the kind of a question: "how many", "what", …, "yes or no", or "other".
 
     Only English questions are told apart; of a question in another language the language is
@@ -85,7 +85,7 @@ def asked(prefix: str) -> str:
     return "other" if is_question else "expression"
 
 
-def asked_to_csv(
+def question_types_to_csv(
     report: Report, plan: Plan, inputs: Mapping[str, Input], get: Callable[[str], Artifact]
 ) -> str:
     """Returns one line per benchmark, kind of question, method and budget that has scores.
@@ -123,7 +123,7 @@ def _type_scores(
     if not scores:
         return
     first = next(iter(scores.values()))[0]  # All runs have the same questions.
-    kinds = {row["id"]: asked(row["prefix"]) for row in _answer_rows(get(first.artifact))}
+    kinds = {row["id"]: question_type(row["prefix"]) for row in _answer_rows(get(first.artifact))}
     # Each run's items by type of question: [seed][type] -> items.
     split = {
         key: [_items_by_type(get(score.artifact), kinds) for score in runs]

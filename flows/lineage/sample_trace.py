@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.lineage.named import Named
 from flows.report.cells import CellKey
-from flows.report.columns import listed
+from flows.report.text_lists import listed
 from infra.errors import ConfigError
 from infra.source_code import Tree, changes, checkout
 from infra.store.lineage import walk_lineage

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flows.steps import worker
-from flows.steps.own_code import canonical_reference, libraries, with_code
 from flows.steps.registry import code_digest, code_of, libraries_of
+from flows.steps.user_code import canonical_reference, libraries, with_code
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.manifest import Recipe
@@ -208,7 +208,7 @@ def test_a_reader_travels_with_the_work_of_those_who_list(tmp_path: Path):
 WORKER = """
 import sys
 from pathlib import Path
-from flows.steps.own_code import install_user_code
+from flows.steps.user_code import install_user_code
 from flows.steps.registry import code_digest
 from infra.store.store import Store
 from model.eval.metrics.registry import get_metric

@@ -21,7 +21,7 @@ _SECONDS = 2.0
 """Longest time for trying a metric: a user's metric may be slow, by calling a model say [s]."""
 
 
-def check_own_data(config: StudyConfig) -> None:
+def check_user_data(config: StudyConfig) -> None:
     """Reads the first rows of users' own benchmarks, and scores each row's first answer.
 
     Raises:

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.lineage.named import Named
-from flows.lineage.sample import sightings
+from flows.lineage.sample_trace import sightings
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step

@@ -15,14 +15,14 @@ import pytest
 import yaml
 
 from flows.config.load import check, load, overridden, read
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
 from flows.config.server_limits import limits
 from flows.config.study import StudyConfig
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
-from flows.steps.own_code import user_files_of
 from flows.steps.registry import libraries_of, user_modules
+from flows.steps.user_code import user_files_of
 from flows.study.costs import costs_of
 from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
@@ -33,7 +33,7 @@ from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
-from tests.flows.steps.test_own_code import install
+from tests.flows.steps.test_user_code import install
 from tests.flows.study.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")
@@ -136,7 +136,7 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
     install(site, "own_installed_ripple", "2.1", text, points)
     monkeypatch.syspath_prepend(site)
     monkeypatch.syspath_prepend(folder)
-    assert connector_named("methods.0", "own_ripples:Ripple") == "own_ripples:Ripple"
+    assert connector_reference("methods.0", "own_ripples:Ripple") == "own_ripples:Ripple"
     study = config(folder, methods=["parcel", "rippled"], train_budgets={}, connectors={})
     assert study.methods == ("parcel", "own_installed_ripple:Ripple")
     assert not any(path.startswith("own/own_installed") for path in checkout().files)

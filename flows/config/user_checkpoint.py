@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from flows.steps.own_code import has_user_code, install_user_code
+from flows.steps.user_code import has_user_code, install_user_code
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import load_config
