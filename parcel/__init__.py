@@ -177,12 +177,12 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
     Raises:
       ConfigError: if nothing has that name.
     """
-    from flows.lineage.named import named
     from flows.lineage.open_store import open_store
+    from flows.lineage.target import find_lineage_target
     from flows.lineage.trace import trace as lines_of
 
     opened = open_store(_uri(store))
-    return "\n".join(lines_of(opened, named(opened, name), samples=samples))
+    return "\n".join(lines_of(opened, find_lineage_target(opened, name), samples=samples))
 
 
 def _words(overrides: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from flows.lineage.leaves import leaves
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from flows.report.text_lists import listed
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
@@ -105,7 +105,9 @@ class Comparison:
             yield "nothing differs in how they were made"
 
 
-def compare(store: Store, first: Named, second: Named, other: Store | None = None) -> Comparison:
+def compare(
+    store: Store, first: LineageTarget, second: LineageTarget, other: Store | None = None
+) -> Comparison:
     """Compares two cells, or two artifacts.
 
     Two cells are compared seed by seed, over the seeds that both have; without any, the first seed
@@ -125,7 +127,7 @@ def compare(store: Store, first: Named, second: Named, other: Store | None = Non
     )
 
 
-def _artifact_pairs(first: Named, second: Named) -> list[tuple[Artifact, Artifact]]:
+def _artifact_pairs(first: LineageTarget, second: LineageTarget) -> list[tuple[Artifact, Artifact]]:
     if common := sorted({*first.seeds} & {*second.seeds}):
         a, b = (dict(zip(side.seeds, side.artifacts, strict=True)) for side in (first, second))
         return [(a[seed], b[seed]) for seed in common]

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
 Format = Literal["openlineage", "croissant"]
 
 
-def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]:
+def export(store: Store, what: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:

@@ -7,10 +7,10 @@ import numpy as np
 
 from flows.lineage.card import Origin, card
 from flows.lineage.export import export
-from flows.lineage.named import Named, named
 from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
 from flows.lineage.runs import results_of
+from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -51,7 +51,7 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
             described = 0
             # A checkpoint in a folder has no lineage, so there are no datasets to describe.
             if origin is not None:
-                roots = Named(name=name, artifacts=(origin.checkpoint, *origin.predictions))
+                roots = LineageTarget(name=name, artifacts=(origin.checkpoint, *origin.predictions))
                 (target / CROISSANT).mkdir()
                 for file, content in export(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
@@ -70,7 +70,7 @@ def _origin(store: Store, name: str) -> Origin:
     Raises:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
-    what = named(store, name)
+    what = find_lineage_target(store, name)
     # A cell stands for predictions, one per seed: each names its checkpoint.
     keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
     if len(keys) > 1:

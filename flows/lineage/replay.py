@@ -16,7 +16,7 @@ import pydantic
 
 from flows.config.study import TokenizerConfig
 from flows.lineage.diff import Difference, compare
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
@@ -129,7 +129,7 @@ class ReplayOutcome:
 
 def replay(
     store: Store,
-    what: Named,
+    what: LineageTarget,
     fresh: Store,
     *,
     from_raw: bool,
@@ -215,7 +215,7 @@ def typed(kind: str, config: Any) -> Any:
         raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
 
 
-def _replay_order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
+def _replay_order(store: Store, what: LineageTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
         return [*what.artifacts]
@@ -260,7 +260,7 @@ def _machine_name(manifest: Manifest) -> str:
 
 
 def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
-    then, again = (Named(name=a.key, artifacts=(a,)) for a in (was, now))
+    then, again = (LineageTarget(name=a.key, artifacts=(a,)) for a in (was, now))
     differences = compare(store, then, again, fresh).differences
     score = None
     if was.manifest.kind == "predictions" and was.manifest.content != now.manifest.content:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from flows.report.cells import CellKey
 from flows.report.text_lists import listed
 from infra.errors import ConfigError
@@ -126,7 +126,7 @@ class Sightings:
             yield f"none of {self.num_cells} cells rests on it"
 
 
-def sightings(store: Store, what: Named, sample: str) -> Sightings:
+def sightings(store: Store, what: LineageTarget, sample: str) -> Sightings:
     """Searches the history of a table or a cell for everything that a sample had a part in.
 
     Args:
@@ -176,7 +176,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     )
 
 
-def _table_cells(what: Named) -> dict[str, str]:
+def _table_cells(what: LineageTarget) -> dict[str, str]:
     """Returns each cell's name, with its seed -> key of its predictions."""
     if what.seeds:
         keys = [artifact.key for artifact in what.artifacts]

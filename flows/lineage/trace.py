@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from flows.steps.accepted import accepted_codes
 from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
@@ -15,7 +15,7 @@ SHORT = 12
 """Number of hex digits of a digest that are shown."""
 
 
-def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
+def trace(store: Store, what: LineageTarget, *, samples: int) -> Iterator[str]:
     """Yields the history of artifacts as the lines of a tree; each artifact is expanded once.
 
     The trace of a whole table leaves out the predictions' samples; the trace of a cell has them.

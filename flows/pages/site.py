@@ -268,20 +268,20 @@ class Site:
 
     def _diff(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare
-        from flows.lineage.named import named
+        from flows.lineage.target import find_lineage_target
 
         sides = tuple(page.get(side).strip() for side in ("a", "b"))
-        a, b = (named(self._store, side) if side else None for side in sides)
+        a, b = (find_lineage_target(self._store, side) if side else None for side in sides)
         return {"sides": sides, "found": compare(self._store, a, b) if a and b else None}
 
     def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
-        from flows.lineage.named import named
         from flows.lineage.sample_trace import (
             sightings,  # Imports JAX, which other pages do not need.
         )
+        from flows.lineage.target import find_lineage_target
 
         study = study_of(self._store, run)
-        found = sightings(self._store, named(self._store, study.run), page.get("id"))
+        found = sightings(self._store, find_lineage_target(self._store, study.run), page.get("id"))
         return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:

@@ -38,10 +38,10 @@ def lineage_trace(
 
     --sample goes the other way: from a record up to the steps that saw it, and to the cells.
     """
-    from flows.lineage.named import named
+    from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
-    what = named(opened, f"{run}/{cell}" if cell else run)
+    what = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
         from flows.lineage.sample_trace import sightings
@@ -71,11 +71,13 @@ def lineage_diff(
     It compares data, config, seeds, code, versions of libraries and hardware.
     """
     from flows.lineage.diff import compare
-    from flows.lineage.named import named
+    from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
     others = open_store(other) if other else opened
-    comparison = compare(opened, named(opened, first), named(others, second), others)
+    comparison = compare(
+        opened, find_lineage_target(opened, first), find_lineage_target(others, second), others
+    )
     print(comparison.as_json() if as_json else "\n".join(comparison.lines(patch=patch)))
 
 
@@ -107,12 +109,12 @@ def lineage_replay(
     heed_signals()
     import tempfile
 
-    from flows.lineage.named import named
     from flows.lineage.replay import replay
+    from flows.lineage.target import find_lineage_target
     from flows.study.run_steps import steps_of_run
 
     opened = open_store(store)
-    what = named(opened, name)
+    what = find_lineage_target(opened, name)
     # Into a store of its own: in the old one the step would be found, and nothing made again.
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         fresh = open_store(into or temporary)
@@ -151,10 +153,10 @@ def lineage_export(
     Both are views of the manifests, so each export is the same.
     """
     from flows.lineage.export import export
-    from flows.lineage.named import named
+    from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
-    for file, text in export(opened, named(opened, name), form):
+    for file, text in export(opened, find_lineage_target(opened, name), form):
         if out is None:
             print(text)
         else:

@@ -8,12 +8,12 @@ import pytest
 from openlineage.client.event_v2 import Job, Run, RunEvent
 
 from flows.lineage.export import export
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from infra.store.store import Store
 
 
 def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
-    table: tuple[Store, Named],
+    table: tuple[Store, LineageTarget],
 ):
     store, what = table
     texts = dict(export(store, what, "openlineage"))
@@ -41,7 +41,7 @@ def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
 
 @pytest.mark.slow  # Its imports take two seconds.
 def test_datasets_are_described_as_croissant_wants_it(
-    table: tuple[Store, Named],
+    table: tuple[Store, LineageTarget],
     tmp_path: Path,
 ):
     import mlcroissant

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.lineage.named import Named
 from flows.lineage.sample_trace import sightings
+from flows.lineage.target import LineageTarget
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step
@@ -25,7 +25,7 @@ def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named]):
+def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, LineageTarget]):
     store, what = table
     trainings = {a.manifest.name: a for a in store.artifacts("checkpoint")}
     hits = 0
@@ -47,7 +47,9 @@ def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named
     assert hits > 0
 
 
-def test_one_record_is_told_with_its_place_its_steps_and_its_cells(table: tuple[Store, Named]):
+def test_one_record_is_told_with_its_place_its_steps_and_its_cells(
+    table: tuple[Store, LineageTarget],
+):
     store, what = table
     found = sightings(store, what, "color/001")
     (split,) = [a for a in store.artifacts("dataset") if a.manifest.name == "prepare eval"]
@@ -60,6 +62,6 @@ def test_one_record_is_told_with_its_place_its_steps_and_its_cells(table: tuple[
     assert (record.id, record.position) == ("03#ocr", 7)
 
 
-def test_an_unknown_sample_names_the_datasets(table: tuple[Store, Named]):
+def test_an_unknown_sample_names_the_datasets(table: tuple[Store, LineageTarget]):
     with pytest.raises(ConfigError, match=r"got '99', which none .* prepare eval, prepare more"):
         sightings(*table, "99")

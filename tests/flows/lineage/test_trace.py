@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.named import Named, named
 from flows.lineage.runs import note_run
+from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.lineage.trace import trace
 from flows.steps.accepted import accept
 from infra.errors import ConfigError
@@ -14,7 +14,7 @@ from tests.flows.pages.test_lineage import make
 
 
 def lines(store: Store, artifact: Artifact) -> list[str]:
-    what = Named(name=artifact.key, artifacts=(artifact,))
+    what = LineageTarget(name=artifact.key, artifacts=(artifact,))
     return list(trace(store, what, samples=0))
 
 
@@ -72,11 +72,11 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
     store, read = Store(tmp_path), list[str]()
     asked = store.files.read
     monkeypatch.setattr(store.files, "read", lambda name: (read.append(name), asked(name))[1])
-    told = list(trace(store, named(store, "demo/chartqa/parcel/64"), samples=0))
+    told = list(trace(store, find_lineage_target(store, "demo/chartqa/parcel/64"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == 1 + 20 * 2 + 3  # Of 64.
     assert sum("(shown above)" not in line for line in told[1:]) == 20 * 2 + 3
-    told = list(trace(store, named(store, "demo"), samples=0))
+    told = list(trace(store, find_lineage_target(store, "demo"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == len(store.keys())
 
@@ -84,12 +84,12 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_cells_seeds_artifacts_and_runs_have_names(tmp_path: Path):
     store = Store(tmp_path)
     results = table(store, seeds=2)
-    assert [a.key for a in named(store, "demo").artifacts] == [results.key]
-    assert [a.key for a in named(store, results.key[:12]).artifacts] == [results.key]
-    assert named(store, "demo/chartqa/parcel/64").seeds == (0, 1)
-    (one,) = named(store, "demo/chartqa/parcel/64/1").artifacts
+    assert [a.key for a in find_lineage_target(store, "demo").artifacts] == [results.key]
+    assert [a.key for a in find_lineage_target(store, results.key[:12]).artifacts] == [results.key]
+    assert find_lineage_target(store, "demo/chartqa/parcel/64").seeds == (0, 1)
+    (one,) = find_lineage_target(store, "demo/chartqa/parcel/64/1").artifacts
     assert one.manifest.name == "evaluate 1 64"
     with pytest.raises(ConfigError, match=r"got 'chartqa/parcel/17'.*chartqa/parcel/16"):
-        named(store, "demo/chartqa/parcel/17")
+        find_lineage_target(store, "demo/chartqa/parcel/17")
     with pytest.raises(ConfigError, match=r"RUN must name a finished run.*matches: none"):
-        named(store, "nobody")
+        find_lineage_target(store, "nobody")

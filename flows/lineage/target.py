@@ -15,7 +15,7 @@ from infra.store.store import Artifact, Store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Named:
+class LineageTarget:
     """A name that was given, and the artifacts that it stands for.
 
     Attributes:
@@ -29,7 +29,7 @@ class Named:
     seeds: tuple[int, ...] = ()
 
 
-def named(store: Store, name: str) -> Named:
+def find_lineage_target(store: Store, name: str) -> LineageTarget:
     """Returns the artifacts that a name stands for.
 
     Raises:
@@ -39,15 +39,15 @@ def named(store: Store, name: str) -> Named:
     if cell:
         return _cell(store, results_of(store, run), cell, name)
     try:
-        return Named(name=name, artifacts=(results_of(store, name),))
+        return LineageTarget(name=name, artifacts=(results_of(store, name),))
     except ConfigError as no_run:
         try:
-            return Named(name=name, artifacts=(store.resolve(name),))
+            return LineageTarget(name=name, artifacts=(store.resolve(name),))
         except KeyError as no_artifact:
             raise ConfigError(f"{no_run} As an {no_artifact.args[0]}") from None
 
 
-def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
+def _cell(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:
     inputs = results.manifest.inputs
     #   role of an input                        named by
     #   chartqa:test_human/parcel/64/48213      …/64: all seeds of the cell, …/64/48213: this one
@@ -60,7 +60,7 @@ def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
             f"a cell must be benchmark/method/budget of the table, or one seed of it, got "
             f"{cell!r}. Accepted: {', '.join(cells)}."
         )
-    return Named(
+    return LineageTarget(
         name=name,
         artifacts=tuple(map(store.get_cached, wanted.values())),
         seeds=tuple(key.seed for key in wanted),
