@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sight:
+class TrainingUse:
     """A training that saw the sample.
 
     Attributes:
@@ -83,18 +83,18 @@ class Sight:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sightings:
+class SampleTrace:
     """The records, trainings and cells that a sample had a part in.
 
     Attributes:
       places: places of its records; never empty.
-      sights: trainings that saw it.
+      training_uses: trainings that saw it.
       cells: way in which a cell rests on the sample (see `HOW`) -> cells, with their seed.
       num_cells: number of all cells, whether they rest on it or not.
     """
 
     places: tuple[Place, ...]
-    sights: tuple[Sight, ...]
+    training_uses: tuple[TrainingUse, ...]
     cells: Mapping[str, tuple[str, ...]]
     num_cells: int
 
@@ -110,15 +110,15 @@ class Sightings:
                 f"{place.id} is record {place.position} of {place.part} in {place.dataset.name} "
                 f"{place.dataset.key} ← {place.source} sha256:{place.source_sha256}"
             )
-        for sight in self.sights:
-            steps = listed([str(step) for step in sight.steps], _SHOWN)
-            changed = listed(sight.changed, _SHOWN)
+        for use in self.training_uses:
+            steps = listed([str(step) for step in use.steps], _SHOWN)
+            changed = listed(use.changed, _SHOWN)
             since = f"; computed with the present code; {changed} changed since then"
             yield (
-                f"seen by {sight.training.name} {sight.training.key} {len(sight.steps)} times in "
-                f"{sight.num_steps} steps: {steps}{since if sight.changed else ''}"
+                f"seen by {use.training.name} {use.training.key} {len(use.steps)} times in "
+                f"{use.num_steps} steps: {steps}{since if use.changed else ''}"
             )
-        if not self.sights:
+        if not self.training_uses:
             yield "seen by no training"
         for how, cells in self.cells.items():
             yield f"{len(cells)} of {self.num_cells} cells are {how}: {listed(cells, _SHOWN)}"
@@ -126,7 +126,7 @@ class Sightings:
             yield f"none of {self.num_cells} cells rests on it"
 
 
-def sightings(store: Store, what: LineageTarget, sample: str) -> Sightings:
+def trace_sample(store: Store, what: LineageTarget, sample: str) -> SampleTrace:
     """Searches the history of a table or a cell for everything that a sample had a part in.
 
     Args:
@@ -163,12 +163,12 @@ def sightings(store: Store, what: LineageTarget, sample: str) -> Sightings:
     for cell, key in cells.items():
         for kind in search.ways(key):
             by[HOW[kind]].append(cell)
-    return Sightings(
+    return SampleTrace(
         places=places,
-        sights=tuple(
+        training_uses=tuple(
             sorted(
-                (sight for m in trainings if (sight := search.sight(m))),
-                key=lambda sight: sight.training.started,
+                (training_use for m in trainings if (training_use := search.training_use(m))),
+                key=lambda training_use: training_use.training.started,
             )
         ),
         cells={how: tuple(by[how]) for how in HOW.values() if how in by},
@@ -198,7 +198,7 @@ class _Search:
         self._changed = functools.cache(self._changed_since)
         self.ways = functools.cache(self._ways)
 
-    def sight(self, training: Manifest) -> Sight | None:
+    def training_use(self, training: Manifest) -> TrainingUse | None:
         """Returns the steps at which a training saw the sample; None if it never did."""
         # In the order of their roles: the loader reads them in that order, and its draws depend on
         # it.
@@ -209,7 +209,7 @@ class _Search:
         steps = self._steps(data, _batch_config(training.config["train"]), training.seed, num_steps)
         if not steps:
             return None
-        return Sight(
+        return TrainingUse(
             training=training,
             steps=steps,
             num_steps=num_steps,
@@ -230,7 +230,7 @@ class _Search:
         # its order of examples comes to the sample.
         reads = any(self.places(e.key) for e in manifest.inputs.values())
         if manifest.kind == "checkpoint":
-            reads = self.sight(manifest) is not None
+            reads = self.training_use(manifest) is not None
         direct = {manifest.kind} if reads and manifest.kind in HOW else set()
         return frozenset[str]().union(direct, *above)
 

@@ -275,13 +275,14 @@ class Site:
         return {"sides": sides, "found": compare(self._store, a, b) if a and b else None}
 
     def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
-        from flows.lineage.sample_trace import (
-            sightings,  # Imports JAX, which other pages do not need.
-        )
+        # Imported here, since it imports JAX, which other pages do not need.
+        from flows.lineage.sample_trace import trace_sample
         from flows.lineage.target import find_lineage_target
 
         study = study_of(self._store, run)
-        found = sightings(self._store, find_lineage_target(self._store, study.run), page.get("id"))
+        found = trace_sample(
+            self._store, find_lineage_target(self._store, study.run), page.get("id")
+        )
         return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:

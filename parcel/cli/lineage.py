@@ -44,9 +44,9 @@ def lineage_trace(
     what = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
-        from flows.lineage.sample_trace import sightings
+        from flows.lineage.sample_trace import trace_sample
 
-        print("\n".join(sightings(opened, what, sample).lines()))
+        print("\n".join(trace_sample(opened, what, sample).lines()))
         return
     from flows.lineage.trace import trace
 
