@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from flows.lineage.leaves import leaves
 from flows.lineage.target import LineageTarget
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.registry import KINDS, code_of
@@ -96,7 +96,7 @@ class Comparison:
         contents = "the same contents" if self.is_same else "other contents"
         yield f"{self.names[0]} → {self.names[1]}: {contents}"
         for difference in self.differences:
-            steps = listed(difference.steps, _NAMED)
+            steps = abbreviate_list(difference.steps, _NAMED)
             moot = "" if difference.has_effect else "; without effect, the contents are the same"
             yield f"{difference.sort:<8}  {_describe_difference(difference)}  [{steps}{moot}]"
             if patch and difference.patch:

@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.lineage.target import LineageTarget
 from flows.report.cells import CellKey
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from infra.errors import ConfigError
 from infra.source_code import Tree, changes, checkout
 from infra.store.lineage import walk_lineage
@@ -111,8 +111,8 @@ class SampleTrace:
                 f"{place.dataset.key} ← {place.source} sha256:{place.source_sha256}"
             )
         for use in self.training_uses:
-            steps = listed([str(step) for step in use.steps], _SHOWN)
-            changed = listed(use.changed, _SHOWN)
+            steps = abbreviate_list([str(step) for step in use.steps], _SHOWN)
+            changed = abbreviate_list(use.changed, _SHOWN)
             since = f"; computed with the present code; {changed} changed since then"
             yield (
                 f"seen by {use.training.name} {use.training.key} {len(use.steps)} times in "
@@ -121,7 +121,8 @@ class SampleTrace:
         if not self.training_uses:
             yield "seen by no training"
         for how, cells in self.cells.items():
-            yield f"{len(cells)} of {self.num_cells} cells are {how}: {listed(cells, _SHOWN)}"
+            names = abbreviate_list(cells, _SHOWN)
+            yield f"{len(cells)} of {self.num_cells} cells are {how}: {names}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"
 

@@ -14,7 +14,7 @@ from flows.pages.curves import curves_of, curves_png
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
 from flows.pages.sample_table import sample_table
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from flows.steps.accepted import accepted_codes
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
@@ -123,7 +123,7 @@ def _word_of_kept(
         yield ""
     below = {found.key: found.name for found, _, _ in lineage_edges(store, manifest.key)}
     if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
-        yield f"† It rests on artifacts {KEPT}: {listed(links, _NAMED)}."
+        yield f"† It rests on artifacts {KEPT}: {abbreviate_list(links, _NAMED)}."
         yield ""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from pipelines.records.holdings import Holdings, PartHoldings
 from pipelines.sources.check import RawFileCheck
 
@@ -61,7 +61,7 @@ def _language_counts(langs: Mapping[str, int]) -> str:
     if len(langs) == 1:
         return next(iter(langs))
     ordered = sorted(langs.items(), key=lambda item: (-item[1], item[0]))
-    return listed([f"{lang} {num:,}" for lang, num in ordered], _MAX_LANGS)
+    return abbreviate_list([f"{lang} {num:,}" for lang, num in ordered], _MAX_LANGS)
 
 
 def rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:

@@ -20,7 +20,7 @@ def in_columns(
         yield "  ".join([cells[0].ljust(widths[0]), *others]).rstrip()
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def abbreviate_list(names: Sequence[str], most: int) -> str:
     """Returns names as one text, of which only the first `most` are named, and the rest counted."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.lineage.leaves import leaves
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
@@ -136,7 +136,7 @@ class Explanation:
         for step in stale:
             ran.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
         changes_text = "; ".join(
-            f"{what} changed, which {listed(list(dict.fromkeys(who)), _NAMED)} ran"
+            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(who)), _NAMED)} ran"
             for what, who in ran.items()
         )
         raise ConfigError(
@@ -286,14 +286,15 @@ class Explanation:
                     wanting.setdefault(read, []).append(step.name)
         for step in self._pruned_steps:
             if step in wanting:
-                why = (
-                    f"its files were not kept, and {listed(wanting[step], _NAMED)} would read them",
-                )
+                readers = abbreviate_list(wanting[step], _NAMED)
+                why = (f"its files were not kept, and {readers} would read them",)
                 self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
     def _node_names(self, steps: Sequence[Step]) -> str:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
-        return listed(list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED)
+        return abbreviate_list(
+            list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED
+        )
 
     def _changed_functions(self, lookup: StepLookup) -> str:
         """Returns the names of the functions that changed since an artifact was made."""
@@ -311,7 +312,7 @@ class Explanation:
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changes(then, now, reached)
-        return listed(self._changes[key], _NAMED) or "its code"
+        return abbreviate_list(self._changes[key], _NAMED) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Returns, as texts, the differences between a step and the most similar artifact."""

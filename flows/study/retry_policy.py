@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flows.lineage.runs import records
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
 from flows.study.graph import Node
 from infra.errors import ConfigError
@@ -48,7 +48,7 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
 def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
     count = f"{len(failed)} steps failed or were given up in {name}'s last run"
-    return f"{count}; only these are tried: {listed(failed, _NAMED)}"
+    return f"{count}; only these are tried: {abbreviate_list(failed, _NAMED)}"
 
 
 def hold_all_but(names: Collection[str]) -> HoldRule:

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from flows.config.disk_use import describe_disk_use
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
 from infra.prefect.published import published
@@ -118,7 +118,7 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
     for why, steps_held in result.steps_by_hold_reason.items():
         console.print(
-            f"not begun, {why}: {listed(steps_held, _NAMED)}", markup=False, soft_wrap=True
+            f"not begun, {why}: {abbreviate_list(steps_held, _NAMED)}", markup=False, soft_wrap=True
         )
     if result.results:
         record = find_run(store, config.name)

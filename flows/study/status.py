@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.lineage.runs import records
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
 from infra.store.lease import LeaseView
@@ -60,7 +60,7 @@ def _run_lines(store: Store, pin: LeaseView) -> Iterator[str]:
     for name, why in _running_nodes(nodes).items():
         yield f"    running: {name}, {why}"
     for why, names in _waiting_nodes(nodes).items():
-        yield f"    {why}: {listed(names, _LISTED)}"
+        yield f"    {why}: {abbreviate_list(names, _LISTED)}"
 
 
 def _running_nodes(nodes: Mapping[str, Node]) -> Mapping[str, str]:

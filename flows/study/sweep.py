@@ -21,7 +21,7 @@ from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide
-from flows.report.text_lists import listed
+from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
@@ -495,7 +495,7 @@ def _describe_abandoned(failed: Mapping[Node, int]) -> str:
         return ""
     return (
         f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
-        f"--failed`: {listed(names, _NAMED)}"
+        f"--failed`: {abbreviate_list(names, _NAMED)}"
     )
 
 
