@@ -9,7 +9,7 @@ from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
 from model.files import PREDICTIONS
 
-KEPT = "kept although its code has changed since"
+ACCEPTED_NOTE = "kept although its code has changed since"
 
 SHORT = 12
 """Number of hex digits of a digest that are shown."""
@@ -39,7 +39,7 @@ def trace(store: Store, what: LineageTarget, *, samples: int) -> Iterator[str]:
             start = indents[depth - 1] + arm if depth else ""
             # indents[depth] is put before deeper lines: a bar for each level with inputs to come.
             indents[depth:] = [indents[depth - 1] + bar if depth else ""]
-            mark = f" † {KEPT}" if visit.artifact.key in accepted else ""
+            mark = f" † {ACCEPTED_NOTE}" if visit.artifact.key in accepted else ""
             yield f"{start}{_headline(visit)}{mark}"
             if not visit.is_again and not (
                 is_table and visit.artifact.manifest.kind == "predictions"
