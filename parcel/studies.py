@@ -23,7 +23,7 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
-    from flows.config.load import load, overridden
+    from flows.config.load import apply_overrides, load
 
     # "small.yaml" is a file; "small", which has no suffix, is the name of a study that ran.
     if path is None or Path(path).suffix:
@@ -31,4 +31,4 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
     from flows.lineage.open_store import open_store
     from flows.study.form_values import values_of
 
-    return overridden(values_of(path, open_store(store)), overrides, source=path)
+    return apply_overrides(values_of(path, open_store(store)), overrides, source=path)

@@ -40,7 +40,7 @@ def check_held_out(
         scored = get(source_of(name, transfer))
         for row in rows_of(name, transfer):
             for field, spec, folder, split in read:
-                if _share(spec, folder, split, scored, transfer.path, row.split):
+                if _splits_overlap(spec, folder, split, scored, transfer.path, row.split):
                     raise ValueError(
                         f"{field} must be held out from what is scored, got {split}: {name} is "
                         f"scored on {row.split}. Train on another split, or state "
@@ -59,7 +59,7 @@ def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfi
         other = get(corpus_reference(f"watch.sources.{i}.reader", source.reader))
         for j, trained in enumerate(sources):
             spec = get(corpus_reference(f"sources.{j}.reader", trained.reader))
-            if _share(spec, trained.path, trained.split, other, source.path, source.split):
+            if _splits_overlap(spec, trained.path, trained.split, other, source.path, source.split):
                 raise ValueError(
                     f"watch.sources.{i}.split must be held out from sources.{j}.split, "
                     f"{trained.split}, got {source.split}; train on train[:95%] and watch "
@@ -67,7 +67,7 @@ def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfi
                 )
 
 
-def _share(
+def _splits_overlap(
     spec: SourceSpec,
     folder: str,
     split: str,

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
 from flows.config.references import connector_reference
 from flows.config.stage2 import Stage2Config
-from flows.config.validation import adapter
+from flows.config.validation import config_adapter
 from infra.references import file_reference
 from model.config import ModelConfig
 from model.connector.registry import KINDS
@@ -123,7 +123,7 @@ def parse(values: Mapping[str, Any]) -> StudyValues:
     Raises:
       ValidationError: if a value that `normalise` reads is of another type.
     """
-    return adapter(StudyValues).validate_python(values)
+    return config_adapter(StudyValues).validate_python(values)
 
 
 def normalise(stated: StudyValues) -> StudyValues:
@@ -153,11 +153,11 @@ def normalise(stated: StudyValues) -> StudyValues:
     px = ModelConfig().vision.image_px
     if "model" in values and "vision" in values["model"]:
         px = values["model"]["vision"].get("image_px", px)
-    values["prepare"] = _sized_prepare(values.get("prepare", {}), px)
+    values["prepare"] = _prepare_with_image_px(values.get("prepare", {}), px)
     if "sources" in values:
-        values["sources"] = tuple(_sized(source, px) for source in values["sources"])
+        values["sources"] = tuple(_with_image_px(source, px) for source in values["sources"])
     if watch := values.get("watch"):
-        sources = tuple(_sized(source, px) for source in watch.get("sources", ()))
+        sources = tuple(_with_image_px(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
     return values
@@ -168,10 +168,10 @@ def _normalised_stage2(
 ) -> Stage2Values:
     """Returns Stage 2's values; `base` has the study's transfers as the user stated them."""
     px = stage2.get("image_px", Stage2Config.image_px)
-    values = _sized(stage2, px).copy()
+    values = _with_image_px(stage2, px).copy()
     if (sources := values.get("sources")) is not None:
-        values["sources"] = tuple(_sized(source, px) for source in sources)
-    transfers = _laid_over(base, values.get("transfers") or {})
+        values["sources"] = tuple(_with_image_px(source, px) for source in sources)
+    transfers = _merge_transfers(base, values.get("transfers") or {})
     values["transfers"] = _with_recipes(transfers, px, ("stage2", "transfers"))
     return values
 
@@ -203,12 +203,12 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     #   methods: [parcel, ./mine.py:Ripple]       methods: [parcel, "mine:Ripple"]
     #   connectors: {./mine.py:Ripple: {…}}       connectors: {"mine:Ripple": {…}}
     #                                             connector_files: {"mine:Ripple": /home/…/mine.py}
-    _check_kind("model.connector", stated.get("model", {}).get("connector", {}))
+    _check_connector_kind("model.connector", stated.get("model", {}).get("connector", {}))
     stage2 = stated.get("stage2")
     for method, connector in stated.get("connectors", {}).items():
-        _check_kind(f"connectors.{method}", connector)
+        _check_connector_kind(f"connectors.{method}", connector)
     for method, connector in (stage2 or {}).get("connectors", {}).items():
-        _check_kind(f"stage2.connectors.{method}", connector)
+        _check_connector_kind(f"stage2.connectors.{method}", connector)
 
     def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
         return {resolved_name(field, method): setting for method, setting in settings.items()}
@@ -240,7 +240,7 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     return values
 
 
-def _check_kind(field: str, connector: ConnectorValues) -> None:
+def _check_connector_kind(field: str, connector: ConnectorValues) -> None:
     """Refuses a class where `kind` is stated: reading the config would import it."""
     if (kind := connector.get("kind", "vanilla")) not in KINDS:
         raise ValueError(
@@ -249,7 +249,7 @@ def _check_kind(field: str, connector: ConnectorValues) -> None:
         )
 
 
-def _laid_over(
+def _merge_transfers(
     base: Mapping[str, TransferValues | None], changes: Mapping[str, TransferValues | None]
 ) -> dict[str, TransferValues | None]:
     """Returns the study's transfers with Stage 2's changes; images are prepared at its own size."""
@@ -258,31 +258,34 @@ def _laid_over(
         if transfer is not None and (prepare := transfer.get("prepare")):
             rest = {key: value for key, value in prepare.items() if key != "image_px"}
             transfer = {**transfer, "prepare": rest}
-        transfers[name] = _merged(transfer, changes.get(name, {}))
+        transfers[name] = _merge_values(transfer, changes.get(name, {}))
     return {**transfers, **{name: changes[name] for name in changes if name not in base}}
 
 
-def _merged(base: Any, changes: Any) -> Any:
+def _merge_values(base: Any, changes: Any) -> Any:
     """Returns mapping `changes` merged into `base`, recursively; other values replace the base."""
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         return changes
     #   base {a: 1, b: {c: 2, d: 3}}, changes {b: {c: 4}}   ─▶   {a: 1, b: {c: 4, d: 3}}
-    merged = {**base, **{key: _merged(base.get(key), value) for key, value in changes.items()}}
+    merged = {
+        **base,
+        **{key: _merge_values(base.get(key), value) for key, value in changes.items()},
+    }
     if "total_steps" in changes and "epochs" not in changes:
         merged.pop("epochs", None)  # `epochs` would take precedence over `total_steps`.
     return merged
 
 
-def _sized(owner: _Owner, px: int) -> _Owner:
+def _with_image_px(owner: _Owner, px: int) -> _Owner:
     """Returns a source, transfer or Stage 2 with the image size in a `prepare` it states."""
     if (prepare := owner.get("prepare")) is None:
         return owner  # It takes the study's.
     owner = owner.copy()
-    owner["prepare"] = _sized_prepare(prepare, px)
+    owner["prepare"] = _prepare_with_image_px(prepare, px)
     return owner
 
 
-def _sized_prepare(prepare: PrepareValues, px: int) -> PrepareValues:
+def _prepare_with_image_px(prepare: PrepareValues, px: int) -> PrepareValues:
     return {"image_px": px, **prepare}
 
 
@@ -301,7 +304,7 @@ def _with_recipes(
     return {
         name: None
         if transfer is None  # Stage 2 leaves the benchmark out.
-        else _sized(_with_recipe(name, transfer, transfers, px, field), px)
+        else _with_image_px(_with_recipe(name, transfer, transfers, px, field), px)
         for name, transfer in transfers.items()
     }
 
@@ -339,6 +342,6 @@ def _with_recipe(
 def _is_recipe(train: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
     """Whether the values are a whole recipe as it was filled in: a run's record has these."""
     try:
-        return adapter(TrainConfig).validate_python(train) == TrainConfig(**recipe)
+        return config_adapter(TrainConfig).validate_python(train) == TrainConfig(**recipe)
     except ValidationError:
         return False

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from flows.config.server_limits import check_function
+from flows.config.server_limits import check_served_function
 from flows.steps.user_code import canonical_reference
 from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.registry import KINDS, connector_class
@@ -30,7 +30,7 @@ def reader_reference(field: str, reader: str, registered: Iterable[str] = SOURCE
     """
     if reader in registered:
         return reader
-    name = _function(field, reader, READERS, registered)
+    name = _function_reference(field, reader, READERS, registered)
     try:
         inspect.signature(load_reference(name)).bind(Path(), "train")
     except (TypeError, ValueError) as error:
@@ -59,7 +59,7 @@ def metric_reference(field: str, metric: str) -> str:
     """
     if metric in METRICS:
         return metric
-    name = _function(field, metric, METRIC_POINTS, METRICS)
+    name = _function_reference(field, metric, METRIC_POINTS, METRICS)
     try:
         get_metric(name)
     except ValueError as error:
@@ -82,7 +82,7 @@ def connector_reference(field: str, connector: str) -> str:
         import jax
 
         jax.config.update("jax_platforms", "cpu")
-    name = _function(field, connector, CONNECTORS, KINDS, "Class")
+    name = _function_reference(field, connector, CONNECTORS, KINDS, "Class")
     try:
         connector_class(name)
     except ValueError as error:
@@ -95,7 +95,7 @@ def offered_connectors() -> list[str]:
     return [*KINDS, *entry_points(CONNECTORS)]
 
 
-def _function(
+def _function_reference(
     field: str, reference: str, group: str, registered: Iterable[str], what: str = "function"
 ) -> str:
     # Three ways to name code; what is none of them is most likely a misspelt name of the registry.
@@ -111,7 +111,7 @@ def _function(
         )
     # An entry point was installed by whoever runs this process, so a form may name it.
     if reference not in points and reference not in points.values():
-        check_function(field, reference)
+        check_served_function(field, reference)
     try:
         return canonical_reference(reference, group)
     except ValueError as error:

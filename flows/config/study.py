@@ -24,7 +24,7 @@ from flows.config.image_size import check_image_px
 from flows.config.normalise import normalise, parse
 from flows.config.references import corpus_reference, offered_connectors
 from flows.config.source import SourceConfig
-from flows.config.stage2 import Stage2Config, scaled
+from flows.config.stage2 import Stage2Config, scale_budget
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from infra.store.digest import NOT_IDENTITY
@@ -285,7 +285,7 @@ class StudyConfig:
     @functools.cached_property
     def resolutions(self) -> "tuple[StudyConfig, ...]":
         """The study at its own resolution and, if there is a Stage 2, at that stage's."""
-        return (self,) if self.stage2 is None else (self, _at_stage2(self, self.stage2))
+        return (self,) if self.stage2 is None else (self, _stage2_view(self, self.stage2))
 
     def _check_watch(self, watch: WatchedConfig) -> None:
         for i, source in enumerate(watch.sources):
@@ -392,7 +392,11 @@ class StudyConfig:
         paths = {
             "tokenizer.path": self.tokenizer.path,
             "mask_codec.path": codec,
-            **(_by_method(self.start) if isinstance(self.start, dict) else {"start": self.start}),
+            **(
+                _start_paths_by_method(self.start)
+                if isinstance(self.start, dict)
+                else {"start": self.start}
+            ),
         }
         return {key: path for key, path in paths.items() if path is not None}
 
@@ -463,7 +467,7 @@ class HighResolution(StudyConfig):
         return f"@{self.model.vision.image_px}"
 
 
-def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
+def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
     px, before = stage2.image_px, config.model.vision.num_patches
     vision = dataclasses.replace(config.model.vision, image_px=px)
     after = vision.num_patches
@@ -502,9 +506,9 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "watch": config.watch
         and dataclasses.replace(config.watch, sources=tuple(map(sized, config.watch.sources))),
         "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
-        "budgets": stage2.budgets or tuple(scaled(b, before, after) for b in config.budgets),
+        "budgets": stage2.budgets or tuple(scale_budget(b, before, after) for b in config.budgets),
         "train_budgets": {
-            method: tuple(scaled(budget, before, after) for budget in budgets)
+            method: tuple(scale_budget(budget, before, after) for budget in budgets)
             for method, budgets in config.train_budgets.items()
         }
         | stage2.train_budgets,
@@ -512,7 +516,7 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
             name: dataclasses.replace(
                 variant,
                 train_budgets=variant.train_budgets
-                and tuple(scaled(budget, before, after) for budget in variant.train_budgets),
+                and tuple(scale_budget(budget, before, after) for budget in variant.train_budgets),
             )
             for name, variant in config.variants.items()
         },
@@ -524,5 +528,5 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
     return HighResolution(**{**values, **changed})
 
 
-def _by_method(start: dict[Method, str]) -> dict[str, str]:
+def _start_paths_by_method(start: dict[Method, str]) -> dict[str, str]:
     return {f"start.{method}": path for method, path in start.items()}

@@ -12,7 +12,7 @@ from model.connector.registry import KINDS, routing_of
 from model.files import CONFIG
 
 
-def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
+def checkpoint_config(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
     """Returns the configuration of a checkpoint, once the class of its connector is loaded.
 
     Args:

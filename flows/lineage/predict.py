@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.user_checkpoint import config_of
+from flows.config.user_checkpoint import checkpoint_config
 from flows.lineage.runs import folder_of
 from infra.errors import ConfigError
 from model.data.pixels import decode_images
@@ -38,7 +38,7 @@ def find_checkpoint(name: str, store: str) -> Path:
             f"checkpoint must be a finished one, got {name} without {', '.join(missing)}; "
             f"`parcel convert` makes one of published weights."
         )
-    config_of(folder, name, store)
+    checkpoint_config(folder, name, store)
     return folder
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flows.config.input_files import raw_files
+from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
 from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, reason_against
 from flows.steps.kind import Step
@@ -107,7 +107,7 @@ def prepared(
     """
     # A plan is also asked for before the data are there: then it has trainings alone, and says so.
     try:
-        graph = graph_of(config, known=raw_files(store))
+        graph = graph_of(config, known=raw_digest_cache(store))
     except ConfigError as error:
         if count is not None:
             raise

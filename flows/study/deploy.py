@@ -13,7 +13,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from flows.config.references import CONNECTORS
-from flows.config.server_limits import check_commands, limits
+from flows.config.server_limits import check_commands, limit_variables
 from flows.config.study import StudyConfig
 from flows.study.form import deployments_of, describe_deployment, describe_next_sweep
 from flows.study.sweep import SweepRun
@@ -102,7 +102,7 @@ def _register(
     yield f"work pool {pool.name}: {'there' if existing_pool else 'new'}, {kind}"
     # Forms are open to whoever reaches the server. The limits travel as variables of the run's
     # environment, and the run checks itself against them; a form has no field for these.
-    allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
+    allowed = limit_variables(store, any_store=target.any_store, any_runner=target.any_runner)
     variables = {**target.variables, "env": {**_RUNS, **allowed, **target.environment}}
     if target.image is not None:
         variables["image"] = target.image

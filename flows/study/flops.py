@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.config.load import load
 from flows.config.references import connector_reference
-from flows.config.user_checkpoint import config_of
+from flows.config.user_checkpoint import checkpoint_config
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
@@ -39,7 +39,7 @@ def models(
         # Every connector of ours is tried in any case; a checkpoint adds its own, a study those of
         # its methods.
         if config is not None and (Path(config) / CONFIG).is_file():
-            model = config_of(Path(config))
+            model = checkpoint_config(Path(config))
             more.append(model.connector.kind)
         elif config is not None:
             views = {view.model.vision.image_px: view for view in load(config).resolutions}

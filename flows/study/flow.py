@@ -12,7 +12,7 @@ from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
-from flows.config.input_files import raw_files
+from flows.config.input_files import raw_digest_cache
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.runs import note_run
@@ -201,7 +201,7 @@ def run_passes(
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
             for config in passes:
-                graph = graph_of(config, until, known=raw_files(opened))
+                graph = graph_of(config, until, known=raw_digest_cache(opened))
                 workers = _workers(config.compute, opened)
                 ended = run_study_graph(
                     config,

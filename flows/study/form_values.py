@@ -7,8 +7,8 @@ from typing import Any
 
 import pydantic
 
-from flows.config.load import DEMO, overridden, read
-from flows.config.server_limits import check_served, check_store
+from flows.config.load import DEMO, apply_overrides, read_config
+from flows.config.server_limits import check_served, check_served_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import records
@@ -42,9 +42,9 @@ def values_of(
     if deployed_studies and study in deployed_studies:
         return deployed_studies[study]
     if study == "demo":
-        return read(DEMO)
+        return read_config(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
-        return read(Path(study))
+        return read_config(Path(study))
     # Of several runs with one name the newest: its record has the config as it ran.
     runs = [record for record in records(store).values() if record["name"] == study]
     if not runs:
@@ -83,7 +83,7 @@ def study_of_form(
       ConfigError: if there is no such study, or this process may not run it.
     """
     words = [*overrides, *([f"data_root={json.dumps(data_root)}"] if data_root else [])]
-    config = overridden(values_of(study, store, deployed_studies), words, source=study)
+    config = apply_overrides(values_of(study, store, deployed_studies), words, source=study)
     check_served(config, store.uri)
     return config
 
@@ -118,7 +118,7 @@ def open_form_store(store: str) -> Store:
     Raises:
       ConfigError: if this process may not use it, before anything of it is touched.
     """
-    check_store(store)
+    check_served_store(store)
     return Store(store)
 
 

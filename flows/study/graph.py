@@ -30,12 +30,12 @@ from flows.config.benchmark import (
     trained_on,
 )
 from flows.config.groups import check_groups
-from flows.config.input_files import files_of, paths_of
+from flows.config.input_files import input_file_paths, input_files_spec
 from flows.config.references import corpus_reference
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.config.user_connectors import check_user_connectors
 from flows.config.user_data import check_user_data
-from flows.config.watched import name_of
+from flows.config.watched import watched_name
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
@@ -175,7 +175,7 @@ class _Builder:
         self.config = config
         self.last = last
         self.known_files = known
-        self.input_paths = paths_of(config)
+        self.input_paths = input_file_paths(config)
         check_user_data(config)
         check_user_connectors(config)
         check_groups(config)
@@ -280,7 +280,9 @@ class _Builder:
         texts = datasets_of(config)  # The texts are the same at every resolution.
         # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
-        held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
+        held_out |= {
+            watched_name(source) for source in (config.watch.sources if config.watch else ())
+        }
         train = {role: datasets[role] for role in texts if role not in held_out}
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
@@ -317,7 +319,7 @@ class _Builder:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
         if key not in self.input_paths:
             return {}
-        files = files_of(self.input_paths[key], self.known_files)
+        files = input_files_spec(self.input_paths[key], self.known_files)
         return {"given": self._add("files", f"files {key}", config=files)}
 
     def _pretrain(
@@ -579,7 +581,7 @@ def _probed_row(config: StudyConfig) -> str:
 def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
     """Returns role -> dataset that a stage's watching reads at a resolution."""
     sources = config.watch.sources if config.watch else ()
-    names = [f"{name_of(source)}{config.at}" for source in sources]
+    names = [f"{watched_name(source)}{config.at}" for source in sources]
     steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
     if row := _probed_row(config):
         assert config.watch is not None
@@ -682,7 +684,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             prepare=source.prepare or config.prepare,
         )
     for i, source in enumerate(config.watch.sources if config.watch else ()):
-        specs[f"{name_of(source)}{config.at}"] = DatasetSpec(
+        specs[f"{watched_name(source)}{config.at}"] = DatasetSpec(
             reader=corpus_reference(f"watch.sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,

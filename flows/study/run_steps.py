@@ -1,7 +1,7 @@
 """The steps of a run, from its record."""
 
-from flows.config.input_files import raw_files
-from flows.config.load import check
+from flows.config.input_files import raw_digest_cache
+from flows.config.load import check_config
 from flows.lineage.runs import records
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
@@ -22,7 +22,9 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
         return {}
     newest = max(runs, key=lambda record: record["finished"])
     try:
-        graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
+        graph = graph_of(
+            check_config(newest["config"], source=newest["name"]), known=raw_digest_cache(store)
+        )
     except ConfigError:  # For example, its raw data are not on this machine.
         return {}
     return {step.name: step for step in graph.steps}

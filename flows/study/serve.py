@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from flows.config.server_limits import limits
+from flows.config.server_limits import limit_variables
 from flows.pages.app import beside
 from infra.errors import ConfigError
 from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
@@ -56,7 +56,7 @@ def serve(
     # Both before anything imports Prefect, or a run that is started from here: settings and limits
     # are variables of the environment, which runs inherit.
     apply(store.state)
-    os.environ |= limits(store.uri, any_store=any_store, any_runner=any_runner)
+    os.environ |= limit_variables(store.uri, any_store=any_store, any_runner=any_runner)
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
     # A server that runs for the store already is joined, at its own port.

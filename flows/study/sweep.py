@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from flows.config.input_files import raw_files
-from flows.config.load import overridden
+from flows.config.input_files import raw_digest_cache
+from flows.config.load import apply_overrides
 from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
@@ -224,9 +224,9 @@ class SweepRun:
         Raises:
           ConfigError: if the values and overrides make no valid study.
         """
-        study = overridden(self.values, self.overrides, source=self.source)
+        study = apply_overrides(self.values, self.overrides, source=self.source)
         wide = [*self.overrides, *self.sweep.grid(study)]
-        return overridden(self.values, wide, source=self.source)
+        return apply_overrides(self.values, wide, source=self.source)
 
     def check(self) -> None:
         """Checks that the methods to compare exist and share a budget; does not read the store.
@@ -280,7 +280,9 @@ class SweepRun:
 
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
-        return Explanation(self.store.snapshot(), graph_of(config, known=raw_files(self.store)))
+        return Explanation(
+            self.store.snapshot(), graph_of(config, known=raw_digest_cache(self.store))
+        )
 
     def decisions(
         self, config: StudyConfig, explanation: Explanation

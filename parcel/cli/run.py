@@ -130,12 +130,12 @@ def _study(
     heed_signals()
     opened = open_store(store)
     config = load_study(arguments, store)
-    from flows.config.input_files import raw_files
+    from flows.config.input_files import raw_digest_cache
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
     # Explained here, so that a refusal does not wait for Prefect and Ray to start.
-    graph = graph_of(config, until, known=raw_files(opened))
+    graph = graph_of(config, until, known=raw_digest_cache(opened))
     explanation = Explanation(opened.snapshot(), graph)
     holds = {}
     if failed:

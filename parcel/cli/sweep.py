@@ -153,9 +153,9 @@ def sweep(
 
 def _methods(text: str) -> tuple[str, ...]:
     """Returns the methods; paths of the user's own files are resolved from the current folder."""
-    from flows.config.load import anchored
+    from flows.config.load import anchor_reference
 
-    return tuple(anchored(method, Path.cwd()) for method in _split(text))
+    return tuple(anchor_reference(method, Path.cwd()) for method in _split(text))
 
 
 def _split(text: str) -> tuple[str, ...]:

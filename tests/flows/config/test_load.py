@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load, overridden
+from flows.config.load import apply_overrides, load
 from infra.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
@@ -89,7 +89,7 @@ def test_values_that_overrides_change_stay_as_they_were():
     values = {"transfers": {"mine": {"reader": "mine.py:read", "metric": "accuracy"}}}
     before = copy.deepcopy(values)
     with pytest.raises(ConfigError):  # Much is missing.
-        overridden(values, ["transfers.mine.path=x"], source="values")
+        apply_overrides(values, ["transfers.mine.path=x"], source="values")
     assert values == before
 
 

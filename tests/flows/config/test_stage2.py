@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.config.input_files import paths_of
-from flows.config.load import check, load
+from flows.config.input_files import input_file_paths
+from flows.config.load import check_config, load
 from flows.config.study import StudyConfig
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
@@ -111,7 +111,7 @@ def test_records_and_recipes_are_those_of_the_larger_images():
             }
         },
     }
-    config = check(values, source="here")
+    config = check_config(values, source="here")
     low, view = config.resolutions
     assert (view.prepare.image_px, view.prepare.num_shards) == (448, 3)
     (source,) = view.sources
@@ -139,8 +139,8 @@ def test_a_recorded_config_is_the_config_again():
 
     config = study(transfers={"refcoco": None, "textvqa": {}}, budgets=[64, 1024])
     recorded = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
-    assert check(recorded, source="record") == config
-    assert list(check(recorded, source="record").resolutions[1].transfers) == [
+    assert check_config(recorded, source="record") == config
+    assert list(check_config(recorded, source="record").resolutions[1].transfers) == [
         "chartqa",
         "msvd_qa",
         "textvqa",
@@ -213,7 +213,7 @@ def test_each_method_may_start_from_a_checkpoint_of_its_own(tmp_path: Path):
     own = {m: checkpoint(tmp_path / m, load().model_of(m)) for m in methods}
     words = ("stage1=null", "intermediary=null", "methods=[vanilla, parcel]", "stage2={}")
     config = begun(tmp_path, *words, start=own)
-    assert paths_of(config)["start.parcel"] == own["parcel"]
+    assert input_file_paths(config)["start.parcel"] == own["parcel"]
     graph = graph_of(config)
     for method in methods:
         assert step(graph, f"stage2 {method}").inputs["init"].name == f"start {method}"
@@ -239,21 +239,21 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_runs(
 ):
     config = begun(tmp_path, *words, of=of)
     with pytest.raises(ConfigError, match=told):
-        paths_of(config)
+        input_file_paths(config)
 
 
 def test_a_start_with_the_connector_of_its_method_is_taken(tmp_path: Path):
     config = begun(tmp_path, "stage1=null", "methods=[parcel]", of="parcel")
     assert step(graph_of(config), "intermediary parcel").inputs["init"].name == "start"
-    paths_of(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
+    input_file_paths(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
 
 
 def test_what_is_no_checkpoint_of_anybody_is_refused(tmp_path: Path):
     (tmp_path / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"start cannot be read, got .*weights\.npz"):
-        paths_of(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
+        input_file_paths(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
     with pytest.raises(ConfigError, match=r"start must be an \.npz of big_vision, .*no such path"):
-        paths_of(begun(tmp_path / "b", "stage1=null", "start=gone"))
+        input_file_paths(begun(tmp_path / "b", "stage1=null", "start=gone"))
 
 
 def test_softcaps_of_transfers_are_kept_where_a_study_says_so():

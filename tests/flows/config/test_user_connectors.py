@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.load import check, load, overridden, read
+from flows.config.load import apply_overrides, check_config, load, read_config
 from flows.config.references import connector_reference
-from flows.config.server_limits import limits
+from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
@@ -126,7 +126,7 @@ def test_its_record_is_the_same_study(folder: Path, forget: Callable[[], None]):
     study = config(folder)
     record = json.loads(json.dumps(dataclasses.asdict(study)))
     forget()
-    assert check(record, source="its record") == study
+    assert check_config(record, source="its record") == study
 
 
 def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monkeypatch):
@@ -148,9 +148,9 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
     assert by_version == {"checkpoint", "predictions"}
     check_code("kubernetes", study, Target(store="gs://lab/studies", pool="gpus"))
     with monkeypatch.context() as served:
-        for name, value in limits("s", any_store=True, any_runner=False).items():
+        for name, value in limit_variables("s", any_store=True, any_runner=False).items():
             served.setenv(name, value)
-        again = check(dataclasses.asdict(study), source="its record")
+        again = check_config(dataclasses.asdict(study), source="its record")
         assert again.methods == study.methods
 
 
@@ -266,7 +266,7 @@ def test_one_that_breaks_its_promises_is_told_before_anything_runs(folder: Path)
 
 
 def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):
-    for name, value in limits("s", any_store=True, any_runner=False).items():
+    for name, value in limit_variables("s", any_store=True, any_runner=False).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=r"methods\.2 must be in the registry, or an entry poin"):
         config(folder)
@@ -312,7 +312,7 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
     firing = SweepRun(
-        values=read(folder / "plain.yaml"),
+        values=read_config(folder / "plain.yaml"),
         source="plain",
         overrides=(),
         sweep=Sweep(methods=(own, "mqt")),
@@ -322,7 +322,7 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     assert firing.sweep.grid(firing.config) == []
     more = Sweep(methods=("m3",)).grid(firing.config)
     assert more == [f"methods=[vanilla, parcel, {own}, mqt, m3]"]
-    assert overridden({}, more, source="it").connector_files
+    assert apply_overrides({}, more, source="it").connector_files
     with pytest.raises(ValueError, match=r"methods\.0 must be one of vanilla"):
         Sweep(methods=("parcl",))
 

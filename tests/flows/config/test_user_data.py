@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 
 from flows.config.load import load
-from flows.config.server_limits import limits
+from flows.config.server_limits import limit_variables
 from flows.config.user_data import check_user_data
 from flows.steps import worker
 from flows.steps.job import command
@@ -373,7 +373,9 @@ def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Pat
 
 
 def test_a_run_from_the_form_brings_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, value in limits(str(folder / "store"), any_store=False, any_runner=False).items():
+    for name, value in limit_variables(
+        str(folder / "store"), any_store=False, any_runner=False
+    ).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
         ConfigError, match=r"transfers\.mine\.metric must be in the registry, or an"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from flows.config.load import check, load
+from flows.config.load import check_config, load
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run, note_run, records
 from flows.study.form_values import study_of_form
@@ -102,4 +102,4 @@ def test_a_study_is_read_again_from_its_record(path: Path | None, tmp_path: Path
     note_run(store, values, None, artifacts=[], flow_run_id="f", failed=[])
     assert study_of_form(config.name, store, []) == config
     deployed = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
-    assert check(deployed, source="deployed") == config
+    assert check_config(deployed, source="deployed") == config
