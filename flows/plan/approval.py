@@ -3,7 +3,7 @@
 import datetime
 
 from flows.config.study import StudyConfig
-from flows.plan.prepared import prepared_of
+from flows.plan.prepared import plan_data_of
 from flows.study.explain import Explanation
 from infra.store.store import Store
 
@@ -13,10 +13,10 @@ def approval_text(config: StudyConfig, opened: Store, explanation: Explanation) 
     table, expected = explanation.markdown(), {}
     above: list[str] = []
     if config.compute.topology is not None:
-        from flows.plan.plan import PROGRAMS, markdown_of, plan_of  # Which import JAX.
+        from flows.plan.plan import PROGRAMS, plan_markdown, plan_of  # Which import JAX.
 
-        data = prepared_of(config, opened, explanation)
+        data = plan_data_of(config, opened, explanation)
         plan = plan_of(config, opened.state / PROGRAMS, data, day=datetime.date.today())
-        above, expected = [markdown_of(plan), ""], data.expected
+        above, expected = [plan_markdown(plan), ""], data.expected
     lines = explanation.describe_storage(config.keep, expected)
     return "\n".join([*above, table, *(f"- {line}" for line in lines)])

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flows.config.study import Method, StudyConfig
-from flows.plan.prepared import Prepared, ToPrepare, ranged
-from flows.plan.programs import Compiled, CompilerMissingError, by_formula, compile_program
+from flows.plan.prepared import MissingDataset, PreparedData, range_text
+from flows.plan.programs import CompilerMissingError, UpdateEstimate, by_formula, compile_program
 from flows.report.markdown import table
 from flows.report.text_lists import in_columns
 from flows.study.costs import num_images_of
@@ -49,7 +49,7 @@ class Shape:
     tokens: int
     share: float
     flops: float
-    compiled: Compiled | None = None
+    compiled: UpdateEstimate | None = None
     compute_s: float | None = None
     interconnect_s: float | None = None
 
@@ -112,7 +112,7 @@ class Plan:
     trainings: tuple[Training, ...]
     price: float | None
     day: datetime.date
-    datasets: tuple[ToPrepare, ...]
+    datasets: tuple[MissingDataset, ...]
     beside: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -149,7 +149,7 @@ class Plan:
 def plan_of(
     config: StudyConfig,
     cache: Path,
-    data: Prepared,
+    data: PreparedData,
     *,
     every: bool = False,
     day: datetime.date,
@@ -270,7 +270,7 @@ class _Planner:
                     continue
                 train = train.in_steps(records[name])
             images = num_images_of(view, benchmark)
-            shapes = _shapes(model, train, images)
+            shapes = _batch_shapes(model, train, images)
             updates = train.total_steps * runs
             steps += updates
             samples += updates * train.batch_size
@@ -278,7 +278,7 @@ class _Planner:
             tokens += updates * train.batch_size * mean
             flops += updates * sum(s.share * s.flops for s in shapes)
         # Transfers are many and small: none is compiled, all are timed by their FLOPs.
-        pace = _pace([row for row in pretrainings if row.name.endswith(f" {method}")])
+        pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
         count = len(view.fine_tunings) - len(unknown)
         return Training(
             name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
@@ -308,7 +308,7 @@ class _Planner:
     def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[Shape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
         # Shapes come in the order of their size; the last one decides memory.
-        shapes = _shapes(model, train, num_images=1)
+        shapes = _batch_shapes(model, train, num_images=1)
         largest = self._compiled(model, train, shapes[-1])
         timed = []
         for shape in shapes[:-1]:
@@ -367,28 +367,28 @@ _HEAD = (
 _DATA_HEAD = ("", "inputs", "records", "GB", "core-hours", "hours", "measured by")
 
 
-def text_of(plan: Plan) -> Iterator[str]:
+def plan_text(plan: Plan) -> Iterator[str]:
     """Yields the lines of a plan for a terminal."""
-    yield _title(plan)
+    yield _plan_title(plan)
     yield ""
-    yield from in_columns([*_HEAD], _rows(plan))
+    yield from in_columns([*_HEAD], _plan_rows(plan))
     yield ""
     if data := _data_rows(plan):
         yield from in_columns([*_DATA_HEAD], data)
         yield ""
-    yield from _lines(plan)
+    yield from _plan_lines(plan)
 
 
-def markdown_of(plan: Plan) -> str:
+def plan_markdown(plan: Plan) -> str:
     """Returns a plan as a page in Markdown."""
-    tables = [table(_HEAD, _rows(plan), left=[0])]
+    tables = [table(_HEAD, _plan_rows(plan), left=[0])]
     if data := _data_rows(plan):
         tables.append(table(_DATA_HEAD, data, left=[0]))
-    lines = [f"- {line}\n" for line in _lines(plan)]
-    return "\n".join([f"{_title(plan)}\n", *tables, "".join(lines)])
+    lines = [f"- {line}\n" for line in _plan_lines(plan)]
+    return "\n".join([f"{_plan_title(plan)}\n", *tables, "".join(lines)])
 
 
-def _title(plan: Plan) -> str:
+def _plan_title(plan: Plan) -> str:
     return (
         f"plan of {plan.study} on {plan.topology}: {plan.topology.num_chips} chips with "
         f"{plan.topology.chip.hbm_bytes / GIB:.2f} GiB each; "
@@ -396,8 +396,8 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _rows(plan: Plan) -> list[list[str]]:
-    return [_cells(row, plan.topology.chip.hbm_bytes) for row in plan.trainings]
+def _plan_rows(plan: Plan) -> list[list[str]]:
+    return [_training_cells(row, plan.topology.chip.hbm_bytes) for row in plan.trainings]
 
 
 def _data_rows(plan: Plan) -> list[list[str]]:
@@ -405,9 +405,9 @@ def _data_rows(plan: Plan) -> list[list[str]]:
     return [
         [
             row.name,
-            *("" if ends is None else ranged(ends) for ends in (row.inputs, row.records)),
-            "" if row.num_bytes is None else ranged([end / 1e9 for end in row.num_bytes]),
-            *("" if ends is None else ranged(ends) for ends in (row.core_hours, row.hours)),
+            *("" if ends is None else range_text(ends) for ends in (row.inputs, row.records)),
+            "" if row.num_bytes is None else range_text([end / 1e9 for end in row.num_bytes]),
+            *("" if ends is None else range_text(ends) for ends in (row.core_hours, row.hours)),
             row.measured,
         ]
         for row in plan.datasets
@@ -415,16 +415,16 @@ def _data_rows(plan: Plan) -> list[list[str]]:
     ]
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _plan_lines(plan: Plan) -> Iterator[str]:
     """Yields the lines below the tables."""
     # From what is known to what is not: the sum, how to read it, then what does not fit, what could
     # not be counted, data and storage, and how the estimates were made.
     chip = plan.topology.chip
     low, high = plan.chip_hours
-    yield f"together {_range(low, high, 0)} chip-hours" + (
+    yield f"together {_range_text(low, high, 0)} chip-hours" + (
         ""
         if plan.price is None
-        else f", {_range(low * plan.price, high * plan.price, 0)} at {plan.price:g} a chip-hour, "
+        else f", {_range_text(low * plan.price, high * plan.price, 0)} at {plan.price:g} a chip-hour, "
         f"as given on {plan.day}"
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
@@ -455,7 +455,7 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
             yield "stage2", view, method, view.drawing(config.stage2.train, method)
 
 
-def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
+def _batch_shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
     """Returns the shapes of a training, smallest first, with the share of updates of each."""
     # Budgets are drawn with equal chances, and padded to a bucket: several may share a shape.
     #
@@ -493,7 +493,7 @@ def _mean_step(shapes: Sequence[Shape]) -> tuple[float, float] | None:
     return low, low + sum(s.share * (s.interconnect_s or 0.0) for s in shapes)
 
 
-def _pace(rows: Sequence[Training]) -> tuple[float, float] | None:
+def _seconds_per_flop(rows: Sequence[Training]) -> tuple[float, float] | None:
     """Returns the range of seconds per FLOP of the last of these trainings with a known time."""
     for row in reversed(rows):
         if row.step_s is not None:
@@ -509,7 +509,7 @@ def _describe_uncounted(benchmarks: Sequence[str]) -> str:
     return f"not counted ({names}): {len(benchmarks)} that count epochs of data not prepared yet"
 
 
-def _cells(row: Training, hbm_bytes: float) -> list[str]:
+def _training_cells(row: Training, hbm_bytes: float) -> list[str]:
     # A "!" says that a program does not fit; "?" that a number is not known, which 0 would not.
     memory = row.memory_bytes
     programs = [f"{len(row.shapes)} ({sum(s.compiled is None for s in row.shapes)} scaled)"]
@@ -522,11 +522,11 @@ def _cells(row: Training, hbm_bytes: float) -> list[str]:
         f"{row.params / 1e9:.2f}",
         f"{memory / GIB:.1f}{'!' if memory > hbm_bytes else ''}" if memory else "",
         *(programs if row.shapes else [""]),
-        _range(*row.step_s, 3) if row.step_s else "",
-        _range(*row.chip_hours, 0) if row.chip_hours else "?",
+        _range_text(*row.step_s, 3) if row.step_s else "",
+        _range_text(*row.chip_hours, 0) if row.chip_hours else "?",
     ]
 
 
-def _range(low: float, high: float, digits: int) -> str:
+def _range_text(low: float, high: float, digits: int) -> str:
     first, last = f"{low:,.{digits}f}", f"{high:,.{digits}f}"
     return first if first == last else f"{first}-{last}"

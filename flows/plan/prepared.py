@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
-from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, reason_against
+from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sampled
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
@@ -34,7 +34,7 @@ Range = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToPrepare:
+class MissingDataset:
     """A dataset that is not prepared yet, with the estimated cost of preparing it.
 
     Attributes:
@@ -65,7 +65,7 @@ class ToPrepare:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedData:
     """The prepared and the missing datasets of a study.
 
     Attributes:
@@ -75,7 +75,7 @@ class Prepared:
     """
 
     records: dict[str, int]
-    missing: tuple[ToPrepare, ...] = ()
+    missing: tuple[MissingDataset, ...] = ()
     lines: tuple[str, ...] = ()
 
     @property
@@ -84,13 +84,13 @@ class Prepared:
         return {row.name: sum(row.num_bytes) / 2 for row in self.missing if row.num_bytes}
 
 
-def prepared(
+def plan_data(
     config: StudyConfig,
     store: Store,
     *,
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
-) -> Prepared:
+) -> PreparedData:
     """Looks up the data of a study, for its plan.
 
     Where the study's graph cannot be built, for lack of a file say, the result has only the reason.
@@ -111,29 +111,29 @@ def prepared(
     except ConfigError as error:
         if count is not None:
             raise
-        return Prepared(records={}, lines=(f"storage and reading are not known: {error}",))
+        return PreparedData(records={}, lines=(f"storage and reading are not known: {error}",))
     explanation = Explanation(store.snapshot(), graph)
-    data = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
+    data = plan_data_of(config, store, explanation, count=count, on_sample=on_sample)
     storage_lines = explanation.describe_storage(config.keep, data.expected)
     return dataclasses.replace(data, lines=(*data.lines, *storage_lines))
 
 
-def prepared_of(
+def plan_data_of(
     config: StudyConfig,
     store: Store,
     explanation: Explanation,
     *,
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
-) -> Prepared:
-    """Looks up the data of a study that is already explained; see `prepared`."""
+) -> PreparedData:
+    """Looks up the data of a study that is already explained; see `plan_data`."""
     samples, unknown = SavedEstimates(store), dict[str, list[str]]()
     missing, rejecting = [], []
     for step in explanation.graph.steps:
         if step.kind != "dataset" or _is_prepared(explanation, step):
             continue
         # An earlier sample, or a new one if it was too small; else what a similar dataset took.
-        saved_estimate, reason = samples.find(step), reason_against(step, explanation)
+        saved_estimate, reason = samples.find(step), why_not_sampled(step, explanation)
         if (
             count is not None
             and not reason
@@ -162,13 +162,13 @@ def prepared_of(
         *_describe_missing(missing, unknown),
         *rejecting,
     )
-    return Prepared(records=records, missing=tuple(missing), lines=lines)
+    return PreparedData(records=records, missing=tuple(missing), lines=lines)
 
 
-def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> ToPrepare:
+def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> MissingDataset:
     sample, local = saved_estimate.sample, _workers(step.config)
     low, high = sample.core_s
-    return ToPrepare(
+    return MissingDataset(
         name=step.name,
         measured=f"sample of {sample.num_sampled:,}",
         cpu=saved_estimate.cpu,
@@ -183,7 +183,7 @@ def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> ToPrepare:
     )
 
 
-def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
+def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> MissingDataset:
     """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
     # The same files, read in the same way, but prepared with other settings: how many inputs there
     # are and how long they took is close to what this one will have and take.
@@ -198,11 +198,11 @@ def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> ToPr
         if is_complete and is_same and _inputs_of(artifact.manifest.config) == inputs_wanted:
             similar_artifacts.append(artifact)
     if not similar_artifacts:
-        return ToPrepare(name=step.name, workers=_workers(step.config))
+        return MissingDataset(name=step.name, workers=_workers(step.config))
     newest = max(similar_artifacts, key=lambda artifact: artifact.manifest.started)
     counts, hours = newest.manifest.counts, device_seconds(newest) / _HOUR
     inputs, records = float(counts["inputs"]), float(counts["records"])
-    return ToPrepare(
+    return MissingDataset(
         name=step.name,
         measured=f"as {newest.key[:16]} took",
         inputs=(inputs, inputs),
@@ -268,7 +268,9 @@ def _describe_prepared(explanation: Explanation, records: dict[str, int]) -> Ite
     yield f"{progress}, {total:,} records in {hours:.2g} hours of a machine"
 
 
-def _describe_missing(rows: Sequence[ToPrepare], unknown: dict[str, list[str]]) -> Iterator[str]:
+def _describe_missing(
+    rows: Sequence[MissingDataset], unknown: dict[str, list[str]]
+) -> Iterator[str]:
     """Yields a line on the sampled datasets, and one per reason why others have no estimate."""
     measured = [row for row in rows if row.core_hours is not None]
     if measured:
@@ -285,10 +287,10 @@ def _describe_missing(rows: Sequence[ToPrepare], unknown: dict[str, list[str]]) 
 
 def _sum_ranges(ranges: Sequence[Range | None]) -> str:
     stated_ranges = [each for each in ranges if each is not None]
-    return ranged([sum(ends) for ends in zip(*stated_ranges, strict=True)])
+    return range_text([sum(ends) for ends in zip(*stated_ranges, strict=True)])
 
 
-def ranged(ends: Sequence[float]) -> str:
+def range_text(ends: Sequence[float]) -> str:
     """Returns a range as text, as "1,230-1,410"; one number if both ends read the same."""
     first, last = map(_number_text, ends)
     return first if first == last else f"{first}-{last}"

@@ -99,7 +99,7 @@ class SavedEstimates:
         return self._folder / f"{value_sha256(depends)}.json"
 
 
-def reason_against(step: Step, explanation: Explanation) -> str:
+def why_not_sampled(step: Step, explanation: Explanation) -> str:
     """Returns why a dataset cannot be sampled; "" if it can."""
     raw = explanation.steps[step.inputs["raw"]].artifact
     if step.location is None and raw is None:
