@@ -179,7 +179,7 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
     """
     from flows.lineage.open_store import open_store
     from flows.lineage.target import find_lineage_target
-    from flows.lineage.trace import trace as lines_of
+    from flows.lineage.trace import trace_lineage as lines_of
 
     opened = open_store(_uri(store))
     return "\n".join(lines_of(opened, find_lineage_target(opened, name), samples=samples))

@@ -72,7 +72,9 @@ class _BenchmarkScore:
     score: Interval
 
 
-def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dtype: str) -> str:
+def model_card(
+    cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dtype: str
+) -> str:
     """Returns the text of a release's README.md.
 
     Args:

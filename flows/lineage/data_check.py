@@ -14,7 +14,7 @@ from pipelines.sources.check import check_benchmarks, check_corpus
 from pipelines.sources.corpus import parse_features
 
 
-def check_what(
+def check_dataset_or_source(
     what: str | None,
     *,
     source: str | None,
@@ -58,7 +58,9 @@ def check_what(
     return holdings_text(holdings)
 
 
-def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple[str, bool]:
+def check_benchmark_rows(
+    data_root: str | None, *, training: bool, as_json: bool
+) -> tuple[str, bool]:
     """Returns the benchmarks' rows as text, and whether every row with files could be read.
 
     Args:

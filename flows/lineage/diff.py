@@ -105,7 +105,7 @@ class Comparison:
             yield "nothing differs in how they were made"
 
 
-def compare(
+def compare_lineages(
     store: Store, first: LineageTarget, second: LineageTarget, other: Store | None = None
 ) -> Comparison:
     """Compares two cells, or two artifacts.

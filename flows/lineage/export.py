@@ -10,7 +10,7 @@ from infra.store.store import Store
 Format = Literal["openlineage", "croissant"]
 
 
-def export(store: Store, what: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
+def export_lineage(store: Store, what: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:
@@ -28,14 +28,14 @@ def export(store: Store, what: LineageTarget, form: Format) -> Iterator[tuple[st
         if not visit.is_again
     ]
     if form == "openlineage":
-        from flows.lineage.open_lineage import events
+        from flows.lineage.open_lineage import open_lineage_events
 
         # Oldest first: whoever reads the events meets a step after those that it was made from.
         for artifact in sorted(artifacts, key=lambda artifact: artifact.manifest.started):
-            yield f"{artifact.key}.jsonl", "\n".join(events(view, artifact))
+            yield f"{artifact.key}.jsonl", "\n".join(open_lineage_events(view, artifact))
         return
-    from flows.lineage.croissant import croissant
+    from flows.lineage.croissant import croissant_description
 
     for artifact in artifacts:
         if artifact.manifest.kind in ("dataset", "screened"):
-            yield f"{artifact.key}.json", croissant(artifact)
+            yield f"{artifact.key}.json", croissant_description(artifact)

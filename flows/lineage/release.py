@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.lineage.card import Origin, card
-from flows.lineage.export import export
+from flows.lineage.card import Origin, model_card
+from flows.lineage.export import export_lineage
 from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
-from flows.lineage.runs import results_of
+from flows.lineage.runs import results_artifact
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
 from infra.errors import ConfigError
@@ -24,7 +24,9 @@ CARD, CROISSANT = "README.md", "croissant"
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 
-def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> Iterator[str]:
+def release_checkpoint(
+    name: str, out: Path, *, licence: str, dtype: str, store: str
+) -> Iterator[str]:
     """Writes a release, whole or not at all, and yields lines that say what was written.
 
     Args:
@@ -46,14 +48,14 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
             target.mkdir()
             place = folder if origin is None else origin.checkpoint.uri
             cfg = write_release(place, target, _DTYPES[dtype])
-            text = card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
+            text = model_card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")
             described = 0
             # A checkpoint in a folder has no lineage, so there are no datasets to describe.
             if origin is not None:
                 roots = LineageTarget(name=name, artifacts=(origin.checkpoint, *origin.predictions))
                 (target / CROISSANT).mkdir()
-                for file, content in export(origin.store, roots, "croissant"):
+                for file, content in export_lineage(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
                     described += 1
     except RequestError as error:  # Its text names DST, as in `parcel convert SRC DST`.
@@ -116,7 +118,7 @@ def _checkpoint_of(artifact: Artifact, name: str) -> str:
 def _cells(store: Store, name: str) -> tuple[Cell, ...]:
     """Returns the cells of a study's table that have the named method, over all seeds."""
     run, _, cell = name.partition("/")
-    results = results_of(store, run)
+    results = results_artifact(store, run)
     cells = map(CellKey.of_role, results.manifest.inputs)
     method = next(key.method for key in cells if key and cell in (key.cell, str(key)))
     report, _ = report_of(store, results, mixed=False)

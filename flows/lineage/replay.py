@@ -15,7 +15,7 @@ from typing import Any
 import pydantic
 
 from flows.config.study import TokenizerConfig
-from flows.lineage.diff import Difference, compare
+from flows.lineage.diff import Difference, compare_lineages
 from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
@@ -127,7 +127,7 @@ class ReplayOutcome:
         )
 
 
-def replay(
+def replay_artifacts(
     store: Store,
     what: LineageTarget,
     fresh: Store,
@@ -176,7 +176,7 @@ def replay(
             step = Step(
                 kind=manifest.kind,
                 name=manifest.name,
-                config=typed(manifest.kind, manifest.config),
+                config=typed_config(manifest.kind, manifest.config),
             )
         # The digest of the code is the original's: this recipe has its identity, and so its key.
         recipe = Recipe(
@@ -202,7 +202,7 @@ def replay(
         yield _compare_replayed(store, artifact, fresh, now)
 
 
-def typed(kind: str, config: Any) -> Any:
+def typed_config(kind: str, config: Any) -> Any:
     """Returns a step's config from the plain values in a manifest.
 
     Raises:
@@ -261,7 +261,7 @@ def _machine_name(manifest: Manifest) -> str:
 
 def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
     then, again = (LineageTarget(name=a.key, artifacts=(a,)) for a in (was, now))
-    differences = compare(store, then, again, fresh).differences
+    differences = compare_lineages(store, then, again, fresh).differences
     score = None
     if was.manifest.kind == "predictions" and was.manifest.content != now.manifest.content:
         before, after = _answer_texts(was), _answer_texts(now)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from flows.lineage.runs import results_of
+from flows.lineage.runs import results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
@@ -41,7 +41,7 @@ def show_results(
     if form in OF_RUNS and scores is not None:
         raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
     if run is not None and scores is None:
-        results = results_of(store, run)
+        results = results_artifact(store, run)
         # Two forms are computed from the scores each time; the others lie in the artifact, unless
         # `mixed` asks for scores that it leaves out.
         if form == "cells":

@@ -44,7 +44,7 @@ _SHOWN = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class SamplePlace:
     """The place of a record that is the sample, or is made from its picture.
 
     Attributes:
@@ -93,7 +93,7 @@ class SampleTrace:
       num_cells: number of all cells, whether they rest on it or not.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[SamplePlace, ...]
     training_uses: tuple[TrainingUse, ...]
     cells: Mapping[str, tuple[str, ...]]
     num_cells: int
@@ -139,7 +139,7 @@ def trace_sample(store: Store, what: LineageTarget, sample: str) -> SampleTrace:
       ConfigError: if no dataset in that history holds the sample.
     """
     # One walk through the history, down from each root; what two roots share is visited once.
-    search = _Search(store, sample)
+    search = _SampleSearch(store, sample)
     visited_keys = set[str]()
     artifacts = [
         visit.artifact
@@ -187,7 +187,7 @@ def _table_cells(what: LineageTarget) -> dict[str, str]:
     return {role: entry.key for role, entry in inputs if CellKey.of_role(role)}
 
 
-class _Search:
+class _SampleSearch:
     """Looks for one sample in the histories of one store."""
 
     def __init__(self, store: Store, sample: str) -> None:
@@ -235,7 +235,7 @@ class _Search:
         direct = {manifest.kind} if reads and manifest.kind in HOW else set()
         return frozenset[str]().union(direct, *above)
 
-    def _places(self, key: str) -> tuple[Place, ...]:
+    def _places(self, key: str) -> tuple[SamplePlace, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.get_cached(key)
         if artifact.manifest.kind not in _DATASETS:
@@ -268,7 +268,7 @@ class _Search:
         )
 
 
-def _sample_places(artifact: Artifact, sample: str) -> Iterator[Place]:
+def _sample_places(artifact: Artifact, sample: str) -> Iterator[SamplePlace]:
     """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
     dataset = Dataset(artifact.uri)
     for name, part in sorted(dataset.parts.items()):
@@ -281,7 +281,7 @@ def _sample_places(artifact: Artifact, sample: str) -> Iterator[Place]:
                 last = bisect.bisect_left(range(stop), high, first, key=lambda i: part[i].id)
                 for position in range(first, last):
                     record = part[position]
-                    yield Place(
+                    yield SamplePlace(
                         dataset=artifact.manifest,
                         part=name,
                         position=position,

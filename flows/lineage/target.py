@@ -8,7 +8,7 @@ results-3f9a                    an artifact, by the beginning of its key
 
 import dataclasses
 
-from flows.lineage.runs import results_of
+from flows.lineage.runs import results_artifact
 from flows.report.cells import CellKey
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -37,9 +37,9 @@ def find_lineage_target(store: Store, name: str) -> LineageTarget:
     """
     run, _, cell = name.partition("/")
     if cell:
-        return _cell(store, results_of(store, run), cell, name)
+        return _cell_target(store, results_artifact(store, run), cell, name)
     try:
-        return LineageTarget(name=name, artifacts=(results_of(store, name),))
+        return LineageTarget(name=name, artifacts=(results_artifact(store, name),))
     except ConfigError as no_run:
         try:
             return LineageTarget(name=name, artifacts=(store.resolve(name),))
@@ -47,7 +47,7 @@ def find_lineage_target(store: Store, name: str) -> LineageTarget:
             raise ConfigError(f"{no_run} As an {no_artifact.args[0]}") from None
 
 
-def _cell(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:
+def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:
     inputs = results.manifest.inputs
     #   role of an input                        named by
     #   chartqa:test_human/parcel/64/48213      …/64: all seeds of the cell, …/64/48213: this one

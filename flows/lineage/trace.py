@@ -15,7 +15,7 @@ SHORT = 12
 """Number of hex digits of a digest that are shown."""
 
 
-def trace(store: Store, what: LineageTarget, *, samples: int) -> Iterator[str]:
+def trace_lineage(store: Store, what: LineageTarget, *, samples: int) -> Iterator[str]:
     """Yields the history of artifacts as the lines of a tree; each artifact is expanded once.
 
     The trace of a whole table leaves out the predictions' samples; the trace of a cell has them.
@@ -40,7 +40,7 @@ def trace(store: Store, what: LineageTarget, *, samples: int) -> Iterator[str]:
             # indents[depth] is put before deeper lines: a bar for each level with inputs to come.
             indents[depth:] = [indents[depth - 1] + bar if depth else ""]
             mark = f" † {ACCEPTED_NOTE}" if visit.artifact.key in accepted else ""
-            yield f"{start}{_headline(visit)}{mark}"
+            yield f"{start}{_artifact_headline(visit)}{mark}"
             if not visit.is_again and not (
                 is_table and visit.artifact.manifest.kind == "predictions"
             ):
@@ -48,7 +48,7 @@ def trace(store: Store, what: LineageTarget, *, samples: int) -> Iterator[str]:
                     yield f"{indents[depth]}· {line}"
 
 
-def _headline(visit: LineageVisit) -> str:
+def _artifact_headline(visit: LineageVisit) -> str:
     manifest = visit.artifact.manifest
     role = f"{visit.role}: " if visit.role else ""
     if visit.is_again:

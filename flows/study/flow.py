@@ -15,7 +15,7 @@ from flows.config.compute import ComputeConfig
 from flows.config.input_files import raw_digest_cache
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.pages.rebuild import publish_results
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
@@ -331,7 +331,7 @@ def run_study_graph(
         )
         seconds = time.monotonic() - began
         live.log(run_log.closing_line(result.summary, result.failed, seconds, result.results))
-    note_run(
+    write_run_record(
         opened,
         dataclasses.asdict(config),
         result.results,

@@ -11,7 +11,7 @@ from flows.config.load import DEMO, apply_overrides, read_config
 from flows.config.server_limits import check_served, check_served_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.study.retry_policy import failed_steps_of_last_run
 from flows.study.sweep import Sweep, SweepRun
 from flows.study.sweep_limits import SweepLimits
@@ -46,10 +46,13 @@ def values_of(
     if Path(study).suffix in (".yaml", ".yml"):
         return read_config(Path(study))
     # Of several runs with one name the newest: its record has the config as it ran.
-    runs = [record for record in records(store).values() if record["name"] == study]
+    runs = [record for record in ended_run_records(store).values() if record["name"] == study]
     if not runs:
         names = sorted(
-            {*(deployed_studies or ()), *(record["name"] for record in records(store).values())}
+            {
+                *(deployed_studies or ()),
+                *(record["name"] for record in ended_run_records(store).values()),
+            }
         )
         raise ConfigError(
             f"study must be demo, a YAML file, or the name of one that ran in {store.uri}, got "

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
 from flows.study.graph import Node
@@ -34,7 +34,7 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     Raises:
       ConfigError: if no run of that study has ended.
     """
-    runs = [record for record in records(store).values() if record["name"] == name]
+    runs = [record for record in ended_run_records(store).values() if record["name"] == name]
     if not runs:
         raise ConfigError(
             f"--failed needs a study with a finished run in {store.uri}, got {name!r}; run it "

@@ -2,7 +2,7 @@
 
 from flows.config.input_files import raw_digest_cache
 from flows.config.load import check_config
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
@@ -17,7 +17,9 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
       store: the store of the run.
       key: key of the artifact.
     """
-    runs = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))]
+    runs = [
+        r for r in ended_run_records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))
+    ]
     if not runs:
         return {}
     newest = max(runs, key=lambda record: record["finished"])

@@ -4,7 +4,7 @@ import collections
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.report.text_lists import abbreviate_list
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
@@ -37,7 +37,9 @@ def status(store: Store) -> Iterator[str]:
         yield f"runs whose process is gone: {len(gone)}"
         for pin in gone:
             yield f"  {_run_name(store, pin)}: {_describe_holder(pin)}; `parcel run` resumes it"
-    ended = sorted(records(store).items(), key=lambda run: run[1]["finished"], reverse=True)
+    ended = sorted(
+        ended_run_records(store).items(), key=lambda run: run[1]["finished"], reverse=True
+    )
     yield f"runs that ended: {len(ended) or 'none'}"
     for name, record in ended[:_RUNS]:
         failed = record["failed"]

@@ -48,9 +48,9 @@ def lineage_trace(
 
         print("\n".join(trace_sample(opened, what, sample).lines()))
         return
-    from flows.lineage.trace import trace
+    from flows.lineage.trace import trace_lineage
 
-    print("\n".join(trace(opened, what, samples=samples)))
+    print("\n".join(trace_lineage(opened, what, samples=samples)))
 
 
 @lineage_app.command(
@@ -70,12 +70,12 @@ def lineage_diff(
 
     It compares data, config, seeds, code, versions of libraries and hardware.
     """
-    from flows.lineage.diff import compare
+    from flows.lineage.diff import compare_lineages
     from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
     others = open_store(other) if other else opened
-    comparison = compare(
+    comparison = compare_lineages(
         opened, find_lineage_target(opened, first), find_lineage_target(others, second), others
     )
     print(comparison.as_json() if as_json else "\n".join(comparison.lines(patch=patch)))
@@ -109,7 +109,7 @@ def lineage_replay(
     heed_signals()
     import tempfile
 
-    from flows.lineage.replay import replay
+    from flows.lineage.replay import replay_artifacts
     from flows.lineage.target import find_lineage_target
     from flows.study.run_steps import steps_of_run
 
@@ -124,7 +124,7 @@ def lineage_replay(
         # The steps as the run had them hold settings that no manifest does, such as where raw data
         # lie.
         steps = steps_of_run(opened, what.artifacts[0].key)
-        for outcome in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
+        for outcome in replay_artifacts(opened, what, fresh, from_raw=begin == "raw", steps=steps):
             typer.echo(outcome.line())
             is_near &= outcome.is_near(tolerance)
     if not is_near:
@@ -152,11 +152,11 @@ def lineage_export(
 
     Both are views of the manifests, so each export is the same.
     """
-    from flows.lineage.export import export
+    from flows.lineage.export import export_lineage
     from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
-    for file, text in export(opened, find_lineage_target(opened, name), form):
+    for file, text in export_lineage(opened, find_lineage_target(opened, name), form):
         if out is None:
             print(text)
         else:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
-from flows.lineage.diff import compare
-from flows.lineage.runs import note_run
+from flows.lineage.diff import compare_lineages
+from flows.lineage.runs import write_run_record
 from flows.lineage.target import find_lineage_target
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
@@ -163,7 +163,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         attempt.content = value_sha256([*decides, inputs])
         found[step] = attempt.commit(context)
     assert graph.results
-    note_run(
+    write_run_record(
         store,
         {"name": name},
         found[graph.results].key,
@@ -195,7 +195,7 @@ def test_a_planted_difference_is_named_and_nothing_else(
 ):
     now = Store(tmp_path)
     run(now, data, "study", plant)
-    found = compare(
+    found = compare_lineages(
         before, *(find_lineage_target(store, f"study/{CELL}") for store in (before, now)), now
     )
     assert not found.is_same
@@ -214,7 +214,7 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
     was = Store(tmp_path / "was")
     run(was, data, "study", NOTHING, alike=True)
     sides = [find_lineage_target(store, f"study/{CELL}/56703") for store in (was, now)]
-    found = compare(was, *sides, now)
+    found = compare_lineages(was, *sides, now)
     assert found.is_same
     (code,) = found.differences
     assert not code.has_effect
@@ -231,10 +231,10 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
 
 def test_whole_tables_are_compared_and_a_table_with_itself_is_the_same(before: Store):
     table = find_lineage_target(before, "study")
-    found = compare(before, table, table)
+    found = compare_lineages(before, table, table)
     assert (found.is_same, found.differences) == (True, ())
     assert list(found.lines())[1] == "nothing differs in how they were made"
     cells = [find_lineage_target(before, f"study/chartqa:{split}/vanilla/256") for split in SPLITS]
-    found = compare(before, *cells)
+    found = compare_lineages(before, *cells)
     assert not found.is_same
     assert ("config", "split") in [(d.sort, d.what) for d in found.differences]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.lineage.target import LineageTarget, find_lineage_target
-from flows.lineage.trace import trace
+from flows.lineage.trace import trace_lineage
 from flows.steps.accepted import accept
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -15,7 +15,7 @@ from tests.flows.pages.test_lineage import make
 
 def lines(store: Store, artifact: Artifact) -> list[str]:
     what = LineageTarget(name=artifact.key, artifacts=(artifact,))
-    return list(trace(store, what, samples=0))
+    return list(trace_lineage(store, what, samples=0))
 
 
 def test_tree_tells_shared_ancestors_once(tmp_path: Path):
@@ -61,7 +61,7 @@ def table(store: Store, seeds: int) -> Artifact:
             )
             cells[f"chartqa/parcel/{budget}/{seed}"] = scored
     results = make(store, "results", "results", **cells)
-    note_run(
+    write_run_record(
         store, {"name": "demo"}, results.key, artifacts=[results.key], flow_run_id="", failed=[]
     )
     return results
@@ -72,11 +72,13 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
     store, read = Store(tmp_path), list[str]()
     asked = store.files.read
     monkeypatch.setattr(store.files, "read", lambda name: (read.append(name), asked(name))[1])
-    told = list(trace(store, find_lineage_target(store, "demo/chartqa/parcel/64"), samples=0))
+    told = list(
+        trace_lineage(store, find_lineage_target(store, "demo/chartqa/parcel/64"), samples=0)
+    )
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == 1 + 20 * 2 + 3  # Of 64.
     assert sum("(shown above)" not in line for line in told[1:]) == 20 * 2 + 3
-    told = list(trace(store, find_lineage_target(store, "demo"), samples=0))
+    told = list(trace_lineage(store, find_lineage_target(store, "demo"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == len(store.keys())
 

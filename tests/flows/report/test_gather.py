@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.lineage.results import show_results
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.gather import gather
 from flows.report.render import render
@@ -103,7 +103,9 @@ def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Ar
     list(results.make(work))
     attempt.counts = work.counts
     made = attempt.commit({})
-    note_run(store, {"name": "mine"}, made.key, artifacts=[made.key], flow_run_id="", failed=[])
+    write_run_record(
+        store, {"name": "mine"}, made.key, artifacts=[made.key], flow_run_id="", failed=[]
+    )
     return made
 
 

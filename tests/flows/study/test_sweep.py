@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.config.study import StudyConfig
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
@@ -201,10 +201,10 @@ def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
     from flows.config.load import load
-    from flows.lineage.runs import note_run
+    from flows.lineage.runs import write_run_record
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
-    note_run(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
+    write_run_record(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
     config: StudyConfig = sweep_of_form("mine", store, ["budgets=[256]"], Sweep(seeds=4)).config
     assert (config.name, config.num_seeds, config.budgets) == ("mine", 4, (256,))
 
@@ -269,7 +269,7 @@ def test_steps_that_were_given_up_are_tried_as_failed_ones(store: Store):
 
     config = firing(store).config
     words = {"artifacts": (), "flow_run_id": "", "failed": ["b: no"], "given_up": ["a", "b"]}
-    note_run(store, dataclasses.asdict(config), None, **words)
+    write_run_record(store, dataclasses.asdict(config), None, **words)
     assert failed_steps_of_last_run(store, config.name) == ("b", "a")
 
 
@@ -283,7 +283,9 @@ def test_failed_steps_alone_are_begun(store: Store):
     ):
         failed_steps_of_last_run(store, config.name)
     values = dataclasses.asdict(config)
-    note_run(store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"])
+    write_run_record(
+        store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"]
+    )
     assert failed_steps_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
     begun = set(explanation.graph.nodes) - hold_all_but([broken])(explanation).keys()
