@@ -424,8 +424,8 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     yield f"together {_range_text(low, high, 0)} chip-hours" + (
         ""
         if plan.price is None
-        else f", {_range_text(low * plan.price, high * plan.price, 0)} at {plan.price:g} a chip-hour, "
-        f"as given on {plan.day}"
+        else f", {_range_text(low * plan.price, high * plan.price, 0)} at {plan.price:g} a "
+        f"chip-hour, as given on {plan.day}"
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
     # Rows that lack a number for the same reason share a line.
