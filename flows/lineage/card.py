@@ -11,7 +11,7 @@ import yaml
 
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
-from flows.report.interval import Interval, Paired, estimate
+from flows.report.interval import Interval, PairedScores, estimate_interval
 from flows.report.items import read_items
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
@@ -230,7 +230,7 @@ def _benchmark_scores(origin: Origin) -> Iterator[_BenchmarkScore]:
             metric=metrics["metric"],
             num=metrics["num"],
             # One training, so the interval is over the items alone.
-            score=estimate([Paired.of([metrics["score"]], [items])], [0]),
+            score=estimate_interval([PairedScores.of([metrics["score"]], [items])], [0]),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flows.config.references import corpus_reference
 from flows.lineage.runs import find_dataset
-from flows.report.data_check import holdings_text, rows_text
+from flows.report.data_check import benchmark_rows_text, holdings_text
 from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import count_holdings
@@ -78,7 +78,7 @@ def check_benchmark_rows(
         raise ConfigError(str(error)) from None
     is_complete = not any(row.problem for row in rows)
     if not as_json:
-        return rows_text(rows, looked=data_root is not None), is_complete
+        return benchmark_rows_text(rows, looked=data_root is not None), is_complete
     entries = [
         {**dataclasses.asdict(row), "found": row.found, "as_published": row.as_published}
         for row in rows

@@ -14,8 +14,8 @@ from pathlib import Path
 from flows.config.study import Method, StudyConfig
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
 from flows.plan.programs import CompilerMissingError, UpdateEstimate, by_formula, compile_program
-from flows.report.markdown import table
-from flows.report.text_lists import in_columns
+from flows.report.markdown import markdown_table
+from flows.report.text_lists import align_columns
 from flows.study.costs import num_images_of
 from flows.study.graph import mixture_of
 from infra.chips.topology import GIB, Topology
@@ -371,19 +371,19 @@ def plan_text(plan: Plan) -> Iterator[str]:
     """Yields the lines of a plan for a terminal."""
     yield _plan_title(plan)
     yield ""
-    yield from in_columns([*_HEAD], _plan_rows(plan))
+    yield from align_columns([*_HEAD], _plan_rows(plan))
     yield ""
     if data := _data_rows(plan):
-        yield from in_columns([*_DATA_HEAD], data)
+        yield from align_columns([*_DATA_HEAD], data)
         yield ""
     yield from _plan_lines(plan)
 
 
 def plan_markdown(plan: Plan) -> str:
     """Returns a plan as a page in Markdown."""
-    tables = [table(_HEAD, _plan_rows(plan), left=[0])]
+    tables = [markdown_table(_HEAD, _plan_rows(plan), left=[0])]
     if data := _data_rows(plan):
-        tables.append(table(_DATA_HEAD, data, left=[0]))
+        tables.append(markdown_table(_DATA_HEAD, data, left=[0]))
     lines = [f"- {line}\n" for line in _plan_lines(plan)]
     return "\n".join([f"{_plan_title(plan)}\n", *tables, "".join(lines)])
 

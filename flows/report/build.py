@@ -5,15 +5,15 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.report.average import aggregate
+from flows.report.average import aggregate_sections
 from flows.report.cells import Cell, Plan, Report, Score, Section
-from flows.report.compare import compare
-from flows.report.interval import Paired, estimate
-from flows.report.items import Items, mean_of, num_items, standard_error, without
-from flows.report.spread import summarize
+from flows.report.compare import compare_methods
+from flows.report.interval import PairedScores, estimate_interval
+from flows.report.items import Items, mean_item_score, num_items, standard_error, without_sources
+from flows.report.spread import summarize_scores
 
 
-def build(
+def build_report(
     plan: Plan,
     scores: Iterable[Score],
     chance: Mapping[str, float],
@@ -81,12 +81,12 @@ def _plan_report(
     aggregates = [
         entry
         for name, members in {**plan.groups, **groups}.items()
-        for entry in aggregate(
+        for entry in aggregate_sections(
             name, [s for s in sections if s.benchmark in members], len(members), plan.resolution
         )
     ]
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
-    sections, comparisons = compare(sections, plan)
+    sections, comparisons = compare_methods(sections, plan)
     return Report(
         sections=sections,
         aggregates=tuple(aggregates),
@@ -146,11 +146,11 @@ def _build_section(
         seeds = by_cell.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
         pretrainings = [plan.pretraining_of[s.seed] for s in scores]
-        row = Paired.of([s.score for s in scores], [s.items for s in scores])
-        interval = estimate([row], pretrainings) if scores else None
+        row = PairedScores.of([s.score for s in scores], [s.items for s in scores])
+        interval = estimate_interval([row], pretrainings) if scores else None
         return Cell(
             **shared,
-            **summarize([s.score for s in scores]),
+            **summarize_scores([s.score for s in scores]),
             low=interval.low if interval else None,
             high=interval.high if interval else None,
             method=method,
@@ -180,7 +180,7 @@ def _build_section(
         full_budget=plan.full,
         cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
-        seen=num_items(items) - num_items(without(items, contaminated_sources)),
+        seen=num_items(items) - num_items(without_sources(items, contaminated_sources)),
         items=num_items(items),
         resolution=plan.resolution,
     )
@@ -192,10 +192,10 @@ def _unseen_mean(scores: Sequence[Score], contaminated_sources: Set[str]) -> flo
     None if that leaves all items or none, or a score is not the plain mean of its items.
     """
     runs = [s.items for s in scores]
-    remaining = [without(items, contaminated_sources) for items in runs]
+    remaining = [without_sources(items, contaminated_sources) for items in runs]
     if not all(remaining) or remaining == runs or not all(s.plain for s in scores):
         return None
-    return statistics.mean(mean_of(items) for items in remaining)
+    return statistics.mean(mean_item_score(items) for items in remaining)
 
 
 def _paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:

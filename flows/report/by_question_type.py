@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from flows.report.cells import CHANCE, Plan, Report, Section
-from flows.report.interval import Paired, estimate
-from flows.report.items import Items, by_source, mean_of, num_items
+from flows.report.interval import PairedScores, estimate_interval
+from flows.report.items import Items, items_by_source, mean_item_score, num_items
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Input
 from infra.store.store import Artifact
@@ -134,13 +134,13 @@ def _type_scores(
     guess = inputs.get(f"{CHANCE}{section.benchmark}")
     guessed = _items_by_type(get(guess.key), kinds) if guess else {}
     for kind in sorted(set(kinds.values())):
-        chance = mean_of(guessed[kind]) if guessed else None
+        chance = mean_item_score(guessed[kind]) if guessed else None
         for (method, budget), runs in split.items():
             items = [run[kind] for run in runs]
             seeds = [score.seed for score in scores[method, budget]]
             # The same estimate as the table's, over the items of one type only.
-            paired = Paired.of([mean_of(run) for run in items], items)
-            interval = estimate([paired], [numbers[seed] for seed in seeds])
+            paired = PairedScores.of([mean_item_score(run) for run in items], items)
+            interval = estimate_interval([paired], [numbers[seed] for seed in seeds])
             yield TypeScore(
                 benchmark=section.benchmark,
                 asked=kind,
@@ -160,7 +160,7 @@ def _items_by_type(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Ite
     items = defaultdict(list)
     for row in _answer_rows(answers):
         items[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
-    return {kind: by_source(rows) for kind, rows in items.items()}
+    return {kind: items_by_source(rows) for kind, rows in items.items()}
 
 
 def _answer_rows(answers: Artifact) -> Iterator[dict[str, Any]]:

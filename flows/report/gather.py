@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import cast
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
 from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.items import Items, read_items
@@ -26,7 +26,7 @@ DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")
 """Packages whose versions change a score's digits but are no part of an artifact's identity."""
 
 
-def gather(
+def gather_report(
     plan: Plan,
     accepted: Collection[CellKey],
     artifacts: Mapping[str, Artifact],
@@ -62,7 +62,9 @@ def gather(
     chance, guesses = {}, {}
     for row, score, items in _read_guesses(artifacts):
         chance[row], guesses[row] = score, items
-    return build(plan, chosen_scores, chance, guesses, notes, _contaminated_sources(artifacts))
+    return build_report(
+        plan, chosen_scores, chance, guesses, notes, _contaminated_sources(artifacts)
+    )
 
 
 def _contaminated_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
@@ -111,7 +113,7 @@ def _read_score(
             data=manifest.inputs["data"].content,
             decoding=canonical_json(decode),
             platform=_training_and_evaluation(_platform_text(trained), _platform_text(manifest)),
-            cpu=_training_and_evaluation(_processor(trained), _processor(manifest)),
+            cpu=_training_and_evaluation(_processor_text(trained), _processor_text(manifest)),
         ),
     )
 
@@ -131,7 +133,7 @@ def _platform_text(manifest: Manifest) -> str:
     return f"{versions} on {accelerator or 'an unrecorded accelerator'}"
 
 
-def _processor(manifest: Manifest) -> str:
+def _processor_text(manifest: Manifest) -> str:
     hardware = manifest.environment.get("hardware", {})
     return hardware.get("cpu") or hardware.get("machine", "an unrecorded processor")
 

@@ -27,7 +27,7 @@ def to_latex(report: Report) -> str:
     )
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+def latex_table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Returns a plain tabular; `left` are the columns set to the left, the others to the right."""
     columns = "".join("l" if i in left else "r" for i in range(len(head)))
     rows = [_tabular_row([_escape(field) for field in fields]) for fields in (head, *lines)]

@@ -21,7 +21,7 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
     return "\n".join([*blocks, *(f"{note}\n" for note in report_notes(report))])
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Returns a Markdown table; `left` holds the numbers of the columns aligned to the left."""
     rule = [":--" if i in left else "--:" for i in range(len(head))]
     rows = [[text.replace("|", "\\|") for text in row] for row in (head, rule, *lines)]
@@ -33,7 +33,7 @@ def _block_text(block: Block, link: Link | None) -> str:
         return link(field.text, field.cell) if link and field.cell else field.text
 
     tables = [
-        table(t.head, [[text_of(field) for field in row] for row in t.rows], t.left)
+        markdown_table(t.head, [[text_of(field) for field in row] for row in t.rows], t.left)
         for t in block.tables
     ]
     lines = "".join(f"- {line}\n" for line in block.lines)

@@ -108,7 +108,7 @@ class Column(Generic[Row]):
         return "--" if value is None else f"{value:.1f}"
 
 
-def _cost(name: str, meaning: str) -> Column[CellRow]:
+def _cost_column(name: str, meaning: str) -> Column[CellRow]:
     return Column(
         name=name,
         meaning=meaning,
@@ -234,9 +234,9 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         heading="@{}",
         grid=UNSEEN,
     ),
-    _cost("tokens", "soft tokens of the longest prompt"),
-    _cost("tflops", "compute of its prefill [1e12 FLOPs]"),
-    _cost("kv_mb", "size of its key-value cache [2**20 bytes]"),
+    _cost_column("tokens", "soft tokens of the longest prompt"),
+    _cost_column("tflops", "compute of its prefill [1e12 FLOPs]"),
+    _cost_column("kv_mb", "size of its key-value cache [2**20 bytes]"),
 )
 """Columns of a cell, in the order of the CSV."""
 

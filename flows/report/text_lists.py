@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 
-def in_columns(
+def align_columns(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, rule: bool = False
 ) -> Iterator[str]:
     """Yields the lines of aligned columns, the first set to the left, the others to the right.

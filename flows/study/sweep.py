@@ -20,7 +20,7 @@ from flows.config.load import apply_overrides
 from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
-from flows.report.decision import Decision, decide
+from flows.report.decision import Decision, decide_pair
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
@@ -310,7 +310,7 @@ class SweepRun:
         pairs = _method_pairs(config, self.sweep.compare)
         # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
         return {
-            pair: decide(_score_differences(config, scores, *pair), error=0.05 / len(pairs))
+            pair: decide_pair(_score_differences(config, scores, *pair), error=0.05 / len(pairs))
             for pair in pairs
         }
 

@@ -10,7 +10,7 @@ from flows.lineage.runs import write_run_record
 from flows.pages.page import Page
 from flows.pages.site import Site
 from flows.report import result_columns
-from flows.report.render import render
+from flows.report.render import render_report
 from flows.report.result_columns import CELL_COLUMNS, SPREADS, CellRow, Column
 from infra.store.store import Store
 from tests.flows.pages.studies import RUN, commit
@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Store:
     """A store with a run whose results artifact holds `rich_report`."""
     store = Store(tmp_path / "store")
     report = rich_report()
-    files = {f"results.{form}": render(report, form) for form in ("md", "json")}
+    files = {f"results.{form}": render_report(report, form) for form in ("md", "json")}
     results = commit(store, "results", "results", files)
     config = {"name": "rich", "methods": ["vanilla"], "transfers": {}}
     write_run_record(

@@ -8,14 +8,14 @@ import json
 import numpy as np
 import pytest
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cell_text import comparison_text
 from flows.report.cells import Plan, Score, ScoreOrigin
 from flows.report.comparable import check_comparable, select_one_platform
-from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render
+from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
-REPORT = build(PLAN, scores(), CHANCE)
+REPORT = build_report(PLAN, scores(), CHANCE)
 ORIGIN = ScoreOrigin(data="d1", decoding="greedy", platform="jax 1 on cpu", cpu="old")
 
 
@@ -42,13 +42,13 @@ def test_the_comparison_over_benchmarks_is_in_words():
         f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], 2 benchmarks; "
         f"better on 0, worse on 0"
     )
-    assert f"- {text}\n" in render(REPORT, "md")
-    assert "given these checkpoints, since there is one pretraining" in render(REPORT, "md")
+    assert f"- {text}\n" in render_report(REPORT, "md")
+    assert "given these checkpoints, since there is one pretraining" in render_report(REPORT, "md")
     assert ", 2 of 3 benchmarks;" in comparison_text(over, 3)
 
 
 def test_differences_of_a_benchmark_have_a_table():
-    text = render(REPORT, "md")
+    text = render_report(REPORT, "md")
     assert "| difference | @256 | @64 |\n" in text
     assert "| parcel − vanilla | -3.0 [-5.5, -0.5] |  |\n" in text
     assert "| m3 − parcel |  | -3.0 |\n" in text
@@ -68,32 +68,32 @@ def study(gain: float) -> list[Score]:
 
 
 def test_sure_differences_are_counted_after_correction():
-    report = build(PLAN, study(-5.0), CHANCE)  # m3 is the later method: m3 - parcel is +5
+    report = build_report(PLAN, study(-5.0), CHANCE)  # m3 is the later method: m3 - parcel is +5
     chartqa, refcoco = (s.comparisons[0] for s in report.sections)
     assert chartqa.holm is not None
     assert chartqa.holm == pytest.approx(2 * chartqa.p)
     assert (refcoco.holm, chartqa.holm < 0.05) == (refcoco.p, True)
     (over,) = report.comparisons
     assert (over.better, over.worse) == (1, 0)
-    assert "] * |" in render(report, "md")
+    assert "] * |" in render_report(report, "md")
 
 
 def test_several_pretrainings_are_one_draw_each():
     plan = dataclasses.replace(PLAN, pretrainings=(0, 0, 1))
-    report = build(plan, study(-5.0), CHANCE)
-    one = build(PLAN, study(-5.0), CHANCE)
+    report = build_report(plan, study(-5.0), CHANCE)
+    one = build_report(PLAN, study(-5.0), CHANCE)
     assert report.num_pretrainings == 2
     wide, narrow = report.comparisons[0], one.comparisons[0]
     assert wide.high - wide.low > narrow.high - narrow.low
-    assert "each of 2 pretrainings" in render(report, "md")
+    assert "each of 2 pretrainings" in render_report(report, "md")
     with pytest.raises(ValueError, match="pretrainings must be one per seed, 3, or none, got 1"):
         Plan(**{**vars(PLAN), "pretrainings": (0,)})
 
 
 def test_one_seed_says_so():
     plan = dataclasses.replace(PLAN, seeds=SEEDS[:1])
-    report = build(plan, [s for s in scores() if s.seed == SEEDS[0]], CHANCE)
-    assert "they hold for these trainings, since there is one seed" in render(report, "md")
+    report = build_report(plan, [s for s in scores() if s.seed == SEEDS[0]], CHANCE)
+    assert "they hold for these trainings, since there is one seed" in render_report(report, "md")
 
 
 def test_files_hold_every_comparison():
@@ -101,7 +101,7 @@ def test_files_hold_every_comparison():
     assert tuple(lines[0]) == COMPARISON_COLUMNS
     assert len(lines) == 6 + len(REPORT.comparisons)
     assert lines[-1]["benchmarks"] == "chartqa refcoco"
-    value = json.loads(render(REPORT, "json"))
+    value = json.loads(render_report(REPORT, "json"))
     assert value["benchmarks"][0]["comparisons"][0]["mean"] == -3.0
     assert value["comparisons"][0]["benchmarks"] == ["chartqa", "refcoco"]
     assert value["num_pretrainings"] == 1
@@ -149,8 +149,8 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
         f"Scores of several platforms are mixed: {len(mixed) - 2} with jax 1 on cpu; 2 with "
         f"jax 2 on gpu."
     ]
-    report = build(PLAN, kept, CHANCE, notes=notes)
-    assert f"{notes[0]}\n" in render(report, "md")
+    report = build_report(PLAN, kept, CHANCE, notes=notes)
+    assert f"{notes[0]}\n" in render_report(report, "md")
 
 
 def test_processors_of_other_models_are_mixed_and_named():
