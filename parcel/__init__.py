@@ -129,13 +129,16 @@ def sweep(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.form_values import checked, sweep_of_form
+    from flows.study.form_values import check_values, sweep_of_form
     from flows.study.start import keep_server, start_sweep
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
 
     # Plain values become the same types that the command and the form fill in.
-    sweep_and_limits = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
+    sweep_and_limits = (
+        check_values(Sweep, add, "sweep"),
+        check_values(SweepLimits, dict(when or {}), "sweep"),
+    )
     opened, words = open_store(_uri(store)), _words(overrides or {})
     # Refuses before anything has started.
     sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])

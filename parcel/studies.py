@@ -29,6 +29,6 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
     if path is None or Path(path).suffix:
         return load(path, overrides)
     from flows.lineage.open_store import open_store
-    from flows.study.form_values import values_of
+    from flows.study.form_values import study_values
 
-    return apply_overrides(values_of(path, open_store(store)), overrides, source=path)
+    return apply_overrides(study_values(path, open_store(store)), overrides, source=path)

@@ -22,7 +22,7 @@ from flows.lineage.target import LineageTarget
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
-from flows.steps.registry import KINDS, code_of
+from flows.steps.registry import KINDS, step_code
 from infra.source_code import Tree, changes
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -289,7 +289,7 @@ def _code_differences(trees: Sequence[Tree], was: Manifest, now: Manifest) -> It
     # A module counts if either tree's step reaches it, and only if its digest differs: comments do
     # not count, since digests are of syntax trees.
     old, new = trees
-    reached = [code_of(m.kind, m.config, tree) for m, tree in zip((was, now), trees, strict=True)]
+    reached = [step_code(m.kind, m.config, tree) for m, tree in zip((was, now), trees, strict=True)]
     for module in sorted(reached[0] | reached[1]):
         if reached[0].get(module) == reached[1].get(module):
             continue

@@ -25,7 +25,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.registry import user_modules
-from flows.steps.replay import ReplayError, remake
+from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
@@ -195,7 +195,7 @@ def replay_artifacts(
             context = {
                 name: environment[name] for name in ("devices", "processes") if name in environment
             }
-            now = remake(fresh, recipe, tree, context, _xla_variables(manifest))
+            now = remake_step(fresh, recipe, tree, context, _xla_variables(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
         remade[artifact.key] = now

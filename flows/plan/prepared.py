@@ -13,7 +13,7 @@ from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, graph_of
-from flows.study.reading import parts_of
+from flows.study.reading import dataset_parts
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
@@ -243,7 +243,7 @@ def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
         if verdict.artifact and _is_prepared(explanation, step)
     ]
     return {
-        name: sum(part.num_records for part in parts_of(artifact).values())
+        name: sum(part.num_records for part in dataset_parts(artifact).values())
         for view in config.resolutions
         for name, spec in datasets_of(view).items()
         for prepared_spec, artifact in prepared_datasets

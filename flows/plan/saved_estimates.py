@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest, libraries_of
-from flows.steps.user_code import with_code
+from flows.steps.user_code import with_user_code
 from flows.study.explain import Explanation
 from infra.errors import one_line_message
 from infra.store.digest import value_sha256
@@ -69,7 +69,7 @@ class SavedEstimates:
         try:
             estimate = estimate_dataset(
                 spec.prepare,
-                source=with_code(spec.reader),
+                source=with_user_code(spec.reader),
                 split=spec.split,
                 data_root=data_root,
                 path=spec.path or None,

@@ -215,8 +215,8 @@ class Cell:
       expected: number of planned seeds; 0 if the method does not run at this budget.
       retention: 100 · mean / the reference's mean at its full budget, both over the seeds that
         both have (paired); None without common seeds, or if the reference is not above chance or 0.
-      low: lower end of the mean's 95 % interval (`interval.estimate_interval`); None if it has a single
-        seed and its items are unknown.
+      low: lower end of the mean's 95 % interval (`interval.estimate_interval`); None if it has a
+        single seed and its items are unknown.
       high: upper end of that interval.
       chance: score of the best guess that never sees pixels; None if unknown.
       error: standard error of mean - chance, over seeds and items (`items.standard_error`); None

@@ -74,7 +74,7 @@ def main() -> None:
         )
     if arguments.supervised:
         exit_on_stdin_close(PEER_LOST)
-    code = _run(arguments)
+    code = _run_member(arguments)
     with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
         write_exit_code(arguments.supervised, arguments.rank, code)
     sys.stdout.flush()
@@ -83,7 +83,7 @@ def main() -> None:
     os._exit(code)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_member(arguments: argparse.Namespace) -> int:
     """Returns the exit code of a member."""
     import jax
     from jax.experimental.multihost_utils import reached_preemption_sync_point
@@ -92,15 +92,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
     writer = ProgressWriter(arguments.supervised)
     try:
-        stage: Stage = pickle.loads(_task(arguments.task, arguments.sha256))
+        stage: Stage = pickle.loads(_read_task(arguments.task, arguments.sha256))
         install_user_code(stage.user_code)
-        _check_code(stage)
+        _check_stage_code(stage)
         # Code is checked before members meet: a wrong checkout on one host fails at once, and not
         # after all have waited for one another.
         coordinator = arguments.coordinator or rendezvous(
             arguments.supervised, arguments.rank, _START
         )
-        join(coordinator, arguments.of, arguments.rank)
+        join_gang(coordinator, arguments.of, arguments.rank)
         if arguments.rank == 0:
             writer.write_accelerator(jax.devices()[0].device_kind)
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
@@ -119,10 +119,10 @@ def _run(arguments: argparse.Namespace) -> int:
         traceback.print_exc()
         with contextlib.suppress(OSError):
             write_failure_reason(arguments.supervised, arguments.rank, one_line_message(error))
-        return PEER_LOST if _is_of_runtime(error) else FAILED
+        return PEER_LOST if _is_runtime_error(error) else FAILED
 
 
-def join(coordinator: str, size: int, rank: int) -> None:
+def join_gang(coordinator: str, size: int, rank: int) -> None:
     """Connects this process with the others of its gang.
 
     Args:
@@ -152,7 +152,7 @@ def join(coordinator: str, size: int, rank: int) -> None:
     )
 
 
-def _task(place: str, sha256: str) -> bytes:
+def _read_task(place: str, sha256: str) -> bytes:
     folder, _, name = place.rpartition("/")
     task = open_backend(folder).read(name)
     if hashlib.sha256(task).hexdigest() != sha256:
@@ -162,7 +162,7 @@ def _task(place: str, sha256: str) -> bytes:
     return task
 
 
-def _is_of_runtime(error: BaseException | None) -> bool:
+def _is_runtime_error(error: BaseException | None) -> bool:
     """Returns whether an error came from JAX's runtime, as it does when a member is lost."""
     import jax
 
@@ -173,7 +173,7 @@ def _is_of_runtime(error: BaseException | None) -> bool:
     return False
 
 
-def _check_code(stage: Stage) -> None:
+def _check_stage_code(stage: Stage) -> None:
     """Refuses other code than the supervisor's: the artifact's key would state the wrong code."""
     code_digest = code_sha256(import_step_code(CHECKPOINT.name, stage.spec))
     if code_digest != stage.code:

@@ -55,14 +55,14 @@ def canonical_reference(reference: str, group: str) -> str:
     reference = entry_points(group).get(reference, reference)
     if file := file_reference(reference):
         path, name = file[0].absolute(), file[1]
-        _add(path.parent, _module_of(path))
+        _add_user_module(path.parent, _module_name(path))
         canonical = f"{path.stem}:{name}"
     elif module_and_name := module_reference(reference):
         canonical, (module, _) = reference, module_and_name
-        # An installed package is not copied: `_folder_of` knows no folder for it.
+        # An installed package is not copied: `_module_folder` knows no folder for it.
         top = module.partition(".")[0]
-        if top not in _OURS and (folder := _folder_of(top)):
-            _add(folder, module)
+        if top not in _OURS and (folder := _module_folder(top)):
+            _add_user_module(folder, module)
     else:
         raise ValueError(
             f"a function must be named as file.py:function or module:function, got {reference!r}."
@@ -78,7 +78,7 @@ def install_user_code(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
     user_files = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
     if not user_files.keys() <= checkout().files.keys():
-        add_sources(_relative(user_files))
+        add_sources(_relative_paths(user_files))
         add_own(user_files)
 
 
@@ -88,11 +88,11 @@ def has_user_code(files: Mapping[str, bytes]) -> bool:
     return all(sources.get(path) == files[path] for path in files if path.startswith(f"{OWN}/"))
 
 
-def with_code(reader: str | OwnSource) -> str | OwnSource:
+def with_user_code(reader: str | OwnSource) -> str | OwnSource:
     """Returns a reader that can be sent to workers: with its code if it is the user's function."""
     if isinstance(reader, str) or (function := module_reference(reader.reader)) is None:
         return reader
-    files = _relative(user_files_of([function[0]]))
+    files = _relative_paths(user_files_of([function[0]]))
     return dataclasses.replace(reader, code=tuple(sorted(files.items())))
 
 
@@ -108,12 +108,12 @@ def reader_of(spec: Mapping[str, Any]) -> str:
     return reader if isinstance(reader, str) else reader["reader"]
 
 
-def _relative(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _relative_paths(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {path.removeprefix(f"{OWN}/"): data for path, data in files.items()}
 
 
 @functools.cache
-def libraries(module: str) -> dict[str, str]:
+def library_versions(module: str) -> dict[str, str]:
     """Returns name -> version of the distributions of a module and of what its code imports.
 
     Distributions that every manifest records anyway, such as NumPy, are left out.
@@ -131,7 +131,7 @@ def libraries(module: str) -> dict[str, str]:
     }
 
 
-def _module_of(path: Path) -> str:
+def _module_name(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     if not path.stem.isidentifier():
@@ -139,7 +139,7 @@ def _module_of(path: Path) -> str:
     return path.stem
 
 
-def _folder_of(top: str) -> Path | None:
+def _module_folder(top: str) -> Path | None:
     """Returns the folder that holds a top-level module; None if it is installed or not found."""
     spec = None
     with contextlib.suppress(ValueError):  # `__main__` has no spec.
@@ -151,7 +151,7 @@ def _folder_of(top: str) -> Path | None:
     return None if installed else path.parents[path.name == "__init__.py"]
 
 
-def _add(folder: Path, module: str) -> None:
+def _add_user_module(folder: Path, module: str) -> None:
     """Adds a module, and all that it imports from the same folder, to this process's sources.
 
     Raises:
@@ -163,7 +163,7 @@ def _add(folder: Path, module: str) -> None:
         importlib.invalidate_caches()
     # A file `numbers.py` would import as Python's own `numbers`: refused, not guessed at.
     top = module.partition(".")[0]
-    if _folder_of(top) != folder:
+    if _module_folder(top) != folder:
         spec = importlib.util.find_spec(top)
         raise ValueError(
             f"{folder / top} has the name of another module, {spec and spec.origin}; rename it."
@@ -184,7 +184,7 @@ def _add(folder: Path, module: str) -> None:
         path = next(
             (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None
         )
-        if path is None or _folder_of(top) != folder:
+        if path is None or _module_folder(top) != folder:
             continue
         data = path.read_bytes()
         # Its place in the source tree of the run, which workers import from.

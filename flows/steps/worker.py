@@ -72,7 +72,7 @@ def make(
     """
     opened = Store(store)
     # Group by group; an error ends its group alone, and every step of it is reported once.
-    for group in _groups(recipes):
+    for group in _group_recipes(recipes):
         reported: set[str] = set()
         try:
             for item in _make(opened, group, context, token, lost):
@@ -86,7 +86,7 @@ def make(
                     yield StepOutcome(name=recipe.name, error=reason, traceback=where)
 
 
-def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
+def _group_recipes(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     """Returns groups of recipes that are made together, in the order of their first members."""
     from flows.steps.registry import KINDS
 
@@ -147,7 +147,7 @@ def _make_piece(
 
     # A piece is named by its group, and by how many pieces there are: where one lies already, an
     # earlier attempt made it.
-    for group in _groups(recipes):
+    for group in _group_recipes(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece
         if make_piece is None or store.volatile.total_stat(name).size:
@@ -181,7 +181,7 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
     return f"{JOBS}/pieces-{together}/{number}-of-{num_pieces}"
 
 
-def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
+def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     #   jobs/pieces-<group>/0-of-3, 1-of-3, 2-of-3
     #
@@ -223,16 +223,16 @@ def _make(
             if store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
             else:
-                begun.append((*_begin(store, recipe, scratch, context), scratch))
+                begun.append((*_begin_attempt(store, recipe, scratch, context), scratch))
         if not begun:
             return
         # The group shares the first member's scratch, where its progress and its clock are kept.
         works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
-        clock = _Clock(scratch.path / "seconds")
+        clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         if kind.make_piece is not None:
-            works[0].pieces, seconds = _pieces(store, group)
+            works[0].pieces, seconds = _read_pieces(store, group)
             earlier += seconds
         for progress in together(works) if together else kind.make(works[0]):
             clock.note()
@@ -251,7 +251,7 @@ def _make(
             yield StepOutcome(name=attempt.step.name)
 
 
-def _begin(
+def _begin_attempt(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
 ) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
@@ -272,7 +272,7 @@ def _begin(
     return work, attempt
 
 
-class _Clock:
+class _AttemptClock:
     """Keeps the time that killed attempts at a step took, which is part of the artifact's cost."""
 
     def __init__(self, path: Path) -> None:
@@ -298,13 +298,13 @@ def import_step_code(kind: str, config: Any) -> dict[str, str]:
     Afterwards an edit of a file does not affect this process. Before, it would: imports are inside
     functions, and a study may run for days before it reaches one.
     """
-    from flows.steps.registry import code_of
+    from flows.steps.registry import step_code
     from infra.source_code import checkout, read_checkout
 
-    reached = code_of(kind, config, checkout())
+    reached = step_code(kind, config, checkout())
     if any(module not in sys.modules for module in reached):
         # Modules not yet imported come from the disk as it is now, so the digests must, too.
-        reached = code_of(kind, config, read_checkout())
+        reached = step_code(kind, config, read_checkout())
         for module in reached:
             importlib.import_module(module)
     return reached
@@ -322,13 +322,13 @@ def _install_user_code(store: Store, recipe: Recipe) -> None:
 
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code or libraries than its key states."""
-    from flows.steps.registry import code_of, user_modules
-    from flows.steps.user_code import libraries
+    from flows.steps.registry import step_code, user_modules
+    from flows.steps.user_code import library_versions
     from infra.source_code import Tree, code_sha256
 
     # Library versions first: the error can name a version, but of a digest only that it differs.
     for module in user_modules(recipe.kind, recipe.config):
-        for name, version in libraries(module).items():
+        for name, version in library_versions(module).items():
             if (wanted := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(
                     f"step {recipe.name!r} must be made with {name} {wanted}, but this process has "
@@ -337,7 +337,7 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     modules = import_step_code(recipe.kind, recipe.config)
     if recipe.code == code_sha256(modules):
         return
-    wanted = code_of(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
+    wanted = step_code(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
     # Only on this failing path is the asked code read, to name the modules that differ.
     differ = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
     raise OtherCodeError(

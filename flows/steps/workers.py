@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flows.steps import worker
-from flows.steps.job import Report, command
+from flows.steps.job import JobReport, command
 from flows.steps.worker import StepOutcome
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
@@ -168,7 +168,7 @@ class JobWorkers:
                 why = self._server.end_reason(
                     job
                 )  # Before the report: an ended job has written its last.
-                report = Report.read(self._store.volatile, job.name)
+                report = JobReport.read(self._store.volatile, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress
                 yield from report.ends[num_yielded:]

@@ -9,7 +9,7 @@ from model.connector.contract import Finding
 from model.connector.contract import check as check_promises
 
 
-def check(name: str, config: str | None) -> Iterator[Finding]:
+def check_user_connector(name: str, config: str | None) -> Iterator[Finding]:
     """Yields a finding for each promise of a connector.
 
     Args:

@@ -61,7 +61,9 @@ class Target:
     any_runner: bool = False
 
 
-def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) -> Iterator[str]:
+def deploy_study(
+    config: StudyConfig, target: Target, alerts: Alerts | None = None
+) -> Iterator[str]:
     """Registers a study as deployments `study/NAME` and `sweep/NAME`; yields lines on what changed.
 
     Args:
@@ -73,17 +75,19 @@ def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) ->
       ConfigError: if no server answers, or it or the pool cannot take the deployment.
     """
     # What this machine alone can tell is checked before a server is asked.
-    store = _store_of(target.store)
+    store = _pool_store(target.store)
     _check_paths(config)
-    times = None if target.cron is None else _cron(target.cron, target.timezone)
+    times = None if target.cron is None else _cron_schedule(target.cron, target.timezone)
     try:
         with named_server() as client:
-            yield from _register(client, config, target, store, times, alerts or Alerts())
+            yield from _register_deployments(
+                client, config, target, store, times, alerts or Alerts()
+            )
     except (NoServerError, PoolError, DeploymentError, AlertError) as error:
         raise ConfigError(str(error)) from None
 
 
-def _register(
+def _register_deployments(
     client: SyncPrefectClient,
     config: StudyConfig,
     target: Target,
@@ -109,7 +113,7 @@ def _register(
     check_variables(pool, variables)
     values = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     # Two forms, for two ways to start a run; only the study runs by `--cron`, since a sweep's
-    # schedule has a sweep to go with it (`schedule`).
+    # schedule has a sweep to go with it (`schedule_sweep`).
     for deployment in deployments_of(
         config.name,
         store,
@@ -129,7 +133,7 @@ def _register(
     yield f"and beside the server: parcel watch --store {store}"
 
 
-def _store_of(store: str) -> str:
+def _pool_store(store: str) -> str:
     try:
         return canonical_uri(store)
     except ValueError as error:
@@ -207,7 +211,7 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
             )
 
 
-def schedule(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
+def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
     """Sets the schedule on which a sweep fires, and yields lines on what changed.
 
     Args:
@@ -218,7 +222,7 @@ def schedule(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]
     Raises:
       ConfigError: if no server answers, or it has no deployment that runs sweeps.
     """
-    times = _cron(cron, when.timezone)
+    times = _cron_schedule(cron, when.timezone)
     name, study = sweep_run.config.name, sweep_run.source
     # The run starts in another folder: a relative path would not be found there.
     if PurePath(study).suffix:
@@ -226,13 +230,13 @@ def schedule(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]
     # What the schedule will call the flow `sweep` with, each time it fires.
     parameters: dict[str, Any] = {
         "study": study,
-        "add": _short(sweep_run.sweep),
-        "when": _short(when),
+        "add": _changed_settings(sweep_run.sweep),
+        "when": _changed_settings(when),
         "overrides": list(sweep_run.overrides),
     }
     try:
         with named_server() as client:
-            deployment = _deployed(client, name)
+            deployment = _find_deployment(client, name)
             if deployment.name == name:
                 parameters["study"] = name  # The deployed values: runs may not see local files.
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
@@ -246,7 +250,7 @@ def schedule(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]
         raise ConfigError(f"--cron: {error.response.json().get('detail', error)}") from None
 
 
-def _deployed(client: SyncPrefectClient, name: str) -> DeploymentResponse:
+def _find_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse:
     # That of `parcel deploy`, which carries the study; else the general one of `parcel serve`.
     for each in (name, "sweep"):
         with contextlib.suppress(ObjectNotFound):
@@ -257,12 +261,12 @@ def _deployed(client: SyncPrefectClient, name: str) -> DeploymentResponse:
     )
 
 
-def _short(value: Any) -> dict[str, Any]:
+def _changed_settings(value: Any) -> dict[str, Any]:
     """Returns the settings that differ from the defaults, as plain values."""
     return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=True)
 
 
-def _cron(cron: str, timezone: str) -> CronSchedule:
+def _cron_schedule(cron: str, timezone: str) -> CronSchedule:
     try:
         return CronSchedule(cron=cron, timezone=timezone)
     except pydantic.ValidationError as error:

@@ -49,7 +49,7 @@ class Finding:
     cure: str = ""
 
 
-def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
+def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
     """Checks packages, store, server, study and engines; yields one finding after the other.
 
     Args:

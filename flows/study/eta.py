@@ -17,7 +17,7 @@ _RECENT = 20
 _SEEDS = re.compile(r" (seed|pretrain)=\d+")
 
 
-class Expected:
+class TimeEstimates:
     """Estimates the time of a step from earlier steps that differ from it only in their seeds.
 
     Where there are none, it uses the time per unit of work of other steps of the kind. Safe to call
@@ -37,7 +37,7 @@ class Expected:
             total, count = self._by_name.get(name, (0.0, 0))
             self._by_name[name] = total + seconds, count + 1
             total, work = self._kinds.get(step.kind, (0.0, 0.0))
-            self._kinds[step.kind] = total + seconds, work + _work(step)
+            self._kinds[step.kind] = total + seconds, work + _work_amount(step)
 
     def seconds(self, step: Step) -> float | None:
         """Returns the estimated time of a step [s]; None where no step of its kind was seen."""
@@ -45,7 +45,7 @@ class Expected:
         if times is not None:
             return times[0] / times[1]
         kind = self._kinds.get(step.kind)
-        return kind[0] / kind[1] * _work(step) if kind is not None else None
+        return kind[0] / kind[1] * _work_amount(step) if kind is not None else None
 
     def of_node(self, node: Node) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
@@ -68,7 +68,7 @@ class Expected:
         for node in reversed(graph.nodes):  # Backwards, readers are visited before their inputs.
             chain, work = after.get(node, (0.0, 0.0))
             seconds = self.of_node(node)
-            ranks[node] = chain + (seconds or 0.0), work + sum(map(_work, node.steps))
+            ranks[node] = chain + (seconds or 0.0), work + sum(map(_work_amount, node.steps))
             for read in upstream[node]:
                 after[read] = max(after.get(read, (0.0, 0.0)), ranks[node])
         return ranks
@@ -82,7 +82,7 @@ class Forecast:
       nodes: all nodes of the run.
     """
 
-    def __init__(self, expected: Expected, nodes: Sequence[Node]) -> None:
+    def __init__(self, expected: TimeEstimates, nodes: Sequence[Node]) -> None:
         self._expected = expected
         self._node_by_name = {_name_without_seeds(node.name): node for node in nodes}
         self._num_remaining = collections.Counter(_name_without_seeds(node.name) for node in nodes)
@@ -125,7 +125,7 @@ def _name_without_seeds(name: str) -> str:
     return _SEEDS.sub("", name)
 
 
-def _work(step: Step) -> float:
+def _work_amount(step: Step) -> float:
     """Returns a step's amount of work, comparable within its kind: examples, or tokens."""
     match step.config:
         case FitSpec(train=train):

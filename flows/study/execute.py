@@ -22,7 +22,7 @@ from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
-from flows.study.eta import Expected, Forecast
+from flows.study.eta import Forecast, TimeEstimates
 from flows.study.graph import Graph, Job, Node
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.errors import one_line_message
@@ -86,7 +86,7 @@ class Session:
     display: Display
     journal: Journal
     live: Live
-    expected: Expected
+    expected: TimeEstimates
     forecast: Forecast
     pin: Pin
     retries: int = 0

@@ -17,7 +17,7 @@ from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import code_of, libraries_of
+from flows.steps.registry import libraries_of, step_code
 from flows.study.graph import Graph, Node
 from flows.study.reading import describe_reads
 from infra.errors import ConfigError
@@ -308,7 +308,7 @@ class Explanation:
             then, now = Tree(self._store.open_source(manifest.source)), checkout()
             # Modules that the step reached then and those it reaches now: code that a step no
             # longer calls, or only now calls, is a change as well.
-            reached = code_of(recipe.kind, recipe.config, then) | code_of(
+            reached = step_code(recipe.kind, recipe.config, then) | step_code(
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changes(then, now, reached)

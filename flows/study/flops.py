@@ -15,7 +15,7 @@ from model.files import CONFIG
 from model.presets import paligemma2_3b
 
 
-def models(
+def flops_models(
     config: str | None, image_px: int | None, user_connectors: Sequence[str] = ()
 ) -> list[ModelConfig]:
     """Returns a model once with each connector that its sizes allow.

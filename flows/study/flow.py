@@ -21,7 +21,7 @@ from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import run_log
 from flows.study.display import Display
-from flows.study.eta import Expected, Forecast
+from flows.study.eta import Forecast, TimeEstimates
 from flows.study.execute import Session, run_graph
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, Phase, graph_of
@@ -283,7 +283,7 @@ def run_study_graph(
         text = load_reference(_APPROVAL)(config, opened, explanation)
         wait_for_approval(journal.flow_run_id, text)
     # Times of what is there already teach the times of what is missing.
-    expected = Expected()
+    expected = TimeEstimates()
     for step, artifact in explanation.artifacts().items():
         expected.learn(step, artifact.manifest.seconds)
     admission.expected = expected

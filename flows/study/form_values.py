@@ -23,7 +23,7 @@ DeployedStudies = Mapping[str, Mapping[str, Any]]
 """Name -> values of the studies that a deployment carries with it."""
 
 
-def values_of(
+def study_values(
     study: str, store: Store, deployed_studies: DeployedStudies | None = None
 ) -> Mapping[str, Any]:
     """Returns the values of a study, not checked yet.
@@ -76,17 +76,17 @@ def study_of_form(
     """Returns the study that a form asks for.
 
     Args:
-      study: as in `values_of`.
-      store: as in `values_of`.
+      study: as in `study_values`.
+      store: as in `study_values`.
       overrides: changes as "key.path=value" texts.
       data_root: folder with the raw data; "" leaves the study's.
-      deployed_studies: as in `values_of`.
+      deployed_studies: as in `study_values`.
 
     Raises:
       ConfigError: if there is no such study, or this process may not run it.
     """
     words = [*overrides, *([f"data_root={json.dumps(data_root)}"] if data_root else [])]
-    config = apply_overrides(values_of(study, store, deployed_studies), words, source=study)
+    config = apply_overrides(study_values(study, store, deployed_studies), words, source=study)
     check_served(config, store.uri)
     return config
 
@@ -104,7 +104,7 @@ def sweep_of_form(
       ConfigError: as `study_of_form`.
     """
     sweep_run = SweepRun(
-        values=values_of(study, store, deployed_studies),
+        values=study_values(study, store, deployed_studies),
         source=study,
         overrides=tuple(overrides),
         sweep=sweep,
@@ -125,7 +125,7 @@ def open_form_store(store: str) -> Store:
     return Store(store)
 
 
-def problem(parameters: Mapping[str, Any]) -> str | None:
+def form_problem(parameters: Mapping[str, Any]) -> str | None:
     """Returns the first fault in a form's parameters, in one line; None if there is none.
 
     A Prefect server checks only their types; our server also calls this before it creates a run.
@@ -140,14 +140,14 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
             if stated.get("failed"):
                 failed_steps_of_last_run(store, config.name)
             return None
-        sweep_of_form(*arguments, checked(Sweep, stated["add"], "add"), stated.get("given"))
-        checked(SweepLimits, stated.get("when", {}), "when")
+        sweep_of_form(*arguments, check_values(Sweep, stated["add"], "add"), stated.get("given"))
+        check_values(SweepLimits, stated.get("when", {}), "when")
     except (ConfigError, ValueError, OSError) as error:
         return str(error)
     return None
 
 
-def checked(kind: type[Any], values: Any, source: str) -> Any:
+def check_values(kind: type[Any], values: Any, source: str) -> Any:
     """Returns an instance of the dataclass `kind`, made from plain values.
 
     Raises:

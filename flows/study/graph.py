@@ -161,10 +161,10 @@ def graph_of(
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
-    return _Builder(config, PHASES.index(until), known).graph()
+    return _GraphBuilder(config, PHASES.index(until), known).graph()
 
 
-class _Builder:
+class _GraphBuilder:
     """Builds a graph, phase by phase.
 
     Identical steps become one step, under the first one's name: a corpus of the mixture may also
@@ -357,7 +357,7 @@ class _Builder:
                     profile=config.compute.profiled,
                 ),
                 seed=config.stage_seed(stage, number),
-                inputs={**inputs[view.at], **init, **_watched(view, datasets)},
+                inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
                 resources=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
                 keys={"train": "stage2.train" if view.at else stage},
             )
@@ -578,7 +578,7 @@ def _probed_row(config: StudyConfig) -> str:
     return (rows or scored)[0]
 
 
-def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+def _watched_datasets(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
     """Returns role -> dataset that a stage's watching reads at a resolution."""
     sources = config.watch.sources if config.watch else ()
     names = [f"{watched_name(source)}{config.at}" for source in sources]
@@ -640,11 +640,11 @@ def results_plan(config: StudyConfig) -> Plan:
             "`parcel prepare` and `parcel train` need none."
         )
     several = len(config.resolutions) > 1
-    plan, *also = (_plan_at(view, several=several) for view in config.resolutions)
+    plan, *also = (_plan_of_view(view, several=several) for view in config.resolutions)
     return dataclasses.replace(plan, also=tuple(also))
 
 
-def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
+def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
     served_budgets = {
         method: config.budgets_of(method) for method in config.methods if method != REFERENCE
     }

@@ -35,7 +35,7 @@ def describe_reads(steps: Sequence[Step], artifacts: Mapping[Step, Artifact | No
         ]
         parts: dict[str, PartSize] = {}
         for artifact in data:
-            for name, size in parts_of(artifact).items() if artifact else ():
+            for name, size in dataset_parts(artifact).items() if artifact else ():
                 parts[name] = parts[name] + size if name in parts else size
         # Every part that the mixture draws from must be there, or its share is not known.
         if not parts or None in data or not dict(step.config.train.mixture).keys() <= parts.keys():
@@ -54,7 +54,7 @@ def describe_reads(steps: Sequence[Step], artifacts: Mapping[Step, Artifact | No
     )
 
 
-def parts_of(artifact: Artifact) -> "dict[str, PartSize]":
+def dataset_parts(artifact: Artifact) -> "dict[str, PartSize]":
     """Returns name -> size of each part of a dataset; {} if it has no description file."""
     from model.data.reading import PartSize
 

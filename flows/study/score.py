@@ -8,7 +8,7 @@ from model.eval import score_file
 from model.eval.score_file import ScoredFile
 
 
-def score(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
+def score_predictions(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
     """Scores a file of predictions; see `model.eval.score_file`.
 
     Args:

@@ -22,7 +22,7 @@ _CHILDREN_TIMEOUT = 3.2
 """Time that runs started from the UI have to settle their rows when `parcel serve` ends [s]."""
 
 
-def serve(
+def serve_studies(
     store: Store,
     *,
     host: str = "127.0.0.1",
@@ -69,21 +69,21 @@ def serve(
             # Runs end before the server does: their last rows need somebody to take them.
             add_exit_hook(_end_runs)
             from flows.study.form import deployments_of
-            from flows.study.watch import look_forever
+            from flows.study.watch import settle_runs_forever
 
             deployments = deployments_of("demo", store.uri, any_store=any_store)
             # Only after these imports: Prefect's modules deadlock if two threads import them.
-            threading.Thread(target=look_forever, args=(store,), daemon=True).start()
+            threading.Thread(target=settle_runs_forever, args=(store,), daemon=True).start()
             console.print(f"UI: {server.ui.link()}  (store {store.uri}); end with Ctrl-C")
             console.print(f"results, item by item: {server.pages.link()}")
             if not console.is_terminal and auth is None:
                 console.print(f"name and password for a browser: {auth_file(store.state)}")
-            _run(deployments)
+            _run_deployments(deployments)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None
 
 
-def auth_of(auth: str | None) -> str | None:
+def parse_auth(auth: str | None) -> str | None:
     """Returns an auth string, which is given literally or as "@FILE" with the file that holds it.
 
     Raises:
@@ -116,7 +116,7 @@ def _end_runs(number: signal.Signals) -> None:
     psutil.wait_procs(children, timeout=_CHILDREN_TIMEOUT)
 
 
-def _run(deployments: list[Any]) -> None:
+def _run_deployments(deployments: list[Any]) -> None:
     """Registers the deployments and runs what is started of them; never returns."""
     from prefect import serve as serve_deployments
 

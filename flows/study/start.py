@@ -62,7 +62,7 @@ def start_study(
 
         return run_study(config, store, until, ui, tuple(rebuild), approve=approve, failed=failed)
 
-    return _reporting(store, f"study {config.name}: store {store.uri}\nstarting Prefect …", run)
+    return _run_with_ui(store, f"study {config.name}: store {store.uri}\nstarting Prefect …", run)
 
 
 def start_sweep(
@@ -77,7 +77,7 @@ def start_sweep(
     """Runs what a sweep is missing, and prints as `start_study` does; returns the exit code.
 
     Args:
-      study: as in `flows.study.form_values.values_of`.
+      study: as in `flows.study.form_values.study_values`.
       store: the study's store.
       overrides: changes to the study as "key.path=value" texts.
       add: what the sweep adds to the study.
@@ -100,10 +100,10 @@ def start_sweep(
         }
         return run_flow_in_terminal(sweep, parameters, store, ui)
 
-    return _reporting(store, "starting Prefect …", run)
+    return _run_with_ui(store, "starting Prefect …", run)
 
 
-def _reporting(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
+def _run_with_ui(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
     """Calls `run` with the UI that outlives the run; None if it ends with it."""
     apply(store.state)
     from flows.pages.app import beside

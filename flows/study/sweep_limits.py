@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.study.eta import Expected
+from flows.study.eta import TimeEstimates
 from flows.study.graph import Graph, Node
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
@@ -136,7 +136,7 @@ class Admission:
     """
 
     def __init__(self, limits: SweepLimits = ALWAYS, now: datetime.datetime | None = None) -> None:
-        self.limits, self.expected = limits, Expected()
+        self.limits, self.expected = limits, TimeEstimates()
         self.holds: Mapping[Node, str] = {}
         self.closes = limits.closes(now or datetime.datetime.now(datetime.UTC))
         self.outside_window = f"outside {limits.start}-{limits.end} {limits.timezone}"

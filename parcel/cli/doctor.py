@@ -31,7 +31,7 @@ def doctor(
 
     It writes a file to the store and deletes it, and runs a small trial of each engine.
     """
-    from flows.study.doctor import examine
+    from flows.study.doctor import examine_setup
     from flows.study.engines import ENGINES
     from infra.errors import ConfigError
 
@@ -50,7 +50,7 @@ def doctor(
     #   ok   store      .parcel can be read and written
     #   BAD  clock      it differs from the store's by 95 s
     #                   → set this machine's clock by NTP; leases lapse by the store's clock
-    for finding in examine(store, config, engines):
+    for finding in examine_setup(store, config, engines):
         bad += finding.state == "bad"
         sign = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.state]
         typer.echo(f"{sign} {finding.what:<10} {finding.detail}")

@@ -36,7 +36,7 @@ def flops(
     """Prints the FLOPs and the key-value cache of a prefill: the paper's efficiency table."""
     from flows.report.flops import flops_json as json_of
     from flows.report.flops import flops_text
-    from flows.study.flops import models as models_of
+    from flows.study.flops import flops_models as models_of
 
     models = models_of(config, image_px, connector or ())
     text = json_of(models, budget) if as_json else flops_text(models, budget, parts=parts)

@@ -58,7 +58,7 @@ def plan(
     words = [f"compute.{name}={value}" for name, value in overrides.items() if value is not None]
     config = load_study([*(arguments or []), *words], store)
     topology_of(config)  # A missing topology fails here, before minutes of sampling.
-    data = plan_data(config, opened, count=sample, on_sample=_tell)
+    data = plan_data(config, opened, count=sample, on_sample=_print_sampling)
     day = datetime.date.today()
     study_plan = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)
     if as_json:
@@ -68,5 +68,5 @@ def plan(
             typer.echo(line)
 
 
-def _tell(name: str) -> None:
+def _print_sampling(name: str) -> None:
     typer.echo(f"measuring a sample for: {name}", err=True)

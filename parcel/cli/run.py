@@ -80,7 +80,7 @@ _COMMANDS = {
 """Command -> the last phase that it runs, its help, and the arguments of its example."""
 
 
-def _command(until: Any) -> Callable[..., None]:
+def _study_command(until: Any) -> Callable[..., None]:
     def command(
         arguments: StudyArguments = None,
         explain: ExplainOption = False,
@@ -93,14 +93,14 @@ def _command(until: Any) -> Callable[..., None]:
         # The commands differ in `until` alone; an option that is a key of the config becomes an
         # override.
         words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
-        _study(words, store, until, explain, rebuild, approve, failed)
+        _run_study_command(words, store, until, explain, rebuild, approve, failed)
 
     return command
 
 
 for _name, (_until, _help, _words) in _COMMANDS.items():
     _example = f"Example: parcel {_name} {_words}"
-    run_app.command(_name, help=_help, epilog=_example)(_command(_until))
+    run_app.command(_name, help=_help, epilog=_example)(_study_command(_until))
 
 
 def load_study(arguments: list[str] | None, store: str) -> Any:
@@ -118,7 +118,7 @@ def load_study(arguments: list[str] | None, store: str) -> Any:
     return load_named_study(path, words, store)
 
 
-def _study(
+def _run_study_command(
     arguments: list[str] | None,
     store: str,
     until: Any,

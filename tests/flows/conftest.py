@@ -39,8 +39,8 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         for cached in (
             source_code.checkout,
             user_code.canonical_reference,
-            user_code.libraries,
-            registry._digest,
+            user_code.library_versions,
+            registry._code_digest,
             metrics._own_metric,
             references.entry_points,
         ):

@@ -75,7 +75,7 @@ class Stage:
       scratch: folder for logs; "" gives each process a folder of its own.
       points: place for resumable checkpoints.
       out: an existing folder, which becomes a checkpoint's; "" sends the files to the worker (see
-        `_Sent`).
+        `_CheckpointSender`).
       held_out: places of the datasets that are only evaluated.
       probe: places of the probe's training and scored records; None where there is no probe.
       code: digest of the code that trains it [hex].
@@ -115,14 +115,14 @@ def make(work: StepContext) -> Iterator[Progress]:
     stage = Stage(
         spec=spec,
         seed=work.seed or 0,
-        data=_of_roles(places, "data/"),
+        data=_places_of_roles(places, "data/"),
         init=places.get("init"),
         tokenizer=places["tokenizer"],
         mask_codec=places.get("mask_codec"),
         scratch=str(work.scratch),
         points=f"{work.shared}/points",
         out=str(work.out),
-        held_out=_of_roles(places, WATCHED),
+        held_out=_places_of_roles(places, WATCHED),
         probe=(places[PROBE[0]], places[PROBE[1]])
         if spec.watch is not None and spec.watch.probe
         else None,
@@ -133,7 +133,9 @@ def make(work: StepContext) -> Iterator[Progress]:
     with contextlib.ExitStack() as opened:
         items = train(stage, work.put)
         if work.processes > 1:
-            items = opened.enter_context(contextlib.closing(_by_several(stage, work, is_apart)))
+            items = opened.enter_context(
+                contextlib.closing(_train_with_gang(stage, work, is_apart))
+            )
         events = opened.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
         # The logs are turned into an event file as they grow, and once more when the last is
         # written.
@@ -147,7 +149,9 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
-def _by_several(stage: Stage, work: StepContext, is_apart: bool) -> Generator[Progress, None, None]:
+def _train_with_gang(
+    stage: Stage, work: StepContext, is_apart: bool
+) -> Generator[Progress, None, None]:
     """Trains a stage with several processes, in the worker's folders or apart from them."""
     with contextlib.ExitStack() as opened:
         # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
@@ -158,12 +162,12 @@ def _by_several(stage: Stage, work: StepContext, is_apart: bool) -> Generator[Pr
         if is_apart:
             place = f"{work.shared}/gang-{uuid.uuid4().hex[:8]}"
             stage = dataclasses.replace(stage, scratch="", out="")
-        ended = yield from train_together(
+        ended = yield from train_with_processes(
             stage, work.processes, place, folder / "logs", work.launcher
         )
         work.accelerator = read_message(ended, "accelerator") or ""
         if is_apart:
-            _fetch(work, ended.removeprefix(f"{work.shared}/"))
+            _fetch_sent_files(work, ended.removeprefix(f"{work.shared}/"))
 
 
 def train(
@@ -196,13 +200,15 @@ def train(
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
             scratch, out = str(folder / "scratch"), str(folder / "out")
             Path(out).mkdir()
-            sent = _Sent(f"{report_place}/{_OUT}")
+            sent = _CheckpointSender(f"{report_place}/{_OUT}")
             put = sent.put
         paths = StagePaths(
             data=stage.data,
             init=stage.init,
-            tokenizer=_file(stage.tokenizer, files.TOKENIZER),
-            mask_codec=_file(stage.mask_codec, files.MASK_CODEC) if stage.mask_codec else None,
+            tokenizer=_artifact_file(stage.tokenizer, files.TOKENIZER),
+            mask_codec=_artifact_file(stage.mask_codec, files.MASK_CODEC)
+            if stage.mask_codec
+            else None,
             scratch=scratch,
             points=stage.points,
             out=out,
@@ -227,12 +233,12 @@ def train(
             sent.finish(Path(out))
 
 
-def _file(place: str, name: str) -> str:
+def _artifact_file(place: str, name: str) -> str:
     """Returns the path of a small file of an artifact, copied to this machine if need be."""
     return str(open_stored_folder(place).local_folder(name) / name)
 
 
-class _Sent:
+class _CheckpointSender:
     """Sends the files of a checkpoint to the worker, which is on another host.
 
     Args:
@@ -257,7 +263,7 @@ class _Sent:
         self._files.put(_ALL, json.dumps(self._sent).encode())
 
 
-def _fetch(work: StepContext, ended: str) -> None:
+def _fetch_sent_files(work: StepContext, ended: str) -> None:
     """Takes the files that members sent into the artifact; parameters stay in the store.
 
     Args:
@@ -278,7 +284,7 @@ def _fetch(work: StepContext, ended: str) -> None:
             shutil.copyfile(work.out / name, work.scratch / name)
 
 
-def train_together(
+def train_with_processes(
     stage: Stage, num_processes: int, place: str, logs: Path, launcher: str = ""
 ) -> Generator[Progress, None, str]:
     """Trains a stage with several processes; JAX does not run in this one.
@@ -326,7 +332,7 @@ def train_together(
     return (yield from supervise(start, place, logs))
 
 
-def _of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
+def _places_of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
     """Returns the places of the artifacts whose roles start with `begin`."""
     return tuple(at for role, at in sorted(places.items()) if role.startswith(begin))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import NOTES
-from flows.steps.kinds.streamed import streamed
-from flows.steps.user_code import reader_of, with_code
+from flows.steps.kinds.streamed import stream_progress
+from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY
 from infra.store.raw_files import RawDigestCache
@@ -42,7 +42,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     """Notes the files of a `RawFilesSpec` by digest."""
     spec: RawFilesSpec = work.config
     assert work.location is not None
-    count, size = yield from streamed(lambda report: _write_digests(work, spec, report))
+    count, size = yield from stream_progress(lambda report: _write_digests(work, spec, report))
     work.counts.update(files=count, bytes=size)
 
 
@@ -59,7 +59,7 @@ def _write_digests(
     count = total = 0
     entries = list_raw_files(
         spec.prepare,
-        source=with_code(spec.reader),
+        source=with_user_code(spec.reader),
         split=spec.split,
         data_root=work.location or "",
         path=spec.path or None,
@@ -75,7 +75,7 @@ def _write_digests(
     return count, total
 
 
-def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
     return (reader_module(reader_of(spec)),)
@@ -86,6 +86,6 @@ RAW_FILES = Kind(
     make=make,
     # The registry knows every reader, but one of them lists a split: `also` adds that one.
     stop=("pipelines.sources.registry",),
-    also=_reader,
+    also=_reader_module,
     functions=lambda spec: [reader_of(spec)],
 )

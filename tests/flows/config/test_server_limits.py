@@ -8,7 +8,7 @@ import pytest
 
 from flows.config.load import load
 from flows.config.server_limits import check_served, limit_variables
-from flows.study.serve import auth_of
+from flows.study.serve import parse_auth
 from infra.errors import ConfigError
 from pipelines.prepare.config import PrepareConfig
 
@@ -83,10 +83,10 @@ def test_a_launchers_command_is_refused_but_for_ray(tmp_path: Path):
 def test_an_auth_string_has_a_name_and_a_password_and_is_never_shown(tmp_path: Path):
     file = tmp_path / "auth"
     file.write_text("me:secret\n")
-    assert auth_of(f"@{file}") == auth_of("me:secret") == "me:secret"
-    assert auth_of(None) is None
+    assert parse_auth(f"@{file}") == parse_auth("me:secret") == "me:secret"
+    assert parse_auth(None) is None
     with pytest.raises(ConfigError, match="name:password") as refused:
-        auth_of("secret")
+        parse_auth("secret")
     assert "secret" not in str(refused.value)
     with pytest.raises(ConfigError, match="No such file"):
-        auth_of("@/no/such/file")
+        parse_auth("@/no/such/file")

@@ -26,7 +26,7 @@ from flows.steps.user_code import user_files_of
 from flows.study.costs import costs_of
 from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
-from flows.study.form_values import problem
+from flows.study.form_values import form_problem
 from flows.study.graph import graph_of
 from flows.study.sweep import Sweep, SweepRun
 from infra.errors import ConfigError
@@ -329,4 +329,6 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
 
 def test_a_form_tells_what_is_wrong(tmp_path: Path):
     form = {"study": "demo", "store": str(tmp_path), "overrides": [], "add": {"methods": ["rip"]}}
-    assert re.match(r"add: methods\.0 must be one of vanilla, .*, got 'rip'", problem(form) or "")
+    assert re.match(
+        r"add: methods\.0 must be one of vanilla, .*, got 'rip'", form_problem(form) or ""
+    )

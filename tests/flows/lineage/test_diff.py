@@ -15,7 +15,7 @@ from flows.lineage.target import find_lineage_target
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
 from flows.steps.lookup import look_up
-from flows.steps.registry import code_of
+from flows.steps.registry import step_code
 from flows.study.graph import graph_of
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
@@ -144,7 +144,9 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         recipe = dataclasses.replace(
             recipe,
             source=source,
-            code=code_sha256(code_of(step.kind, step.config, code)) if plant.edit else recipe.code,
+            code=code_sha256(step_code(step.kind, step.config, code))
+            if plant.edit
+            else recipe.code,
             libraries={**recipe.libraries, **(plant.libraries if planted else {})},
         )
         context = {

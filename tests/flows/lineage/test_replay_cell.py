@@ -10,7 +10,7 @@ from flows.config.load import load
 from flows.lineage.replay import CONFIGS, replay_artifacts, typed_config
 from flows.lineage.target import find_lineage_target
 from flows.steps.kinds.files import FilesSpec
-from flows.steps.registry import KINDS, code_of
+from flows.steps.registry import KINDS, step_code
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
@@ -54,7 +54,7 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
     source = checkout().files[MAKER].decode()
     assert old in source
     tree = {**checkout().files, MAKER: source.replace(old, new, 1).encode()}
-    code = code_sha256(code_of("files", SPEC, Tree(tree)))
+    code = code_sha256(step_code("files", SPEC, Tree(tree)))
     recipe = Recipe(
         kind="files", name="files x", config=SPEC, code=code, source=store.save_source(tree)
     )

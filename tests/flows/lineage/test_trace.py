@@ -7,7 +7,7 @@ import pytest
 from flows.lineage.runs import write_run_record
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.lineage.trace import trace_lineage
-from flows.steps.accepted import accept
+from flows.steps.accepted import accept_artifact
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from tests.flows.pages.test_lineage import make
@@ -41,7 +41,7 @@ def test_tree_tells_shared_ancestors_once(tmp_path: Path):
 def test_what_was_kept_is_marked(tmp_path: Path):
     store = Store(tmp_path)
     dataset = make(store, "files", "prepare web", raw=make(store, "corpus", "corpus"))
-    accept(store, dataset, "0123456789abcdef" * 4)
+    accept_artifact(store, dataset, "0123456789abcdef" * 4)
     marked = [line for line in lines(store, dataset) if "† kept although" in line]
     assert len(marked) == 1
     assert "prepare web" in marked[0]

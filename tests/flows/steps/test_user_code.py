@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flows.steps import worker
-from flows.steps.registry import code_digest, code_of, libraries_of
-from flows.steps.user_code import canonical_reference, libraries, with_code
+from flows.steps.registry import code_digest, libraries_of, step_code
+from flows.steps.user_code import canonical_reference, library_versions, with_user_code
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.manifest import Recipe
@@ -54,8 +54,8 @@ def test_a_file_and_what_it_imports_from_beside_it_are_the_steps_code(
     metric = canonical_reference(f"{folder}/own_metric.py:f1", "parcel.metrics")
     assert metric == "own_metric:f1"
     assert {*checkout().files} - others == {"own/own_metric.py", "own/own_helper.py"}
-    plain = code_of("predictions", predictions("vqa"))
-    reached = code_of("predictions", predictions(metric))
+    plain = step_code("predictions", predictions("vqa"))
+    reached = step_code("predictions", predictions(metric))
     assert set(reached) - set(plain) == {"own_metric", "own_helper"}
     assert {name: reached[name] for name in plain} == plain
     before = code_digest("chance", metric)
@@ -116,7 +116,7 @@ def test_an_installed_function_counts_by_version_and_does_not_travel(tmp_path: P
 def test_what_a_file_imports_counts_by_version_unless_every_manifest_has_it(tmp_path: Path):
     text = "import json\nimport numpy\nimport yaml\ndef f(p, fields):\n    return 0.0\n"
     canonical_reference(f"{write(tmp_path / 'own_imports.py', text)}:f", "parcel.metrics")
-    assert libraries("own_imports") == {"PyYAML": importlib.metadata.version("pyyaml")}
+    assert library_versions("own_imports") == {"PyYAML": importlib.metadata.version("pyyaml")}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_reader_travels_with_the_work_of_those_who_list(tmp_path: Path):
     write(tmp_path / "code" / "own_words.py", "QUESTION = 'Which?'\n")
     write(tmp_path / "data" / "mine" / "a.png", "")
     function = canonical_reference(f"{tmp_path}/code/own_reader.py:read", "parcel.readers")
-    source = with_code(OwnSource(reader=function, name="mine"))
+    source = with_user_code(OwnSource(reader=function, name="mine"))
     assert canonical_json(source) == canonical_json(OwnSource(reader=function, name="mine"))
     for path in (tmp_path / "code").iterdir():
         path.write_text("raise SystemExit\n")  # An edit while the run is under way.

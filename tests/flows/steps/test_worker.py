@@ -22,9 +22,9 @@ from infra.store.store import Store
 @pytest.fixture(autouse=True)
 def _fresh_digests() -> Iterator[None]:
     """Tests give a kind other functions; what was computed for one must not serve another."""
-    registry._digest.cache_clear()
+    registry._code_digest.cache_clear()
     yield
-    registry._digest.cache_clear()
+    registry._code_digest.cache_clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from flows.steps.kind import Step
 from flows.steps.worker import StepOutcome
 from flows.study import execute
-from flows.study.eta import Expected, Forecast
+from flows.study.eta import Forecast, TimeEstimates
 from flows.study.execute import Session, StepFailedError, run_graph
 from flows.study.graph import Graph, Job, Node
 from flows.study.sweep_limits import Admission, NodeHeldError
@@ -44,8 +44,14 @@ def run(
         workers = SimpleNamespace(leave=lambda: None)
         display = SimpleNamespace(finish=lambda *_, **__: None)
         noted = Journal(tmp_path, "run")
-        forecast = Forecast(Expected(), nodes)
-        given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
+        forecast = Forecast(TimeEstimates(), nodes)
+        given = {
+            "live": Live(""),
+            "expected": TimeEstimates(),
+            "retries": 0,
+            "failures": {},
+            **more,
+        }
         given["admission"] = Admission()
         session = cast(
             Session,
@@ -76,7 +82,7 @@ def test_as_many_nodes_are_in_flight_as_are_asked_for(run: Callable[..., Any]):
 def test_the_longest_chain_of_work_begins_first(run: Callable[..., Any]):
     short, head, long, lone = cell("short"), cell("head"), cell("long"), cell("lone")
     tail = cell("tail", head)
-    expected, order = Expected(), list[str]()
+    expected, order = TimeEstimates(), list[str]()
     for node, seconds in ((short, 1), (head, 2), (tail, 9), (long, 8), (lone, 10)):
         expected.learn(node.steps[0], seconds)
     run(

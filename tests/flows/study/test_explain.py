@@ -76,11 +76,11 @@ def edit(monkeypatch: pytest.MonkeyPatch):
         changed = Tree({**checkout().files, path: text.replace(old, new).encode()})
         for module in (registry, explain, code_module):
             monkeypatch.setattr(module, "checkout", lambda: changed)
-        registry._digest.cache_clear()
+        registry._code_digest.cache_clear()
 
     yield apply
     monkeypatch.undo()
-    registry._digest.cache_clear()
+    registry._code_digest.cache_clear()
 
 
 def test_an_empty_store_has_nothing_and_a_full_one_everything(store: Store):

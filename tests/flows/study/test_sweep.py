@@ -11,7 +11,7 @@ from flows.lineage.runs import write_run_record
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
-from flows.study.form_values import checked, problem, sweep_of_form
+from flows.study.form_values import check_values, form_problem, sweep_of_form
 from flows.study.graph import graph_of
 from flows.study.retry_policy import (
     MAX_TRIES,
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def firing(store: Store, *more: str, **values: Any) -> SweepRun:
-    return sweep_of_form("demo", store, [*SMALL, *more], checked(Sweep, values, "sweep"))
+    return sweep_of_form("demo", store, [*SMALL, *more], check_values(Sweep, values, "sweep"))
 
 
 def next_of(firing: SweepRun) -> tuple[int, int] | None:
@@ -187,14 +187,14 @@ def test_a_wrong_sweep_is_told_in_a_line(store: Store, values: dict[str, Any], t
 
 def test_a_form_is_checked_before_there_is_a_run(store: Store):
     form = {"study": "demo", "store": store.uri, "overrides": []}
-    assert problem(form) is None
-    assert problem({**form, "add": {"add_seeds": 1}, "when": {}}) is None
+    assert form_problem(form) is None
+    assert form_problem({**form, "add": {"add_seeds": 1}, "when": {}}) is None
     for wrong, told in (
         ({"overrides": ["num_seed=2"]}, "demo: num_seed: no such key; did you mean num_seeds?"),
         ({"study": "nobody"}, "study must be demo, a YAML file"),
         ({"add": {}, "when": {"start": "20:00"}}, "when: start and end (--from, --to) must be"),
     ):
-        assert str(problem({**form, **wrong})).startswith(told)
+        assert str(form_problem({**form, **wrong})).startswith(told)
 
 
 def test_a_study_that_ran_is_known_by_its_name(store: Store):
@@ -296,8 +296,8 @@ def test_failed_steps_alone_are_begun(store: Store):
         f"1 steps failed or were given up in demo's last run; only these are tried: {broken}"
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
-    assert problem(form) is None
-    assert str(problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")
+    assert form_problem(form) is None
+    assert str(form_problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")
 
 
 STAGE2 = "stage2={num_seeds: 1}"

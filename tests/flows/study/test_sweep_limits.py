@@ -9,7 +9,7 @@ import pytest
 
 from flows.config.load import load
 from flows.steps.kind import Step
-from flows.study.eta import Expected
+from flows.study.eta import TimeEstimates
 from flows.study.graph import Job, Node, graph_of
 from flows.study.sweep_limits import Admission, NodeHeldError, SweepLimits
 
@@ -18,8 +18,8 @@ def cell(name: str) -> Node:
     return Node(name=name, jobs=(Job(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),))
 
 
-def expected(**seconds: float) -> Expected:
-    found = Expected()
+def expected(**seconds: float) -> TimeEstimates:
+    found = TimeEstimates()
     for name, value in seconds.items():
         found.learn(cell(name).steps[0], value)
     return found
