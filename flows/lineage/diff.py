@@ -33,7 +33,7 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 _INPUT_FILE_KINDS = (FILES.name, RAW_FILES.name)
 """Kinds of step that record files given to a study."""
 
-_NAMED = 2
+_MAX_NAMES = 2
 """Largest number of steps named in a line."""
 
 _SHORT = 12
@@ -96,7 +96,7 @@ class Comparison:
         contents = "the same contents" if self.is_same else "other contents"
         yield f"{self.names[0]} → {self.names[1]}: {contents}"
         for difference in self.differences:
-            steps = abbreviate_list(difference.steps, _NAMED)
+            steps = abbreviate_list(difference.steps, _MAX_NAMES)
             moot = "" if difference.has_effect else "; without effect, the contents are the same"
             yield f"{difference.sort:<8}  {_describe_difference(difference)}  [{steps}{moot}]"
             if patch and difference.patch:

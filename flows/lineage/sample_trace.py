@@ -39,7 +39,7 @@ HOW = {
 _LOADER = ("model.data.loader", "model.data.mixing", "model.data.order", "model.data.parts")
 """Modules that decide which record a training step sees."""
 
-_SHOWN = 12
+_MAX_SHOWN = 12
 """Largest number of steps, or cells, named in a line."""
 
 
@@ -111,8 +111,8 @@ class SampleTrace:
                 f"{place.dataset.key} ← {place.source} sha256:{place.source_sha256}"
             )
         for use in self.training_uses:
-            steps = abbreviate_list([str(step) for step in use.steps], _SHOWN)
-            changed = abbreviate_list(use.changed, _SHOWN)
+            steps = abbreviate_list([str(step) for step in use.steps], _MAX_SHOWN)
+            changed = abbreviate_list(use.changed, _MAX_SHOWN)
             since = f"; computed with the present code; {changed} changed since then"
             yield (
                 f"seen by {use.training.name} {use.training.key} {len(use.steps)} times in "
@@ -121,7 +121,7 @@ class SampleTrace:
         if not self.training_uses:
             yield "seen by no training"
         for how, cells in self.cells.items():
-            names = abbreviate_list(cells, _SHOWN)
+            names = abbreviate_list(cells, _MAX_SHOWN)
             yield f"{len(cells)} of {self.num_cells} cells are {how}: {names}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"

@@ -20,7 +20,7 @@ from infra.store.redact import redact
 from infra.store.store import Store
 
 _HOUR = 3600.0
-_NAMED = 3
+_MAX_NAMES = 3
 """Most datasets named in one line; the others are only counted."""
 _LEAST = 0.0001
 """Numbers below this one are written "<0.0001", since they would need an exponent."""
@@ -107,7 +107,7 @@ def plan_data(
     """
     # A plan is also asked for before the data are there: then it has trainings alone, and says so.
     try:
-        graph = graph_of(config, known=raw_digest_cache(store))
+        graph = graph_of(config, digest_cache=raw_digest_cache(store))
     except ConfigError as error:
         if count is not None:
             raise
@@ -281,7 +281,7 @@ def _describe_missing(
             f"{cpus or 'this machine'}"
         )
     for reason, names in unknown.items():
-        shown = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+        shown = ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
         yield f"what preparing {len(names)} takes is not known ({shown}): {reason}"
 
 

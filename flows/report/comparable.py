@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from flows.report.cells import Score
 from flows.report.text_lists import abbreviate_list
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Largest number of scores named in a sentence."""
 
 
@@ -78,4 +78,4 @@ def _score_name(score: Score) -> str:
 
 
 def _score_names(scores: Sequence[Score]) -> str:
-    return abbreviate_list([f"{s.benchmark}/{_score_name(s)}" for s in scores], _NAMED)
+    return abbreviate_list([f"{s.benchmark}/{_score_name(s)}" for s in scores], _MAX_NAMES)

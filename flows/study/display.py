@@ -18,7 +18,7 @@ _LINE_EVERY = 15.0
 """Interval between two lines about one running step, where output is not a terminal [s]."""
 
 
-_SHOWN = 16
+_MAX_BARS = 16
 """Most running steps shown as a bar each; a cluster runs hundreds."""
 _FORECAST_EVERY = 1.0
 """Interval between two estimates of the time left [s]."""
@@ -82,9 +82,9 @@ class Display:
     def update(self, name: str, progress: StepProgress) -> None:
         """Shows the progress of a step."""
         with self._lock:
-            # Bars beyond `_SHOWN` exist, but are hidden until one above them ends.
+            # Bars beyond `_MAX_BARS` exist, but are hidden until one above them ends.
             if name not in self._tasks:
-                shown = len(self._tasks) < _SHOWN
+                shown = len(self._tasks) < _MAX_BARS
                 self._tasks[name] = self._progress.add_task(
                     name, total=progress.total, note="", visible=shown
                 )
@@ -124,7 +124,7 @@ class Display:
                 self._progress.remove_task(task)
             # A place is free now: the next hidden bar appears.
             done = sum(self.counts.values())
-            for waiting in list(self._tasks.values())[:_SHOWN]:
+            for waiting in list(self._tasks.values())[:_MAX_BARS]:
                 self._progress.update(waiting, visible=True)
             self._update_study_bar()
             if outcome == "reused" and self.console.is_terminal:
@@ -154,7 +154,7 @@ class Display:
                 time.monotonic(),
                 time_left_text(self._time_left()),
             )
-        hidden = len(self._tasks) - _SHOWN
+        hidden = len(self._tasks) - _MAX_BARS
         more = f"and {hidden} more under way" if hidden > 0 else ""
         self._progress.update(
             self._study_task,

@@ -36,7 +36,7 @@ _SEED = "the seed"
 _COMPARED = 200
 """Most artifacts with other names that a new step is compared with."""
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Most reasons or names given in one line; the others are only counted."""
 
 
@@ -136,7 +136,7 @@ class Explanation:
         for step in stale:
             ran.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
         changes_text = "; ".join(
-            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(who)), _NAMED)} ran"
+            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(who)), _MAX_NAMES)} ran"
             for what, who in ran.items()
         )
         raise ConfigError(
@@ -286,14 +286,14 @@ class Explanation:
                     wanting.setdefault(read, []).append(step.name)
         for step in self._pruned_steps:
             if step in wanting:
-                readers = abbreviate_list(wanting[step], _NAMED)
+                readers = abbreviate_list(wanting[step], _MAX_NAMES)
                 why = (f"its files were not kept, and {readers} would read them",)
                 self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
     def _node_names(self, steps: Sequence[Step]) -> str:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
         return abbreviate_list(
-            list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED
+            list(dict.fromkeys(self._owner[step].name for step in steps)), _MAX_NAMES
         )
 
     def _changed_functions(self, lookup: StepLookup) -> str:
@@ -312,7 +312,7 @@ class Explanation:
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changes(then, now, reached)
-        return abbreviate_list(self._changes[key], _NAMED) or "its code"
+        return abbreviate_list(self._changes[key], _MAX_NAMES) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Returns, as texts, the differences between a step and the most similar artifact."""
@@ -334,8 +334,8 @@ class Explanation:
         if not nearest and inputs:
             return ["its artifact is damaged"]
         texts = [_describe_difference(path, was, now, step) for path, was, now in nearest]
-        more = [f"and {len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
-        return texts[:_NAMED] + more
+        more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
+        return texts[:_MAX_NAMES] + more
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,7 +201,7 @@ def run_passes(
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
             for config in passes:
-                graph = graph_of(config, until, known=raw_digest_cache(opened))
+                graph = graph_of(config, until, digest_cache=raw_digest_cache(opened))
                 workers = _workers(config.compute, opened)
                 ended = run_study_graph(
                     config,

@@ -149,19 +149,19 @@ class Graph:
 
 
 def graph_of(
-    config: StudyConfig, until: Phase = "report", *, known: RawDigestCache | None = None
+    config: StudyConfig, until: Phase = "report", *, digest_cache: RawDigestCache | None = None
 ) -> Graph:
     """Returns the graph of a study, up to and including a phase.
 
     Args:
       config: the study.
       until: the last phase.
-      known: memory of digests of files that need not be read again; None reads all.
+      digest_cache: memory of digests of files that need not be read again; None reads all.
 
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
-    return _GraphBuilder(config, PHASES.index(until), known).graph()
+    return _GraphBuilder(config, PHASES.index(until), digest_cache).graph()
 
 
 class _GraphBuilder:
@@ -171,10 +171,10 @@ class _GraphBuilder:
     be the training split of a benchmark.
     """
 
-    def __init__(self, config: StudyConfig, last: int, known: RawDigestCache | None) -> None:
+    def __init__(self, config: StudyConfig, last: int, digest_cache: RawDigestCache | None) -> None:
         self.config = config
         self.last = last
-        self.known_files = known
+        self.digest_cache = digest_cache
         self.input_paths = input_file_paths(config)
         check_user_data(config)
         check_user_connectors(config)
@@ -319,7 +319,7 @@ class _GraphBuilder:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
         if key not in self.input_paths:
             return {}
-        files = input_files_spec(self.input_paths[key], self.known_files)
+        files = input_files_spec(self.input_paths[key], self.digest_cache)
         return {"given": self._add("files", f"files {key}", config=files)}
 
     def _pretrain(

@@ -19,7 +19,7 @@ counts as a new step."""
 GIVEN_UP = f"they failed {MAX_TRIES} times, and `parcel run --failed` tries them again"
 """Why a sweep holds a node back that failed too often."""
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Most steps named in one line; the others are only counted."""
 
 
@@ -48,7 +48,7 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
 def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
     count = f"{len(failed)} steps failed or were given up in {name}'s last run"
-    return f"{count}; only these are tried: {abbreviate_list(failed, _NAMED)}"
+    return f"{count}; only these are tried: {abbreviate_list(failed, _MAX_NAMES)}"
 
 
 def hold_all_but(names: Collection[str]) -> HoldRule:

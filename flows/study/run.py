@@ -21,7 +21,7 @@ from infra.prefect.server import UI
 from infra.store.records import PRUNED
 from infra.store.store import Store
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Most held-back steps named in one line; the others are only counted."""
 
 
@@ -118,7 +118,9 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
     for why, steps_held in result.steps_by_hold_reason.items():
         console.print(
-            f"not begun, {why}: {abbreviate_list(steps_held, _NAMED)}", markup=False, soft_wrap=True
+            f"not begun, {why}: {abbreviate_list(steps_held, _MAX_NAMES)}",
+            markup=False,
+            soft_wrap=True,
         )
     if result.results:
         record = find_run(store, config.name)

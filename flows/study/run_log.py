@@ -19,7 +19,7 @@ from infra.progress import Progress
 
 LINE_EVERY = 60.0
 """Interval between two lines about one running step [s]."""
-_NAMED = 5
+_MAX_NAMES = 5
 """Most sorts of steps that the first line names; the others are only counted."""
 
 
@@ -31,8 +31,8 @@ def opening_line(graph: Graph, reused: Collection[Node]) -> str:
     if not missing:
         return f"{total_text}: nothing is to be made"
     sorts = collections.Counter(missing)
-    sorts_text = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_NAMED])
-    others = sum(list(sorts.values())[_NAMED:])
+    sorts_text = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_MAX_NAMES])
+    others = sum(list(sorts.values())[_MAX_NAMES:])
     return f"{total_text}; to make: {sorts_text}{f' and {others} others' if others else ''}"
 
 

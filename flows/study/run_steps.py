@@ -25,7 +25,8 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
     newest = max(runs, key=lambda record: record["finished"])
     try:
         graph = graph_of(
-            check_config(newest["config"], source=newest["name"]), known=raw_digest_cache(store)
+            check_config(newest["config"], source=newest["name"]),
+            digest_cache=raw_digest_cache(store),
         )
     except ConfigError:  # For example, its raw data are not on this machine.
         return {}

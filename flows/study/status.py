@@ -12,7 +12,7 @@ from infra.store.lease import LeaseView
 from infra.store.pins import list_pins
 from infra.store.store import Store
 
-_LISTED = 8
+_MAX_NAMES = 8
 """Most nodes that are named for one reason to wait."""
 _RUNS = 5
 """Most ended runs that are shown, the newest first."""
@@ -62,7 +62,7 @@ def _run_lines(store: Store, pin: LeaseView) -> Iterator[str]:
     for name, why in _running_nodes(nodes).items():
         yield f"    running: {name}, {why}"
     for why, names in _waiting_nodes(nodes).items():
-        yield f"    {why}: {abbreviate_list(names, _LISTED)}"
+        yield f"    {why}: {abbreviate_list(names, _MAX_NAMES)}"
 
 
 def _running_nodes(nodes: Mapping[str, Node]) -> Mapping[str, str]:

@@ -36,7 +36,7 @@ Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
 """Type of a method in a form, which offers the known ones."""
 
 _SEED = re.compile(r" seed=(\d+)$")
-_NAMED = 4
+_MAX_NAMES = 4
 """Most sorts of new cells, or transfers, named in one line; the others are only counted."""
 
 
@@ -281,7 +281,7 @@ class SweepRun:
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
         return Explanation(
-            self.store.snapshot(), graph_of(config, known=raw_digest_cache(self.store))
+            self.store.snapshot(), graph_of(config, digest_cache=raw_digest_cache(self.store))
         )
 
     def decisions(
@@ -438,9 +438,9 @@ def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]
             if getattr(key, name) not in present_values[name]
         ]
         sorts[", ".join(fresh) or "missing so far"] += 1
-    lines = [f"{count} of {sort}" for sort, count in sorts.most_common(_NAMED)]
+    lines = [f"{count} of {sort}" for sort, count in sorts.most_common(_MAX_NAMES)]
     lines = [text.replace("of missing", "missing") for text in lines]
-    more = [f"and {len(sorts) - _NAMED} sorts more"] if len(sorts) > _NAMED else []
+    more = [f"and {len(sorts) - _MAX_NAMES} sorts more"] if len(sorts) > _MAX_NAMES else []
     return f": {', '.join(lines + more)}"
 
 
@@ -497,7 +497,7 @@ def _describe_abandoned(failed: Mapping[Node, int]) -> str:
         return ""
     return (
         f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
-        f"--failed`: {abbreviate_list(names, _NAMED)}"
+        f"--failed`: {abbreviate_list(names, _MAX_NAMES)}"
     )
 
 

@@ -46,6 +46,8 @@ def accept(
     from flows.study.graph import graph_of
 
     # The same verdicts that `parcel run --explain` prints: what is stale there can be kept here.
-    explanation = Explanation(opened.snapshot(), graph_of(config, known=raw_digest_cache(opened)))
+    explanation = Explanation(
+        opened.snapshot(), graph_of(config, digest_cache=raw_digest_cache(opened))
+    )
     for line in accept_stale(opened, explanation, step, units=replay):
         typer.echo(line)

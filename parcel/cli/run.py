@@ -135,7 +135,7 @@ def _run_study_command(
     from flows.study.graph import graph_of
 
     # Explained here, so that a refusal does not wait for Prefect and Ray to start.
-    graph = graph_of(config, until, known=raw_digest_cache(opened))
+    graph = graph_of(config, until, digest_cache=raw_digest_cache(opened))
     explanation = Explanation(opened.snapshot(), graph)
     holds = {}
     if failed:
