@@ -136,22 +136,25 @@ def _check_data_root(config: StudyConfig) -> None:
 
 def data_folders(config: StudyConfig) -> set[str]:
     """Returns the folders below the data root that a study reads."""
-    read: set[str] = set()
+    folders: set[str] = set()
     # Of a benchmark both folders: that of its rows, and that of the split it is trained on, which
     # is its parent's for a zero-shot one.
     for view in config.resolutions:
-        read |= {
+        folders |= {
             source.path or get(corpus_reference(f"sources.{i}.reader", source.reader)).folder
             for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
         }
         for name, transfer in view.transfers.items():
-            trained = trained_on(name)
+            training_benchmark = trained_on(name)
             folder, _ = train_data(name, view.transfers)
-            read |= {
+            folders |= {
                 transfer.path or get(source_of(name, transfer)).folder,
-                folder or get(source_of(trained, view.transfers.get(trained))).folder,
+                folder
+                or get(
+                    source_of(training_benchmark, view.transfers.get(training_benchmark))
+                ).folder,
             }
-    return read
+    return folders
 
 
 def _check_data_root_exists(data_root: str) -> None:

@@ -75,10 +75,10 @@ def check_served_store(store: str) -> None:
     Raises:
       ConfigError: if it may not.
     """
-    served = os.environ.get(_STORE)
-    if served and canonical_uri(store) != served:
+    served_uri = os.environ.get(_STORE)
+    if served_uri and canonical_uri(store) != served_uri:
         raise ConfigError(
-            f"store must be the one served, {served}, got {store!r}; `--any-store` of "
+            f"store must be the one served, {served_uri}, got {store!r}; `--any-store` of "
             f"`parcel serve` and `parcel deploy` takes any."
         )
 

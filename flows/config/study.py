@@ -213,13 +213,13 @@ class StudyConfig:
     def _check_processes(self) -> None:
         # Each training with the `compute` field that says how many processes share its batches.
         tunings = {f"transfers.{name}.train": train for name, train in self.fine_tunings.items()}
-        trained: dict[str, tuple[str, TrainConfig | None]] = {
+        trainings: dict[str, tuple[str, TrainConfig | None]] = {
             "stage1": ("processes_per_stage", self.stage1),
             "intermediary": ("processes_per_cell", self.intermediary),
             "stage2.train": ("processes_per_cell", self.stage2 and self.stage2.train),
             **{name: ("processes_per_cell", train) for name, train in tunings.items()},
         }
-        for name, (field, train) in trained.items():
+        for name, (field, train) in trainings.items():
             processes = getattr(self.compute, field)
             if train is None or processes == 1:
                 continue
@@ -231,8 +231,8 @@ class StudyConfig:
             # The probe runs inside a stage, in the same processes, with a batch of its own.
             probe = self.watch and self.watch.probe
             if probe and name not in tunings and probe.benchmark in self.fine_tunings:
-                of = self.fine_tunings[probe.benchmark]
-                size = probe.batch_size or of.batch_size
+                recipe = self.fine_tunings[probe.benchmark]
+                size = probe.batch_size or recipe.batch_size
                 if size % processes:
                     raise ValueError(
                         f"compute.{field} must divide the batch of watch.probe, {size}, got "
@@ -304,12 +304,12 @@ class StudyConfig:
             return
         if method == REFERENCE:
             raise ValueError(
-                f"budgets must hold {self._served(method)}, all tokens, where {REFERENCE} is "
+                f"budgets must hold {self._budgets_text(method)}, all tokens, where {REFERENCE} is "
                 f"compared, got {list(self.budgets)}."
             )
         raise ValueError(
             f"budgets: {method} serves none of {list(self.budgets)}; it serves "
-            f"{self._served(method)}. Add one of these, or leave the method out."
+            f"{self._budgets_text(method)}. Add one of these, or leave the method out."
         )
 
     def _check_variants(self) -> None:
@@ -329,23 +329,27 @@ class StudyConfig:
                 raise ValueError(f"variants.{name}.of must be a connector, got {variant.of!r}.")
 
     def _check_train_budgets(self, field: str, method: Method, budgets: tuple[int, ...]) -> None:
-        served = supported_budgets(self.model_of(method))
-        if not budgets or len(set(budgets)) != len(budgets) or not set(budgets) <= set(served):
+        served_budgets = supported_budgets(self.model_of(method))
+        if (
+            not budgets
+            or len(set(budgets)) != len(budgets)
+            or not set(budgets) <= set(served_budgets)
+        ):
             raise ValueError(
-                f"{field} must be distinct budgets that {method} serves, {self._served(method)}, "
-                f"got {list(budgets)}; without it all of them are drawn."
+                f"{field} must be distinct budgets that {method} serves, "
+                f"{self._budgets_text(method)}, got {list(budgets)}; without it all of them are drawn."
             )
 
-    def _served(self, method: Method) -> str:
-        served = supported_budgets(self.model_of(method))
-        if len(served) < 10:
-            return ", ".join(str(budget) for budget in served)
-        return f"{served[0]}…{served[-1]}, even ones"
+    def _budgets_text(self, method: Method) -> str:
+        served_budgets = supported_budgets(self.model_of(method))
+        if len(served_budgets) < 10:
+            return ", ".join(str(budget) for budget in served_budgets)
+        return f"{served_budgets[0]}…{served_budgets[-1]}, even ones"
 
     def budgets_of(self, method: Method) -> tuple[int, ...]:
         """Returns the budgets of the study that a method serves, at which it is evaluated."""
-        served = supported_budgets(self.model_of(method))
-        return tuple(budget for budget in self.budgets if budget in served)
+        served_budgets = supported_budgets(self.model_of(method))
+        return tuple(budget for budget in self.budgets if budget in served_budgets)
 
     def connector_of(self, method: Method) -> str:
         """Returns the connector of a method: itself, unless it is a variant of another one."""
@@ -368,7 +372,7 @@ class StudyConfig:
             self.model, connector=dataclasses.replace(connector, kind=kind), **caps
         )
 
-    def drawing(self, train: TrainConfig, method: Method) -> TrainConfig:
+    def train_config_for(self, train: TrainConfig, method: Method) -> TrainConfig:
         """Returns a training recipe with the method's training budgets and a variant's length."""
         if method in self.variants:
             return self.variants[method].trained(train)
@@ -378,7 +382,7 @@ class StudyConfig:
 
     def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
         """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""
-        return self.drawing(self.fine_tunings[benchmark], method)
+        return self.train_config_for(self.fine_tunings[benchmark], method)
 
     def reference_of(self, method: Method) -> str:
         """Returns the name of a method, with its class's file, for another process to resolve."""
@@ -476,14 +480,14 @@ def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         # Buckets are token counts declared for the smaller images; by default they follow the size.
         return dataclasses.replace(connector, buckets=())
 
-    def sized(owner: Any) -> Any:
+    def with_image_px(owner: Any) -> Any:
         if owner.prepare is None:
             return owner
         return dataclasses.replace(owner, prepare=dataclasses.replace(owner.prepare, image_px=px))
 
     transfers: Mapping[str, TransferConfig | None]
     if stage2.transfers is None:
-        transfers = {name: sized(entry) for name, entry in config.transfers.items()}
+        transfers = {name: with_image_px(entry) for name, entry in config.transfers.items()}
     else:
         transfers = stage2.transfers
     # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
@@ -502,9 +506,11 @@ def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "connectors": {m: without_buckets(c) for m, c in config.connectors.items()}
         | stage2.connectors,
         "prepare": stage2.prepare or dataclasses.replace(config.prepare, image_px=px),
-        "sources": stage2.sources or tuple(map(sized, config.sources)),
+        "sources": stage2.sources or tuple(map(with_image_px, config.sources)),
         "watch": config.watch
-        and dataclasses.replace(config.watch, sources=tuple(map(sized, config.watch.sources))),
+        and dataclasses.replace(
+            config.watch, sources=tuple(map(with_image_px, config.watch.sources))
+        ),
         "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
         "budgets": stage2.budgets or tuple(scale_budget(b, before, after) for b in config.budgets),
         "train_budgets": {

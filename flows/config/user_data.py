@@ -64,24 +64,24 @@ def _read_usable_rows(
     if not rows:
         raise ConfigError(f"{field}: split {split!r} of {corpus.folder} has no rows.")
     # Pictures are looked for, not decoded: a missing folder shows, at little cost.
-    read = MediaReader(root)
-    wrong = [fault for row in rows if (fault := _row_fault(row, read, data_root))]
+    media_reader = MediaReader(root)
+    faults = [fault for row in rows if (fault := _row_fault(row, media_reader, data_root))]
     # In a split that was read in part, the first rows may be the worst: be more lenient there.
-    most = accepted if len(rows) < _ROWS else max(accepted, 0.5)
-    if len(wrong) > most * len(rows):
+    max_share = accepted if len(rows) < _ROWS else max(accepted, 0.5)
+    if len(faults) > max_share * len(rows):
         raise ConfigError(
-            f"{field}: {wrong[0]}. Of the {len(rows)} rows of split {split!r} looked at, "
-            f"{len(wrong)} cannot be used; prepare.max_reject_rate accepts {accepted:.0%}."
+            f"{field}: {faults[0]}. Of the {len(rows)} rows of split {split!r} looked at, "
+            f"{len(faults)} cannot be used; prepare.max_reject_rate accepts {accepted:.0%}."
         )
     return [row for row in rows if isinstance(row, Item)]
 
 
-def _row_fault(row: Item | Reject, read: MediaReader, data_root: str) -> str:
+def _row_fault(row: Item | Reject, media_reader: MediaReader, data_root: str) -> str:
     """Returns the fault of a row, with its place; "" if it has none."""
     if isinstance(row, Reject):
         return f"{row.source} {row.id.rpartition('/')[2].replace('-', ' ')}: {row.reason}"
     for media in row.media:
-        if not read.has(media):
+        if not media_reader.has(media):
             return f"{row.id}: there is no file {media.path} below {data_root}"
     return ""
 

@@ -86,7 +86,7 @@ def model_card(
     """
     # The metadata come first in the file, between two lines of dashes, and need the scores. Each
     # part below is a section; without an origin the card ends with how to load it.
-    scored = (
+    benchmark_scores = (
         sorted(
             _benchmark_scores(origin),
             key=lambda entry: (entry.benchmark, entry.budget),
@@ -99,7 +99,7 @@ def model_card(
     stages = [a.manifest for a in met if a.manifest.kind in ("checkpoint", "start")]
     lines = [
         "---",
-        yaml.safe_dump(_card_metadata(name, licence, scored), sort_keys=False).strip(),
+        yaml.safe_dump(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
         "---",
     ]
     lines += [f"# {name}", "", *_model_lines(cfg, licence, dtype)]
@@ -120,13 +120,13 @@ def model_card(
     # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
     lines += ["", "## Recipe", *_recipe_lines(stages)]
-    lines += ["", "## Scores", *_score_lines(scored, origin.cells)]
+    lines += ["", "## Scores", *_score_lines(benchmark_scores, origin.cells)]
     lines += ["", "## Contamination", *_contamination_lines(data)]
     lines += ["", "## How to rebuild it", *_replay_lines(origin)]
     return "\n".join(lines) + "\n"
 
 
-def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -> dict:
+def _card_metadata(name: str, licence: str, benchmark_scores: Sequence[_BenchmarkScore]) -> dict:
     metadata: dict = {"license": licence} if licence else {}
     metadata |= {
         "library_name": "transformers",
@@ -134,9 +134,9 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
         "tags": ["parcel", "elastic-visual-tokens", "custom_code"],
     }
     # A `model-index` is a table of results: without scores there is none.
-    if not scored:
+    if not benchmark_scores:
         return metadata
-    benchmarks = dict.fromkeys(entry.benchmark for entry in scored)
+    benchmarks = dict.fromkeys(entry.benchmark for entry in benchmark_scores)
     # As the Hub reads it: a benchmark is a dataset, with a metric for each budget.
     #
     #   - dataset: {name: "chartqa:test_human"}
@@ -153,7 +153,7 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
                     "value": round(entry.score.mean, 4),
                     "args": {"budget": entry.budget},
                 }
-                for entry in scored
+                for entry in benchmark_scores
                 if entry.benchmark == benchmark
             ],
         }
@@ -275,8 +275,10 @@ def _recipe_lines(stages: Sequence[Manifest]) -> Iterator[str]:
             yield "```"
 
 
-def _score_lines(scored: Sequence[_BenchmarkScore], cells: Sequence[Cell]) -> Iterator[str]:
-    if not scored:
+def _score_lines(
+    benchmark_scores: Sequence[_BenchmarkScore], cells: Sequence[Cell]
+) -> Iterator[str]:
+    if not benchmark_scores:
         yield "This checkpoint was not evaluated in the store that it comes from."
         return
     yield "Scores of this checkpoint; the 95 % interval is over items."
@@ -285,7 +287,7 @@ def _score_lines(scored: Sequence[_BenchmarkScore], cells: Sequence[Cell]) -> It
     yield "|---|---|---|---|---|---|"
     # Two tables, which answer two questions: how good is this checkpoint, and how good is its
     # method when trained again with other seeds?
-    for entry in scored:
+    for entry in benchmark_scores:
         interval = _interval_text(entry.score.low, entry.score.high)
         yield (
             f"| {entry.benchmark} | {entry.budget} | {entry.metric} | {entry.score.mean:.2f} "

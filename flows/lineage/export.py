@@ -10,12 +10,12 @@ from infra.store.store import Store
 Format = Literal["openlineage", "croissant"]
 
 
-def export_lineage(store: Store, what: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
+def export_lineage(store: Store, target: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:
       store: the store of the artifacts.
-      what: the artifacts to begin with.
+      target: the artifacts to begin with.
       form: "openlineage" gives the two events of every step, one line each, oldest step first;
         "croissant" gives a description of each prepared dataset.
     """
@@ -23,7 +23,7 @@ def export_lineage(store: Store, what: LineageTarget, form: Format) -> Iterator[
     view, visited_keys = store.snapshot(), set[str]()
     artifacts = [
         visit.artifact
-        for root in what.artifacts
+        for root in target.artifacts
         for visit in walk_lineage(view, root.key, seen=visited_keys)
         if not visit.is_again
     ]

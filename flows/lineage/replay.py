@@ -129,7 +129,7 @@ class ReplayOutcome:
 
 def replay_artifacts(
     store: Store,
-    what: LineageTarget,
+    target: LineageTarget,
     fresh: Store,
     *,
     from_raw: bool,
@@ -139,7 +139,7 @@ def replay_artifacts(
 
     Args:
       store: the store of the originals.
-      what: an artifact, or a cell, which stands for the predictions of each seed.
+      target: an artifact, or a cell, which stands for the predictions of each seed.
       fresh: an empty store on this machine.
       from_raw: whether to make all their ancestors again first, from the raw files; else their
         direct inputs are taken from `store`.
@@ -155,7 +155,7 @@ def replay_artifacts(
     remade: dict[str, Artifact] = {}
     # Inputs come before what reads them, so an input was either made again already, or is a
     # direct input that is taken from the old store.
-    for artifact in _replay_order(store, what, from_raw):
+    for artifact in _replay_order(store, target, from_raw):
         manifest = artifact.manifest
         if not manifest.source:
             raise ConfigError(f"{manifest.name} cannot be made again: its sources were not kept.")
@@ -215,12 +215,12 @@ def typed_config(kind: str, config: Any) -> Any:
         raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
 
 
-def _replay_order(store: Store, what: LineageTarget, from_raw: bool) -> list[Artifact]:
+def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
-        return [*what.artifacts]
+        return [*target.artifacts]
     reads: dict[str, set[str]] = {}
-    for artifact in what.artifacts:
+    for artifact in target.artifacts:
         reads.setdefault(artifact.key, set())
         for below, _, product in lineage_edges(store, artifact.key):
             reads.setdefault(product.key, set()).add(below.key)

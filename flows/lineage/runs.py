@@ -41,14 +41,14 @@ def write_run_record(
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
-    gone = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
+    pruned_keys = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
     record = {
         "format": FORMAT,
         "name": config["name"],
         "results": results,
         # gc keeps these; what `keep` let go is named apart, so that its absence is explained.
-        "artifacts": sorted({*artifacts} - gone),
-        PRUNED: sorted(gone),
+        "artifacts": sorted({*artifacts} - pruned_keys),
+        PRUNED: sorted(pruned_keys),
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         "failed": redact(list(failed)),

@@ -127,12 +127,12 @@ class SampleTrace:
             yield f"none of {self.num_cells} cells rests on it"
 
 
-def trace_sample(store: Store, what: LineageTarget, sample: str) -> SampleTrace:
+def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrace:
     """Searches the history of a table or a cell for everything that a sample had a part in.
 
     Args:
       store: the store of the artifacts.
-      what: a table, or a cell of one.
+      target: a table, or a cell of one.
       sample: id of a record; an id without its "#…" ending means all records of that picture.
 
     Raises:
@@ -143,7 +143,7 @@ def trace_sample(store: Store, what: LineageTarget, sample: str) -> SampleTrace:
     visited_keys = set[str]()
     artifacts = [
         visit.artifact
-        for root in what.artifacts
+        for root in target.artifacts
         for visit in walk_lineage(store, root.key, seen=visited_keys)
         if not visit.is_again
     ]
@@ -155,10 +155,10 @@ def trace_sample(store: Store, what: LineageTarget, sample: str) -> SampleTrace:
         names = ", ".join(sorted(artifact.manifest.name for artifact in datasets))
         raise ConfigError(
             f"--sample must be the id of a record, got {sample!r}, which none of the datasets of "
-            f"{what.name} holds: {names}."
+            f"{target.name} holds: {names}."
         )
     trainings = [a.manifest for a in artifacts if a.manifest.kind == "checkpoint"]
-    cells = _table_cells(what)
+    cells = _table_cells(target)
     # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
     by = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
@@ -177,13 +177,13 @@ def trace_sample(store: Store, what: LineageTarget, sample: str) -> SampleTrace:
     )
 
 
-def _table_cells(what: LineageTarget) -> dict[str, str]:
+def _table_cells(target: LineageTarget) -> dict[str, str]:
     """Returns each cell's name, with its seed -> key of its predictions."""
-    if what.seeds:
-        keys = [artifact.key for artifact in what.artifacts]
-        name = what.name.removesuffix(f"/{what.seeds[0]}") if len(keys) == 1 else what.name
-        return {f"{name}/{s}": key for s, key in zip(what.seeds, keys, strict=True)}
-    inputs = [entry for a in what.artifacts for entry in sorted(a.manifest.inputs.items())]
+    if target.seeds:
+        keys = [artifact.key for artifact in target.artifacts]
+        name = target.name.removesuffix(f"/{target.seeds[0]}") if len(keys) == 1 else target.name
+        return {f"{name}/{s}": key for s, key in zip(target.seeds, keys, strict=True)}
+    inputs = [entry for a in target.artifacts for entry in sorted(a.manifest.inputs.items())]
     return {role: entry.key for role, entry in inputs if CellKey.of_role(role)}
 
 

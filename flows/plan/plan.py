@@ -449,10 +449,15 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
         yield "stage1", config, "vanilla", config.stage1
     for method in config.methods:
         if config.intermediary is not None:
-            yield "intermediary", config, method, config.drawing(config.intermediary, method)
+            yield (
+                "intermediary",
+                config,
+                method,
+                config.train_config_for(config.intermediary, method),
+            )
         for view in config.resolutions[1:]:
             assert config.stage2 is not None
-            yield "stage2", view, method, view.drawing(config.stage2.train, method)
+            yield "stage2", view, method, view.train_config_for(config.stage2.train, method)
 
 
 def _batch_shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:

@@ -158,13 +158,13 @@ def _make_piece(
                     _install_user_code(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
-                making = make_piece(
+                progress_stream = make_piece(
                     [StepContext(r, store, out, out) for r in group], number, num_pieces
                 )
                 # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
-                        yield group[0].name, next(making)
+                        yield group[0].name, next(progress_stream)
                     except StopIteration as end:
                         took = f"{time.monotonic() - began:.3f}\n"
                         store.volatile.put(name, took.encode() + end.value)
@@ -212,7 +212,7 @@ def _make(
     #   take over code, check it ─▶ lease ─▶ there already? ─▶ attempt ─▶ make ─▶ commit each
     kind = KINDS[group[0].kind]
     with contextlib.ExitStack() as leases:
-        begun: list[tuple[StepContext, Attempt, Scratch]] = []
+        attempts: list[tuple[StepContext, Attempt, Scratch]] = []
         for recipe in sorted(
             group, key=lambda recipe: recipe.key
         ):  # Same order everywhere: no deadlock.
@@ -223,26 +223,26 @@ def _make(
             if store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
             else:
-                begun.append((*_begin_attempt(store, recipe, scratch, context), scratch))
-        if not begun:
+                attempts.append((*_begin_attempt(store, recipe, scratch, context), scratch))
+        if not attempts:
             return
         # The group shares the first member's scratch, where its progress and its clock are kept.
-        works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
+        contexts, (_, _, scratch) = [work for work, *_ in attempts], attempts[0]
         clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         if kind.make_piece is not None:
-            works[0].pieces, seconds = _read_pieces(store, group)
+            contexts[0].pieces, seconds = _read_pieces(store, group)
             earlier += seconds
-        for progress in together(works) if together else kind.make(works[0]):
+        for progress in together(contexts) if together else kind.make(contexts[0]):
             clock.note()
             # Copied to the store, so that another machine can resume from here.
             if progress.resumable:
                 scratch.save()
             yield group[0].name, progress
-        for work, attempt, step_scratch in begun:
+        for work, attempt, step_scratch in attempts:
             # Everything was made in one go; each artifact is charged its equal share of the time.
-            attempt.earlier_seconds, attempt.share = earlier, 1 / len(begun)
+            attempt.earlier_seconds, attempt.share = earlier, 1 / len(attempts)
             attempt.counts, attempt.content = work.counts, work.content
             attempt.accelerator = work.accelerator
             attempt.commit(context)

@@ -65,8 +65,8 @@ def mend_dataset(name: str, *, data_root: str, store: str) -> Iterator[str]:
     # Pinned: the old dataset's shards are re-used, and a gc meanwhile must not delete them.
     with opened.pin_run(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
-        noted = _find_or_make(opened, files, {}, pin)
-        after = _find_or_make(opened, dataset, {"raw": noted}, pin)
+        raw_files = _find_or_make(opened, files, {}, pin)
+        after = _find_or_make(opened, dataset, {"raw": raw_files}, pin)
     yield from _describe_mended(before, after)
 
 
@@ -111,9 +111,9 @@ def _describe_mended(before: Artifact, after: Artifact) -> Iterator[str]:
     shards = len(next(iter(now.info.parts.values())).shards) if now.info.parts else 0
     reused = f"{counts.get('reused_shards', 0)} of {shards} shards re-used"
     yield f"{after.key}: {_dataset_counts(now)}; {reused}"
-    rejected = {reject.id for reject in now.rejects()}
+    rejected_now = {reject.id for reject in now.rejects()}
     rejected_before = {reject.id for reject in was.rejects()}
-    yield from _list_rejects("mended", [r for r in was.rejects() if r.id not in rejected])
+    yield from _list_rejects("mended", [r for r in was.rejects() if r.id not in rejected_now])
     yield from _list_rejects(
         "still rejected", [r for r in now.rejects() if r.id in rejected_before]
     )

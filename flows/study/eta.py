@@ -104,18 +104,18 @@ class Forecast:
         """
         with self._lock:
             counts, recent = dict(self._num_remaining), list(self._recent)
-        each = {
+        seconds_by_name = {
             name: self._expected.of_node(self._node_by_name[name])
             for name in counts
             if counts[name] > 0
         }
-        if not recent or any(seconds is None for seconds in each.values()):
+        if not recent or any(seconds is None for seconds in seconds_by_name.values()):
             return None
         # Twenty nodes of 30 s that all ran within 60 s did 600 s of work: 10 s of work in a second.
         last = recent[-1][0]
         since = min(ended - seconds for ended, seconds in recent)
         at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)
-        total = sum((seconds or 0.0) * counts[name] for name, seconds in each.items())
+        total = sum((seconds or 0.0) * counts[name] for name, seconds in seconds_by_name.items())
         # `recent` ends with the last node that ended; the others have worked on since then.
         return max(total / at_once - (time.monotonic() - last), 0.0)
 

@@ -138,7 +138,7 @@ def study(
 
 def run_once(
     config: StudyConfig,
-    opened: Store,
+    store: Store,
     until: Phase,
     rebuild: tuple[str, ...],
     *,
@@ -148,17 +148,17 @@ def run_once(
     """Runs a study within a flow run, with the arguments of `study`; returns the run's state."""
     hold_rule = hold_none
     if failed:
-        names = failed_steps_of_last_run(opened, config.name)
+        names = failed_steps_of_last_run(store, config.name)
         if not names:
             return Completed(message=f"nothing to run: no step failed in {config.name}'s last run")
         print(describe_failed_steps(config.name, names), flush=True)
         hold_rule = hold_all_but(names)
-    return run_passes(iter([config]), opened, until, rebuild, approve=approve, hold_rule=hold_rule)
+    return run_passes(iter([config]), store, until, rebuild, approve=approve, hold_rule=hold_rule)
 
 
 def run_passes(
     passes: Iterator[StudyConfig],
-    opened: Store,
+    store: Store,
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
     *,
@@ -170,7 +170,7 @@ def run_passes(
 
     Args:
       passes: the studies; the next is drawn only if none before it failed or was held back.
-      opened: the store of all these studies.
+      store: the store of all these studies.
       until: the last phase to run.
       rebuild: as in `study`.
       limits: when steps may begin, and how much work they may do.
@@ -195,17 +195,17 @@ def run_passes(
     # The pin encloses all else: its lease shows others that this run is alive (see
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
-        opened.pin_run(run_id or uuid.uuid4().hex) as pin,
-        recorded(opened.state, run_id, cancel=cancel) as journal,
+        store.pin_run(run_id or uuid.uuid4().hex) as pin,
+        recorded(store.state, run_id, cancel=cancel) as journal,
     ):
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
             for config in passes:
-                graph = graph_of(config, until, digest_cache=raw_digest_cache(opened))
-                workers = _workers(config.compute, opened)
+                graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
+                workers = _workers(config.compute, store)
                 ended = run_study_graph(
                     config,
-                    opened,
+                    store,
                     graph,
                     workers,
                     pin,
@@ -232,7 +232,7 @@ def run_passes(
 
 def run_study_graph(
     config: StudyConfig,
-    opened: Store,
+    store: Store,
     graph: Graph,
     workers: Workers,
     pin: Pin,
@@ -247,7 +247,7 @@ def run_study_graph(
 
     Args:
       config: the study.
-      opened: the store.
+      store: the store.
       graph: the study's graph.
       workers: processes for the steps that use JAX; released when all is done.
       pin: this run's protection of artifacts from garbage collection.
@@ -260,7 +260,7 @@ def run_study_graph(
     Raises:
       NotApprovedError: if approval is refused.
     """
-    explanation = Explanation(opened.snapshot(), graph)
+    explanation = Explanation(store.snapshot(), graph)
     admission = admission or Admission()
     # In this order: who may begin, whether that redoes too much work, and only then the first
     # trace of the run: pins, journal, page, a request for approval.
@@ -280,7 +280,7 @@ def run_study_graph(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in reused_states}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        text = load_reference(_APPROVAL)(config, opened, explanation)
+        text = load_reference(_APPROVAL)(config, store, explanation)
         wait_for_approval(journal.flow_run_id, text)
     # Times of what is there already teach the times of what is missing.
     expected = TimeEstimates()
@@ -293,8 +293,8 @@ def run_study_graph(
         live.log(run_log.opening_line(graph, reused))
         session = Session(
             study=config.name,
-            store=opened,
-            view=opened.snapshot(),
+            store=store,
+            view=store.snapshot(),
             foreseen=foreseen,
             accepted_at_start=explanation.accepted,
             workers=workers,
@@ -332,7 +332,7 @@ def run_study_graph(
         seconds = time.monotonic() - began
         live.log(run_log.closing_line(result.summary, result.failed, seconds, result.results))
     write_run_record(
-        opened,
+        store,
         dataclasses.asdict(config),
         result.results,
         artifacts=[artifact.key for artifact in session.artifacts.values()],
@@ -341,7 +341,7 @@ def run_study_graph(
         given_up=[name for name, why in result.holds.items() if why == GIVEN_UP],
     )
     if results:
-        published(publish_results, opened, config.name, results.key)
+        published(publish_results, store, config.name, results.key)
     return result
 
 

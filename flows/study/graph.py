@@ -198,11 +198,11 @@ class _GraphBuilder:
         cells: dict[CellKey, Step] = {}
         results: Step | None = None
         if self.last >= PHASES.index("train"):
-            shared = self._vocabulary(datasets)
-            checkpoints = self._pretrain(datasets, shared)
+            vocabulary_steps = self._vocabulary(datasets)
+            checkpoints = self._pretrain(datasets, vocabulary_steps)
             if self.last >= PHASES.index("transfer"):
                 for view in self.config.resolutions:
-                    cells |= self._transfer(view, datasets, shared, checkpoints)
+                    cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
         return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
@@ -323,7 +323,7 @@ class _GraphBuilder:
         return {"given": self._add("files", f"files {key}", config=files)}
 
     def _pretrain(
-        self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
+        self, datasets: Mapping[str, Step], vocabulary_steps: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
         config, checkpoints = self.config, {}
@@ -331,7 +331,7 @@ class _GraphBuilder:
         inputs = {
             view.at: {
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
-                **shared,
+                **vocabulary_steps,
             }
             for view in config.resolutions
         }
@@ -377,13 +377,13 @@ class _GraphBuilder:
             for method in config.methods:
                 last = first or starts[method]
                 if config.intermediary is not None:
-                    train = config.drawing(config.intermediary, method)
+                    train = config.train_config_for(config.intermediary, method)
                     last = {"init": fit("intermediary", config, method, train, number, last)}
                 checkpoints[config.at, method, number] = last["init"]
                 # Transfers at the study's size start from `last`, whether or not a Stage 2 follows.
                 for view in config.resolutions[1:]:
                     assert config.stage2 is not None
-                    train = view.drawing(config.stage2.train, method)
+                    train = view.train_config_for(config.stage2.train, method)
                     checkpoint = fit("stage2", view, method, train, number, last)
                     checkpoints[view.at, method, number] = checkpoint
         return checkpoints
@@ -407,7 +407,7 @@ class _GraphBuilder:
         self,
         config: StudyConfig,
         datasets: Mapping[str, Step],
-        shared: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
     ) -> dict[CellKey, Step]:
         """Adds a node per transfer at a resolution, and returns the steps that score its cells."""
@@ -419,7 +419,7 @@ class _GraphBuilder:
         for benchmark in config.fine_tunings:
             for method in config.methods:
                 # One object for all seeds: `settings_json` caches its text by the object's id.
-                fitting = FitSpec(
+                fit_spec = FitSpec(
                     model=models[method],
                     train=config.fine_tuning_of(benchmark, method),
                     profile=config.compute.profiled,
@@ -431,34 +431,35 @@ class _GraphBuilder:
                     checkpoint = Step(
                         kind="checkpoint",
                         name=f"transfer {method} {benchmark}{config.at} seed={seed}",
-                        config=fitting,
+                        config=fit_spec,
                         seed=seed,
                         inputs={
                             "data/0": datasets[f"{benchmark}{config.at}/train"],
-                            **shared,
+                            **vocabulary_steps,
                             "init": checkpoints[config.at, method, pretrain],
                         },
                         keys={"train": f"{of_stage2}transfers.{benchmark}.train"},
                     )
-                    scored: dict[CellKey, Step] = {}
+                    evaluation_steps: dict[CellKey, Step] = {}
                     if self.last >= PHASES.index("evaluate"):
                         for row, spec in evaluations:
                             cell = CellKey(
                                 benchmark=row, method=method, budget=spec.budget, seed=seed
                             )
-                            scored[cell] = Step(
+                            evaluation_steps[cell] = Step(
                                 kind="predictions",
                                 name=f"evaluate {method} {row} seed={seed} budget={spec.budget}",
                                 config=spec,
                                 inputs={"checkpoint": checkpoint, "data": datasets[f"{row}/eval"]},
                             )
-                    cells |= scored
+                    cells |= evaluation_steps
                     compute = config.compute
                     jobs = [Job(steps=(checkpoint,), **compute.of_cell)]
-                    if scored:  # A job of its own, which may ask for other devices than training.
+                    # A job of its own, which may ask for other devices than training.
+                    if evaluation_steps:
                         jobs.append(
                             Job(
-                                steps=tuple(scored.values()),
+                                steps=tuple(evaluation_steps.values()),
                                 cpus=compute.cpus_of_evaluation,
                                 gpus=compute.gpus_of_evaluation,
                                 pieces=compute.evaluation_pieces,
@@ -488,10 +489,10 @@ class _GraphBuilder:
         }
         # Contamination is reported only if the pictures were left in the mixture.
         hygiene = self.config.hygiene
-        reported = hygiene is not None and hygiene.contamination == "report"
+        is_reported = hygiene is not None and hygiene.contamination == "report"
         screened = {
             f"{SCREENED}{name}": datasets[name]
-            for view in (self.config.resolutions if reported else ())
+            for view in (self.config.resolutions if is_reported else ())
             for name in mixture_of(view)
         }
         # Every input goes to one step; it is partial, so that a table comes out of what was made.
@@ -509,7 +510,7 @@ class _GraphBuilder:
 
 
 def _evaluations(
-    config: StudyConfig, trained: str, method: Method
+    config: StudyConfig, training_benchmark: str, method: Method
 ) -> list[tuple[str, EvaluateSpec]]:
     """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones."""
     #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
@@ -524,7 +525,7 @@ def _evaluations(
             ),
         )
         for row, entry in config.rows.items()
-        if trained_on(entry.benchmark) == trained
+        if trained_on(entry.benchmark) == training_benchmark
         for budget in config.budgets_of(method)
     ]
 
@@ -537,7 +538,7 @@ def _user_connector(config: StudyConfig, method: Method) -> str:
 
 def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
-    watch, served = config.watch, config.budgets_of(method)
+    watch, served_budgets = config.watch, config.budgets_of(method)
     if watch is None:
         return None
     # Two things can be watched during a stage: the loss on held-out records, and the score of a
@@ -559,7 +560,7 @@ def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     return WatchConfig(
         every=watch.every,
         examples=watch.examples,
-        budgets=served
+        budgets=served_budgets
         or (config.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
         probe=probe,
     )
@@ -586,8 +587,10 @@ def _watched_datasets(config: StudyConfig, datasets: Mapping[str, Step]) -> dict
     if row := _probed_row(config):
         assert config.watch is not None
         assert config.watch.probe is not None
-        trained = f"{config.watch.probe.benchmark}{config.at}/train"
-        steps_by_role |= dict(zip(PROBE, (datasets[trained], datasets[f"{row}/eval"]), strict=True))
+        train_split = f"{config.watch.probe.benchmark}{config.at}/train"
+        steps_by_role |= dict(
+            zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
+        )
     return steps_by_role
 
 
@@ -694,13 +697,13 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     for name, transfer in config.transfers.items():
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
         # whichever of the two the config names first.
-        trained = trained_on(name)
-        if f"{trained}{config.at}/train" not in specs:
-            parent = config.transfers.get(trained)
+        training_benchmark = trained_on(name)
+        if f"{training_benchmark}{config.at}/train" not in specs:
+            parent = config.transfers.get(training_benchmark)
             prepare = _prepare_of(config, parent or transfer)
             path, split = train_data(name, config.transfers)
-            specs[f"{trained}{config.at}/train"] = DatasetSpec(
-                reader=source_of(trained, parent or transfer),
+            specs[f"{training_benchmark}{config.at}/train"] = DatasetSpec(
+                reader=source_of(training_benchmark, parent or transfer),
                 path=path,
                 split=split,
                 prepare=prepare,

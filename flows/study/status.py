@@ -30,12 +30,12 @@ def status(store: Store) -> Iterator[str]:
         yield from _run_lines(store, pin)
     yield f"leases: {len(leases) or 'none'}"
     for lease in leases:
-        wanted = [_run_name(store, pin) for pin in running if lease.key in pin.lease.keys]
-        of = f", wanted by {' and '.join(wanted)}" if wanted else ""
+        waiting_runs = [_run_name(store, pin) for pin in running if lease.key in pin.lease.keys]
+        of = f", wanted by {' and '.join(waiting_runs)}" if waiting_runs else ""
         yield f"  {lease.key}: {_describe_holder(lease)}{of}"
-    if gone := [pin for pin in pins if not pin.is_live()]:
-        yield f"runs whose process is gone: {len(gone)}"
-        for pin in gone:
+    if lost_pins := [pin for pin in pins if not pin.is_live()]:
+        yield f"runs whose process is gone: {len(lost_pins)}"
+        for pin in lost_pins:
             yield f"  {_run_name(store, pin)}: {_describe_holder(pin)}; `parcel run` resumes it"
     ended = sorted(
         ended_run_records(store).items(), key=lambda run: run[1]["finished"], reverse=True

@@ -273,10 +273,12 @@ class SweepRun:
         # given up.
         config, _, failed = self._next_study()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
-        reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
-        abandoned = _describe_abandoned(failed)
-        but = f", but for {abandoned}" if abandoned else ""
-        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}{but}"
+        reached_text = (
+            f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
+        )
+        abandoned_text = _describe_abandoned(failed)
+        but = f", but for {abandoned_text}" if abandoned_text else ""
+        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached_text}{but}"
 
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
@@ -339,19 +341,19 @@ class SweepRun:
             explanation = self.explain(config)
             failed = failures_by_node(self.store, explanation)
             return config, _has_work(explanation, failed), failed
-        begun, explanation = self._begun_study()
+        current_study, explanation = self._begun_study()
         failed = failures_by_node(self.store, explanation)
         # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _nodes_without_score(explanation) - failed.keys():
-            return begun, True, failed
+            return current_study, True, failed
         wider = dataclasses.replace(
-            begun,
-            num_seeds=_grow_count(begun.num_seeds, sweep.add_seeds, sweep.max_seeds),
+            current_study,
+            num_seeds=_grow_count(current_study.num_seeds, sweep.add_seeds, sweep.max_seeds),
             num_pretrain_seeds=_grow_count(
-                begun.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
+                current_study.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
             ),
         )
-        return wider, wider != begun or _has_work(explanation, failed), failed
+        return wider, wider != current_study or _has_work(explanation, failed), failed
 
     def _begun_study(self) -> tuple[StudyConfig, Explanation]:
         """Returns the study with all seeds that have a checkpoint, and its explanation."""
@@ -372,8 +374,8 @@ class SweepRun:
             for key, step in explanation.graph.cells.items()
             if explanation.steps[step.inputs["checkpoint"]].artifact is not None
         }
-        begun = _with_seeds(config, likely, seeds)
-        return begun, explanation if begun == likely else self.explain(begun)
+        begun_study = _with_seeds(config, likely, seeds)
+        return begun_study, explanation if begun_study == likely else self.explain(begun_study)
 
 
 def describe_sweep(
@@ -396,7 +398,7 @@ def describe_sweep(
     new = [key for key, state in states.items() if state == "new"]
     present_cells = [key for key, state in states.items() if state != "new"]
     stale = sum(state == "stale" for state in states.values())
-    again = f", {stale} of them remade because their code changed" if stale else ""
+    remade_text = f", {stale} of them remade because their code changed" if stale else ""
     grids = [
         f"{len(view.rows)} rows{f' at {view.model.vision.image_px} px' if view.at else ''} × "
         f"{_seeds_of(view)} × budgets {', '.join(map(str, view.budgets))}"
@@ -405,19 +407,21 @@ def describe_sweep(
     grid = " and ".join(grids)
     yield f"sweep {config.name}: {len(config.methods)} methods × {grid}: {len(cells)} cells"
     new_text = f"{len(new)} are new{_describe_new_cells(new, present_cells)}"
-    yield f"{len(present_cells)} cells are there{again}, {new_text}"
+    yield f"{len(present_cells)} cells are there{remade_text}, {new_text}"
     # Cells are what a person asked for, nodes what will run: one transfer makes several cells.
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
     to_make = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
     # Failures are said apart: those to be tried again, and those that are no longer tried.
-    if again := sum(0 < count < MAX_TRIES and _is_scored(node) for node, count in failed.items()):
-        yield f"{again} transfers failed before and are tried again"
-    if abandoned := _describe_abandoned(failed):
-        yield abandoned
+    if num_retried := sum(
+        0 < count < MAX_TRIES and _is_scored(node) for node, count in failed.items()
+    ):
+        yield f"{num_retried} transfers failed before and are tried again"
+    if abandoned_text := _describe_abandoned(failed):
+        yield abandoned_text
     if to_make:
-        listed = ", ".join(f"{count} {kind}" for kind, count in to_make.items())
+        kinds_text = ", ".join(f"{count} {kind}" for kind, count in to_make.items())
         reused = len(nodes) - to_make.total()
-        yield f"{to_make.total()} steps to make: {listed}; {reused} re-used"
+        yield f"{to_make.total()} steps to make: {kinds_text}; {reused} re-used"
 
 
 def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]) -> str:
@@ -480,8 +484,10 @@ def _are_decided(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
 
 def _nodes_without_score(explanation: Explanation) -> set[Node]:
     """Returns the nodes that lack a score; the results table itself does not count."""
-    lacking = {s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact}
-    return {node for node in explanation.graph.nodes if lacking & {*node.steps}}
+    unscored_steps = {
+        s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact
+    }
+    return {node for node in explanation.graph.nodes if unscored_steps & {*node.steps}}
 
 
 def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
@@ -575,8 +581,8 @@ def _score_differences(
         ]
     )
     # A gap ends the count: seeds after it would be chosen by which runs happened to succeed.
-    lacking = np.flatnonzero(np.isnan(differences).any(axis=1))
-    complete = differences[: lacking[0]] if len(lacking) else differences
+    gaps = np.flatnonzero(np.isnan(differences).any(axis=1))
+    complete = differences[: gaps[0]] if len(gaps) else differences
     if not len(complete):
         raise ConfigError(f"no seed of {first} and {other} has all its scores yet.")
     return complete
@@ -584,8 +590,8 @@ def _score_differences(
 
 def _describe_decision(pair_decision: tuple[tuple[Method, Method], Decision]) -> str:
     (first, other), decision = pair_decision
-    settled = "settled" if decision.decided else "open"
+    verdict = "settled" if decision.decided else "open"
     return (
         f"{first} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "
-        f"{decision.num_seeds} seeds, {settled}"
+        f"{decision.num_seeds} seeds, {verdict}"
     )

@@ -41,16 +41,16 @@ def lineage_trace(
     from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
-    what = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
+    target = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
         from flows.lineage.sample_trace import trace_sample
 
-        print("\n".join(trace_sample(opened, what, sample).lines()))
+        print("\n".join(trace_sample(opened, target, sample).lines()))
         return
     from flows.lineage.trace import trace_lineage
 
-    print("\n".join(trace_lineage(opened, what, samples=samples)))
+    print("\n".join(trace_lineage(opened, target, samples=samples)))
 
 
 @lineage_app.command(
@@ -114,7 +114,7 @@ def lineage_replay(
     from flows.study.run_steps import steps_of_run
 
     opened = open_store(store)
-    what = find_lineage_target(opened, name)
+    target = find_lineage_target(opened, name)
     # Into a store of its own: in the old one the step would be found, and nothing made again.
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         fresh = open_store(into or temporary)
@@ -123,8 +123,10 @@ def lineage_replay(
         is_near = True
         # The steps as the run had them hold settings that no manifest does, such as where raw data
         # lie.
-        steps = steps_of_run(opened, what.artifacts[0].key)
-        for outcome in replay_artifacts(opened, what, fresh, from_raw=begin == "raw", steps=steps):
+        steps = steps_of_run(opened, target.artifacts[0].key)
+        for outcome in replay_artifacts(
+            opened, target, fresh, from_raw=begin == "raw", steps=steps
+        ):
             typer.echo(outcome.line())
             is_near &= outcome.is_near(tolerance)
     if not is_near:

@@ -130,13 +130,11 @@ def make(work: StepContext) -> Iterator[Progress]:
         user_code=user_files_of(CHECKPOINT.user_modules(spec)),
     )
     steps, loss = 0, float("nan")
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         items = train(stage, work.put)
         if work.processes > 1:
-            items = opened.enter_context(
-                contextlib.closing(_train_with_gang(stage, work, is_apart))
-            )
-        events = opened.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
+            items = stack.enter_context(contextlib.closing(_train_with_gang(stage, work, is_apart)))
+        events = stack.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
         # The logs are turned into an event file as they grow, and once more when the last is
         # written.
         for item in items:
@@ -153,11 +151,11 @@ def _train_with_gang(
     stage: Stage, work: StepContext, is_apart: bool
 ) -> Generator[Progress, None, None]:
     """Trains a stage with several processes, in the worker's folders or apart from them."""
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
         # disk is in the store's folder, where other hosts that share the folder find it.
         temporary = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
-        folder = Path(opened.enter_context(temporary))
+        folder = Path(stack.enter_context(temporary))
         place = str(folder / "gang")
         if is_apart:
             place = f"{work.shared}/gang-{uuid.uuid4().hex[:8]}"
@@ -192,12 +190,12 @@ def train(
     from model.watch.watch import Watcher
 
     spec = stage.spec
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         scratch, out, sent = stage.scratch, stage.out, None
         # On another host there is no folder of the worker's to write to: a temporary one takes its
         # place, and its files are sent at the end, parameters as they are written.
         if not stage.out:
-            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
             scratch, out = str(folder / "scratch"), str(folder / "out")
             Path(out).mkdir()
             sent = _CheckpointSender(f"{report_place}/{_OUT}")
@@ -225,7 +223,7 @@ def train(
                 held_out=stage.held_out,
                 probe=stage.probe,
             )
-            opened.enter_context(contextlib.closing(watch))
+            stack.enter_context(contextlib.closing(watch))
         seeds = Seeds.of(stage.seed)
         yield from fit(spec.model, spec.train, paths, seeds, watch, spec.profile, must_leave)
         # Every member has sent its own part of the parameters; rank 0 sends the other files.

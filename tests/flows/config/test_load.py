@@ -29,7 +29,7 @@ def test_short_studies_train_elastic_methods_on_the_budgets_of_their_table(sourc
         return
     for method in (m for m in study.methods if m not in study.variants):
         table = None if method == "vanilla" else study.budgets_of(method)
-        assert study.drawing(study.intermediary, method).budgets == table
+        assert study.train_config_for(study.intermediary, method).budgets == table
         for benchmark in study.fine_tunings:
             assert study.fine_tuning_of(benchmark, method).budgets == table
     assert study.stage1.budgets is None
@@ -37,8 +37,10 @@ def test_short_studies_train_elastic_methods_on_the_budgets_of_their_table(sourc
 
 def test_methods_without_training_budgets_draw_from_all_they_serve():
     study = load(overrides=["train_budgets={mqt: [16, 64]}"])
-    assert study.drawing(study.intermediary, "mqt") == replace(study.intermediary, budgets=(16, 64))
-    assert study.drawing(study.intermediary, "parcel") == study.intermediary
+    assert study.train_config_for(study.intermediary, "mqt") == replace(
+        study.intermediary, budgets=(16, 64)
+    )
+    assert study.train_config_for(study.intermediary, "parcel") == study.intermediary
     assert study.intermediary.budgets is None
     assert study.fine_tuning_of("chartqa", "mqt").budgets == (16, 64)
     assert study.fine_tuning_of("chartqa", "parcel") == study.fine_tunings["chartqa"]

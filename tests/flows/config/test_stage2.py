@@ -87,7 +87,7 @@ def test_budgets_keep_their_share_of_the_features_unless_said():
     assert view.connectors["mqt"].buckets == ()
     lists = {"budgets": [64, 576], "train_budgets": {m: [64] for m in load().train_budgets}}
     assert high(image_px=336, **lists).budgets == (64, 576)
-    own = high(budgets=[16, 1024], train_budgets={"m3": [16, 1024]}).drawing
+    own = high(budgets=[16, 1024], train_budgets={"m3": [16, 1024]}).train_config_for
     assert own(load().transfers["chartqa"].train, "m3").budgets == (16, 1024)
 
 
