@@ -337,7 +337,8 @@ class StudyConfig:
         ):
             raise ValueError(
                 f"{field} must be distinct budgets that {method} serves, "
-                f"{self._budgets_text(method)}, got {list(budgets)}; without it all of them are drawn."
+                f"{self._budgets_text(method)}, got {list(budgets)}; without it all of them are "
+                f"drawn."
             )
 
     def _budgets_text(self, method: Method) -> str:

@@ -94,9 +94,9 @@ def model_card(
         if origin
         else []
     )
-    met = _training_history(origin) if origin else []
+    artifacts = _training_history(origin) if origin else []
     data = _training_data(origin) if origin else []
-    stages = [a.manifest for a in met if a.manifest.kind in ("checkpoint", "start")]
+    stages = [a.manifest for a in artifacts if a.manifest.kind in ("checkpoint", "start")]
     lines = [
         "---",
         yaml.safe_dump(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
@@ -199,17 +199,17 @@ def _training_data(origin: Origin) -> list[Artifact]:
     #   data/0, tokenizer, init      followed
     #   watched/0, probe/train       only looked at
     #   of a screening: dataset      followed; what it was compared with is not
-    artifacts, visited_keys, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
+    artifacts, visited_keys, key_queue = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.snapshot()
-    while waiting:
-        artifact = view.get_cached(waiting.pop())
+    while key_queue:
+        artifact = view.get_cached(key_queue.pop())
         if artifact.key in visited_keys:
             continue
         visited_keys.add(artifact.key)
         kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
         if kind in ("dataset", "screened"):
             artifacts.append(artifact)
-        waiting += [
+        key_queue += [
             entry.key
             for role, entry in sorted(inputs.items(), reverse=True)
             if not role.startswith(("watched/", "probe/"))

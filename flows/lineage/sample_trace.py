@@ -160,10 +160,10 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
     trainings = [a.manifest for a in artifacts if a.manifest.kind == "checkpoint"]
     cells = _table_cells(target)
     # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
-    by = collections.defaultdict[str, list[str]](list)
+    cells_by_way = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
         for kind in search.ways(key):
-            by[HOW[kind]].append(cell)
+            cells_by_way[HOW[kind]].append(cell)
     return SampleTrace(
         places=places,
         training_uses=tuple(
@@ -172,7 +172,7 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
                 key=lambda training_use: training_use.training.started,
             )
         ),
-        cells={how: tuple(by[how]) for how in HOW.values() if how in by},
+        cells={how: tuple(cells_by_way[how]) for how in HOW.values() if how in cells_by_way},
         num_cells=len(cells),
     )
 

@@ -52,16 +52,20 @@ def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> Linea
     #   role of an input                        named by
     #   chartqa:test_human/parcel/64/48213      …/64: all seeds of the cell, …/64/48213: this one
     #   chance/chartqa:test_human               nothing: it is no cell
-    keyed = {key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))}
-    wanted = {key: artifact for key, artifact in keyed.items() if cell in (key.cell, str(key))}
-    if not wanted:
-        cells = sorted({key.cell for key in keyed})
+    keys_by_cell = {
+        key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))
+    }
+    wanted_keys = {
+        key: artifact for key, artifact in keys_by_cell.items() if cell in (key.cell, str(key))
+    }
+    if not wanted_keys:
+        cells = sorted({key.cell for key in keys_by_cell})
         raise ConfigError(
             f"a cell must be benchmark/method/budget of the table, or one seed of it, got "
             f"{cell!r}. Accepted: {', '.join(cells)}."
         )
     return LineageTarget(
         name=name,
-        artifacts=tuple(map(store.get_cached, wanted.values())),
-        seeds=tuple(key.seed for key in wanted),
+        artifacts=tuple(map(store.get_cached, wanted_keys.values())),
+        seeds=tuple(key.seed for key in wanted_keys),
     )

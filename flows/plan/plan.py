@@ -465,8 +465,8 @@ def _batch_shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tu
     # Budgets are drawn with equal chances, and padded to a bucket: several may share a shape.
     #
     #   budgets 16 32 48 64, buckets of 32 and 64   ─▶   32 tokens: 1/2,   64 tokens: 1/2
-    drawn = budgets.training_budgets(model, train.budgets)
-    sizes = [budgets.bucket_of(model, budget).size for budget in drawn]
+    training_budgets = budgets.training_budgets(model, train.budgets)
+    sizes = [budgets.bucket_of(model, budget).size for budget in training_budgets]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
 
     return tuple(

@@ -146,8 +146,10 @@ def estimate_interval(rows: Sequence[PairedScores], pretrainings: Sequence[int])
         # Draws of one pretraining vary independently from training to training, so their variances
         # add up; a pretraining moves all trainings at once, which makes them one group.
         together = len(draws) > 1
-        parts["seeds"] = _seeds_part(means, ["" if together else row.training for row in rows])
-    if by_item := _items_part(rows, draw):
+        parts["seeds"] = _seeds_variance_part(
+            means, ["" if together else row.training for row in rows]
+        )
+    if by_item := _items_variance_part(rows, draw):
         parts["items"] = by_item
     if not parts:
         return Interval(mean=mean)
@@ -223,7 +225,9 @@ def _chance_of_zero(mean: float, half: "functools.partial[float]") -> float:
     return optimize.root_scalar(lambda level: half(level) - abs(mean), bracket=(least, 1.0)).root
 
 
-def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _VariancePart:
+def _seeds_variance_part(
+    means: Float[np.ndarray, "K U"], trainings: Sequence[str]
+) -> _VariancePart:
     """Returns the seeds' part of the variance, from the spread of each training's draws."""
     num, draws = means.shape
     variances = []
@@ -239,7 +243,7 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _V
     return _VariancePart(total, freedom)
 
 
-def _items_part(
+def _items_variance_part(
     rows: Sequence[PairedScores], draw: Float[np.ndarray, "U S"]
 ) -> _VariancePart | None:
     """Returns the items' part of the variance; None where no row has items."""

@@ -126,7 +126,7 @@ class StepContext:
             return None
         recipe, store = self._recipe, self._store
         config = redact(json.loads(canonical_json(recipe.config)))  # The form of manifests.
-        wanted = config, recipe.seed, recipe.code, dict(recipe.libraries)
+        wanted_identity = config, recipe.seed, recipe.code, dict(recipe.libraries)
         candidates = []
         # The key's end is the code's digest: most artifacts are ruled out without reading them.
         for key in store.keys(recipe.kind):
@@ -139,7 +139,7 @@ class StepContext:
                         manifest.seed,
                         manifest.code,
                         manifest.libraries,
-                    ) == wanted:
+                    ) == wanted_identity:
                         candidates.append(artifact)
         # A damaged artifact is passed over for the next older one.
         newest = sorted(candidates, key=lambda artifact: artifact.manifest.started, reverse=True)

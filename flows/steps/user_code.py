@@ -173,9 +173,9 @@ def _add_user_module(folder: Path, module: str) -> None:
     #
     #   my_metric.py ─▶ my_words.py ─▶ numpy (installed: stop)
     #                └▶ model.eval.… (ours: stop, part of the checkout's tree)
-    waiting, visited = [module], set[str]()
-    while waiting:
-        name = waiting.pop()
+    module_queue, visited = [module], set[str]()
+    while module_queue:
+        name = module_queue.pop()
         top = name.partition(".")[0]
         if name in visited or top in _OURS or not all(map(str.isidentifier, name.split("."))):
             continue
@@ -199,7 +199,7 @@ def _add_user_module(folder: Path, module: str) -> None:
                 f"beside it into a module, or into the rows' meta."
             )
         files[place] = data
-        waiting += names
+        module_queue += names
     # Added only now: a folder with one file that is refused adds nothing.
     add_own(files)
     checkout().reach([module])  # Raises if its code cannot be determined.

@@ -329,17 +329,19 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     # Library versions first: the error can name a version, but of a digest only that it differs.
     for module in user_modules(recipe.kind, recipe.config):
         for name, version in library_versions(module).items():
-            if (wanted := recipe.libraries.get(name)) != version:
+            if (wanted_version := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(
-                    f"step {recipe.name!r} must be made with {name} {wanted}, but this process has "
-                    f"{version}; install the same version."
+                    f"step {recipe.name!r} must be made with {name} {wanted_version}, but this "
+                    f"process has {version}; install the same version."
                 )
     modules = import_step_code(recipe.kind, recipe.config)
     if recipe.code == code_sha256(modules):
         return
-    wanted = step_code(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
+    wanted_code = step_code(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
     # Only on this failing path is the asked code read, to name the modules that differ.
-    differ = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
+    differ = sorted(
+        name for name in wanted_code | modules if wanted_code.get(name) != modules.get(name)
+    )
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "
         f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same "

@@ -49,9 +49,9 @@ def accept_stale(
     for step in steps:
         artifact = keys[step]
         assert artifact is not None
-        agreed = _replay_agrees(store, step, artifact, units) if units else ""
-        accept_artifact(store, artifact, code_digest(step.kind, step.config), replayed=agreed)
-        agreement = f"; both codes give {agreed}" if agreed else ""
+        replay_note = _replay_agrees(store, step, artifact, units) if units else ""
+        accept_artifact(store, artifact, code_digest(step.kind, step.config), replayed=replay_note)
+        agreement = f"; both codes give {replay_note}" if replay_note else ""
         yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started}{agreement})"
 
 

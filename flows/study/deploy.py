@@ -252,9 +252,9 @@ def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterato
 
 def _find_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse:
     # That of `parcel deploy`, which carries the study; else the general one of `parcel serve`.
-    for each in (name, "sweep"):
+    for deployment_name in (name, "sweep"):
         with contextlib.suppress(ObjectNotFound):
-            return client.read_deployment_by_name(f"sweep/{each}")
+            return client.read_deployment_by_name(f"sweep/{deployment_name}")
     raise ConfigError(
         f"--cron must have a deployment that runs it: start `parcel serve`, or register {name} "
         f"with a work pool, `parcel deploy`."

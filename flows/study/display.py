@@ -124,8 +124,8 @@ class Display:
                 self._progress.remove_task(task)
             # A place is free now: the next hidden bar appears.
             done = sum(self.counts.values())
-            for waiting in list(self._tasks.values())[:_MAX_BARS]:
-                self._progress.update(waiting, visible=True)
+            for hidden_task in list(self._tasks.values())[:_MAX_BARS]:
+                self._progress.update(hidden_task, visible=True)
             self._update_study_bar()
             if outcome == "reused" and self.console.is_terminal:
                 return

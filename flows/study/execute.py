@@ -190,9 +190,9 @@ def run_graph(
       at_once: most nodes in flight at a time.
       ahead: nodes that begin before all other ready ones, by their place among themselves.
     """
-    ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
+    ended_nodes: queue.SimpleQueue[Node] = queue.SimpleQueue()
     upstream = graph.upstream
-    shared: set[Node] = set()
+    shared_row_nodes: set[Node] = set()
     if len(reused) > MAX_REUSED_ROWS:
         # So many nodes share one row and skip the scheduler. `_find_reused_artifacts` needs the
         # graph's order: a node's inputs must be found before it. A node that is no longer found
@@ -201,12 +201,12 @@ def run_graph(
             node for node in graph.nodes if node in reused and _find_reused_artifacts(session, node)
         ]
         _report_reused_nodes(session, reused_nodes)
-        shared = set(reused_nodes)
+        shared_row_nodes = set(reused_nodes)
     order = graphlib.TopologicalSorter(
         {
-            node: [before for before in upstream[node] if before not in shared]
+            node: [before for before in upstream[node] if before not in shared_row_nodes]
             for node in graph.nodes
-            if node not in shared
+            if node not in shared_row_nodes
         }
     )
     # The way of a node through a run; a failed one goes the same way, so its readers begin, find
@@ -216,7 +216,7 @@ def run_graph(
     #             ▲                                                             │
     #             └───────────── `order.done` frees its readers ◀───────────────┘
     #
-    # Only this thread touches `order` and `ready`; the pool's threads only put into `ended`.
+    # Only this thread touches `order` and `ready`; the pool's threads only put into `ended_nodes`.
     order.prepare()
     ranks = session.expected.ranks(graph)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
@@ -234,11 +234,13 @@ def run_graph(
                 while ready and in_flight < at_once:
                     *_, node = heapq.heappop(ready)
                     in_flight += 1
-                    reads = [before.name for before in upstream[node] if before not in shared]
+                    reads = [
+                        before.name for before in upstream[node] if before not in shared_row_nodes
+                    ]
                     pool.submit(_run_with_retries, session, node, reads).add_done_callback(
-                        lambda _, node=node: ended.put(node)
+                        lambda _, node=node: ended_nodes.put(node)
                     )
-                order.done(ended.get())
+                order.done(ended_nodes.get())
                 in_flight -= 1
         finally:
             session.workers.leave()

@@ -132,12 +132,12 @@ class Explanation:
             return
         # One clause per change: twenty trainings that ran one edited function are one thing to
         # decide.
-        ran: dict[str, list[str]] = {}
+        names_by_change: dict[str, list[str]] = {}
         for step in stale:
-            ran.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
+            names_by_change.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
         changes_text = "; ".join(
-            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(who)), _MAX_NAMES)} ran"
-            for what, who in ran.items()
+            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(names)), _MAX_NAMES)} ran"
+            for what, names in names_by_change.items()
         )
         raise ConfigError(
             f"the code of {len(stale)} artifacts has changed, and making them and what follows "
@@ -161,11 +161,11 @@ class Explanation:
         """Returns the cost of stale steps and of all steps that follow them [device-seconds]."""
         #   stale ─▶ follows ─▶ follows       all count: the first one's bytes decide about the rest
         #   touched raw files ─▶ follows      does not: no code changed
-        touched = set(stale)
+        affected_steps = set(stale)
         for step in self.graph.steps:  # In the graph's order, inputs come before their readers.
-            if self.steps[step].state == "follows" and touched & set(step.inputs.values()):
-                touched.add(step)
-        return sum(self.steps[step].seconds for step in touched)
+            if self.steps[step].state == "follows" and affected_steps & set(step.inputs.values()):
+                affected_steps.add(step)
+        return sum(self.steps[step].seconds for step in affected_steps)
 
     def artifacts(self) -> dict[Step, Artifact]:
         """Returns step -> its artifact, for steps that have one already."""
@@ -265,12 +265,12 @@ class Explanation:
         """
         if step.kind != RAW_FILES.name:
             return None
-        wanted = _without_state(json.loads(canonical_json(step.config)))
+        wanted_config = _without_state(json.loads(canonical_json(step.config)))
         candidates = [
             artifact
             for artifact in self._store.artifacts(step.kind)
             if artifact.manifest.name == step.name
-            and _without_state(artifact.manifest.config) == wanted
+            and _without_state(artifact.manifest.config) == wanted_config
         ]
         return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
@@ -279,14 +279,14 @@ class Explanation:
 
         This needs the verdicts on all readers, which come later in the graph's order.
         """
-        wanting: dict[Step, list[str]] = {}
+        reader_names: dict[Step, list[str]] = {}
         for step in self.graph.steps:
             if self.steps[step].state in ("new", "stale"):
                 for read in step.inputs.values():
-                    wanting.setdefault(read, []).append(step.name)
+                    reader_names.setdefault(read, []).append(step.name)
         for step in self._pruned_steps:
-            if step in wanting:
-                readers = abbreviate_list(wanting[step], _MAX_NAMES)
+            if step in reader_names:
+                readers = abbreviate_list(reader_names[step], _MAX_NAMES)
                 why = (f"its files were not kept, and {readers} would read them",)
                 self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
@@ -321,16 +321,18 @@ class Explanation:
                 _ComparableStep.of_artifact(a) for a in self._store.artifacts(step.kind)
             ]
         target = _ComparableStep.of_step(step, inputs)
-        every = self._comparable_steps[step.kind]
-        if not every:
+        comparable_steps = self._comparable_steps[step.kind]
+        if not comparable_steps:
             return ["the first of its kind"] if not step.inputs or inputs else []
         # Artifacts of the same name if there are any; else a bounded number of others, since a
         # large sweep has thousands. Another name counts as one more difference.
-        candidates = [c for c in every if c.name == step.name] or every[-_COMPARED:]
-        far = [(target.differs_from(c), c.name != step.name) for c in candidates]
+        candidates = [c for c in comparable_steps if c.name == step.name] or comparable_steps[
+            -_COMPARED:
+        ]
+        distances = [(target.differs_from(c), c.name != step.name) for c in candidates]
         # The nearest artifact tells most: a step with one other value is explained by that value.
         # On a tie, one of the same name.
-        nearest, _ = min(far, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
+        nearest, _ = min(distances, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
         if not nearest and inputs:
             return ["its artifact is damaged"]
         texts = [_describe_difference(path, was, now, step) for path, was, now in nearest]

@@ -203,7 +203,7 @@ def run_passes(
             for config in passes:
                 graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
                 workers = _workers(config.compute, store)
-                ended = run_study_graph(
+                pass_result = run_study_graph(
                     config,
                     store,
                     graph,
@@ -215,8 +215,8 @@ def run_passes(
                     approve=approve and result is None,
                     hold_rule=hold_rule,
                 )
-                result = result.then(ended) if result else ended
-                if ended.failed or ended.holds:
+                result = result.then(pass_result) if result else pass_result
+                if pass_result.failed or pass_result.holds:
                     break
         except NotApprovedError as error:
             journal.close("cancelled", str(error))
@@ -288,7 +288,7 @@ def run_study_graph(
         expected.learn(step, artifact.manifest.seconds)
     admission.expected = expected
     forecast = Forecast(expected, graph.nodes)
-    display, began = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
+    display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
     with display, Live(journal.flow_run_id) as live:
         live.log(run_log.opening_line(graph, reused))
         session = Session(
@@ -329,7 +329,7 @@ def run_study_graph(
             holds={node.name: why for node, why in session.holds.items()},
             config=config,
         )
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         live.log(run_log.closing_line(result.summary, result.failed, seconds, result.results))
     write_run_record(
         store,

@@ -130,15 +130,15 @@ def deployments_of(
         them.
       **options: further arguments of Prefect's `Flow.to_deployment`.
     """
-    filled: dict[str, Any] = {"study": study, "store": store}
+    parameters: dict[str, Any] = {"study": study, "store": store}
     if deployed_studies:
-        filled["given"] = dict(deployed_studies)
+        parameters["given"] = dict(deployed_studies)
     deployments = []
-    for each in (study_form, sweep):
-        deployment: Any = cast(Flow[..., Any], each).to_deployment(
-            name=name or each.name,
-            description=_FORMS[each.name],
-            parameters=filled,
+    for form_flow in (study_form, sweep):
+        deployment: Any = cast(Flow[..., Any], form_flow).to_deployment(
+            name=name or form_flow.name,
+            description=_FORMS[form_flow.name],
+            parameters=parameters,
             tags=["parcel"],
             entrypoint_type=EntrypointType.MODULE_PATH,
             **options,
@@ -172,5 +172,5 @@ def _offer_methods(schema: Any, methods: Sequence[str]) -> None:
     """Adds a study's methods to those that a sweep's form offers: users' connectors among them."""
     for field in ("methods", "compare"):
         if "Sweep" in schema.definitions:
-            offered = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]
-            offered += [method for method in methods if method not in offered]
+            offered_methods = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]
+            offered_methods += [method for method in methods if method not in offered_methods]

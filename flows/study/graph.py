@@ -219,11 +219,11 @@ class _GraphBuilder:
           more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
-        existing = self._step_by_digest.setdefault(_step_digest(step), step)
-        if existing is step:
+        known_step = self._step_by_digest.setdefault(_step_digest(step), step)
+        if known_step is step:
             job = Job(steps=(step,), **(resources or {}))
             self.nodes.append(Node(name=name, jobs=(job,)))
-        return existing
+        return known_step
 
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}

@@ -21,25 +21,25 @@ _LOOK_EVERY = 5.0
 """Interval between two looks at the runs [s]."""
 
 
-def watch_runs(store: Store, say: Callable[[str], None]) -> None:
+def watch_runs(store: Store, write_line: Callable[[str], None]) -> None:
     """Watches the runs of a store, on the server that `PREFECT_API_URL` names, until interrupted.
 
     Args:
       store: store in which the runs hold their leases.
-      say: called with a line whenever the state of a run is set.
+      write_line: called with a line whenever the state of a run is set.
 
     Raises:
       ConfigError: if no server answers.
     """
     try:
         with named_server() as client:
-            say(f"watching runs of {store.uri} at {client.api_url}; end with Ctrl-C")
+            write_line(f"watching runs of {store.uri} at {client.api_url}; end with Ctrl-C")
     except NoServerError as error:
         raise ConfigError(str(error)) from None
-    settle_runs_forever(store, say)
+    settle_runs_forever(store, write_line)
 
 
-def settle_runs_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> None:
+def settle_runs_forever(store: Store, write_line: Callable[[str], None] = lambda _: None) -> None:
     """Settles every run that was killed, on this machine or elsewhere; never returns."""
     watching = Watch(store)
     while True:
@@ -48,12 +48,12 @@ def settle_runs_forever(store: Store, say: Callable[[str], None] = lambda _: Non
         cancelling = published(_runs_in_state, StateType.CANCELLING) or {}
         published(settle_ended, store.state)  # First: a journal says more than an expired lease.
         for line in published(watching.look) or []:
-            say(line)
+            write_line(line)
         if cancelling:
             cancelled = published(_runs_in_state, StateType.CANCELLED, list(cancelling)) or {}
             for run in cancelled.values():
                 for line in _stop_ray_jobs(run, store):
-                    say(line)
+                    write_line(line)
         time.sleep(_LOOK_EVERY)
 
 
