@@ -29,7 +29,7 @@ def check_user_data(config: StudyConfig) -> None:
         the metric cannot score them; names the row and the cure.
     """
     if config.data_root is None:
-        return  # The synthetic corpus has no such benchmarks; `paths_of` refuses them.
+        return  # The synthetic corpus has no such benchmarks; `input_file_paths` refuses them.
     for view in config.resolutions:
         _check_benchmarks(view, config.data_root)
 
