@@ -33,7 +33,7 @@ from flows.steps import worker
 from flows.steps.kind import StepContext
 from flows.steps.registry import KINDS
 from flows.steps.worker import StepOutcome
-from flows.study.graph import Graph, graph_of
+from flows.study.graph import StudyGraph, graph_of
 from infra.prefect.settings import apply
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError
@@ -81,7 +81,7 @@ def without_work() -> None:
         KINDS[name] = dataclasses.replace(kind, make=nothing, make_together=None)
 
 
-def study_of(cells: int) -> tuple[StudyConfig, Graph]:
+def study_of(cells: int) -> tuple[StudyConfig, StudyGraph]:
     """Returns the demo with at least `cells` transfers, and its graph; all jobs go to workers."""
     pretrained = -(-cells // 800)
     asked = f"num_seeds={-(-cells // (8 * pretrained))}", f"num_pretrain_seeds={pretrained}"

@@ -11,7 +11,7 @@ import yaml
 
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
-from flows.report.interval import Interval, PairedScores, estimate_interval
+from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items import read_items
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
@@ -42,7 +42,7 @@ _NO_ORIGIN = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Origin:
+class CheckpointOrigin:
     """A checkpoint in a store, with its evaluations.
 
     Attributes:
@@ -69,11 +69,11 @@ class _BenchmarkScore:
     budget: int
     metric: str
     num: int
-    score: Interval
+    score: ScoreInterval
 
 
 def model_card(
-    cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dtype: str
+    cfg: ModelConfig, origin: CheckpointOrigin | None, *, name: str, licence: str, dtype: str
 ) -> str:
     """Returns the text of a release's README.md.
 
@@ -115,7 +115,7 @@ def model_card(
         "a list is one of a pair, or a frame."
     ]
     if origin is None:
-        lines += ["", "## Origin", _NO_ORIGIN]
+        lines += ["", "## CheckpointOrigin", _NO_ORIGIN]
         return "\n".join(lines) + "\n"
     # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
@@ -183,13 +183,13 @@ def _middle_budget(cfg: ModelConfig) -> int:
     return served[len(served) // 2]
 
 
-def _training_history(origin: Origin) -> list[Artifact]:
+def _training_history(origin: CheckpointOrigin) -> list[Artifact]:
     # Each artifact once, however many paths lead to it.
     visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
-def _training_data(origin: Origin) -> list[Artifact]:
+def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
     """Returns the datasets that a checkpoint learned from, through all its ancestors.
 
     Datasets that were only watched, probed or screened against are left out.
@@ -218,7 +218,7 @@ def _training_data(origin: Origin) -> list[Artifact]:
     return artifacts
 
 
-def _benchmark_scores(origin: Origin) -> Iterator[_BenchmarkScore]:
+def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
     for artifact in origin.predictions:
         manifest = artifact.manifest
         metrics = json.loads((artifact.path / SCORE).read_text())
@@ -341,7 +341,7 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
         yield f"- not screened: {', '.join(others)}"
 
 
-def _replay_lines(origin: Origin) -> Iterator[str]:
+def _replay_lines(origin: CheckpointOrigin) -> Iterator[str]:
     manifest = origin.checkpoint.manifest
     yield (
         "With access to the store (`--store`), these commands show its lineage and rebuild it byte "

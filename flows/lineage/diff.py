@@ -44,7 +44,7 @@ _WIDTH = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Difference:
+class LineageDifference:
     """One thing that is not the same on both sides.
 
     Attributes:
@@ -70,7 +70,7 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class LineageComparison:
     """The differences between two sides.
 
     Attributes:
@@ -81,7 +81,7 @@ class Comparison:
 
     names: tuple[str, str]
     is_same: bool
-    differences: tuple[Difference, ...]
+    differences: tuple[LineageDifference, ...]
 
     def as_json(self) -> str:
         """Returns the whole comparison as JSON."""
@@ -107,7 +107,7 @@ class Comparison:
 
 def compare_lineages(
     store: Store, first: LineageTarget, second: LineageTarget, other: Store | None = None
-) -> Comparison:
+) -> LineageComparison:
     """Compares two cells, or two artifacts.
 
     Two cells are compared seed by seed, over the seeds that both have; without any, the first seed
@@ -120,7 +120,7 @@ def compare_lineages(
       other: the store of the second side; None if it is the same one.
     """
     pairs = [(a.manifest, b.manifest) for a, b in _artifact_pairs(first, second)]
-    return Comparison(
+    return LineageComparison(
         names=(first.name, second.name),
         is_same=all(was.content == now.content for was, now in pairs),
         differences=_HistoryWalk(store, other or store).differences(pairs),
@@ -139,10 +139,12 @@ class _HistoryWalk:
 
     def __init__(self, store: Store, other: Store) -> None:
         self._stores = store, other
-        self._merged: dict[tuple[str, ...], Difference] = {}
-        self._patches: dict[tuple[str, ...], list[Difference]] = {}
+        self._merged: dict[tuple[str, ...], LineageDifference] = {}
+        self._patches: dict[tuple[str, ...], list[LineageDifference]] = {}
 
-    def differences(self, pairs: Sequence[tuple[Manifest, Manifest]]) -> tuple[Difference, ...]:
+    def differences(
+        self, pairs: Sequence[tuple[Manifest, Manifest]]
+    ) -> tuple[LineageDifference, ...]:
         """Returns each difference between pairs of artifacts once, with all steps that have it."""
         # Pairs with other contents go first: a difference found through both queues then counts as
         # having an effect.
@@ -166,7 +168,7 @@ class _HistoryWalk:
                 if None in sides:
                     names = [side and side.name for side in sides]
                     differences.append(
-                        Difference(sort="input", what=role, was=names[0], now=names[1])
+                        LineageDifference(sort="input", what=role, was=names[0], now=names[1])
                     )
                 elif waiting is other_content and sides[0].content != sides[1].content:
                     other_content.append((sides[0], sides[1]))
@@ -197,16 +199,16 @@ class _HistoryWalk:
                 )
                 yield role, first, second
 
-    def _step_differences(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
+    def _step_differences(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
         """Yields the differences between two steps themselves, without their inputs."""
         if was.kind != now.kind:
-            yield Difference(sort="step", what="kind of step", was=was.name, now=now.name)
+            yield LineageDifference(sort="step", what="kind of step", was=was.name, now=now.name)
             return
         # Given files are compared path by path; their config would only say that some file differs.
         if was.kind in _INPUT_FILE_KINDS and was.content != now.content:
             yield from _unequal_values("data", *map(_file_digests, self._stores, (was, now)))
         if was.seed != now.seed:
-            yield Difference(sort="seed", what="seed", was=was.seed, now=now.seed)
+            yield LineageDifference(sort="seed", what="seed", was=was.seed, now=now.seed)
         yield from _unequal_values("config", *map(_config_leaves, (was, now)))
         yield from _unequal_values("version", *map(_library_versions, (was, now)))
         # Older manifests lack some fields, so only fields that both have are compared.
@@ -218,9 +220,9 @@ class _HistoryWalk:
         if was.code != now.code:
             yield from self._code(was, now)
 
-    def _code(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
+    def _code(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
         if not (was.source and now.source and was.kind in KINDS):
-            yield Difference(
+            yield LineageDifference(
                 sort="code",
                 what="sources were not kept",
                 was=was.code[:_SHORT],
@@ -237,7 +239,7 @@ class _HistoryWalk:
             self._patches[key] = list(_code_differences(trees, was, now))
         yield from self._patches[key]
 
-    def _add(self, difference: Difference, step: str, *, has_effect: bool) -> None:
+    def _add(self, difference: LineageDifference, step: str, *, has_effect: bool) -> None:
         # The same difference in forty transfers is one line that names the first two.
         key = difference.sort, difference.what, repr(difference.was), repr(difference.now)
         merged = self._merged.get(key, dataclasses.replace(difference, has_effect=has_effect))
@@ -265,13 +267,13 @@ def _hardware_leaves(manifest: Manifest) -> dict[str, Any]:
 
 def _unequal_values(
     sort: Sort, was: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[Difference]:
+) -> Iterator[LineageDifference]:
     for what in sorted({*was, *now}):
         if was.get(what) != now.get(what):
-            yield Difference(sort=sort, what=what, was=was.get(what), now=now.get(what))
+            yield LineageDifference(sort=sort, what=what, was=was.get(what), now=now.get(what))
 
 
-def _file_differences(was: Manifest, now: Manifest) -> Iterator[Difference]:
+def _file_differences(was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
     """Yields the files whose digests differ."""
     sides = [{name: file.sha256 for name, file in m.files.items()} for m in (was, now)]
     yield from _unequal_values("bytes", *sides)
@@ -284,7 +286,9 @@ def _file_digests(store: Store, manifest: Manifest) -> dict[str, str]:
     return {path: sha256 for sha256, _, path in lines}
 
 
-def _code_differences(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Difference]:
+def _code_differences(
+    trees: Sequence[Tree], was: Manifest, now: Manifest
+) -> Iterator[LineageDifference]:
     """Yields a difference for each module of a step that two source trees have differently."""
     # A module counts if either tree's step reaches it, and only if its digest differs: comments do
     # not count, since digests are of syntax trees.
@@ -304,7 +308,7 @@ def _code_differences(trees: Sequence[Tree], was: Manifest, now: Manifest) -> It
             if name != module
         ]
         path = next(tree.path(module) for tree in trees if module in tree)
-        yield Difference(
+        yield LineageDifference(
             sort="code",
             what=f"{module}: {', '.join(names)}" if names else module,
             patch="\n".join(
@@ -317,7 +321,7 @@ def _step_names(was: Manifest, now: Manifest) -> str:
     return was.name if was.name == now.name else f"{was.name} → {now.name}"
 
 
-def _describe_difference(difference: Difference) -> str:
+def _describe_difference(difference: LineageDifference) -> str:
     was, now = (_short_value(difference.sort, value) for value in (difference.was, difference.now))
     if difference.was is None and difference.now is None:
         return difference.what

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.lineage.card import Origin, model_card
+from flows.lineage.card import CheckpointOrigin, model_card
 from flows.lineage.export import export_lineage
 from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
@@ -66,7 +66,7 @@ def release_checkpoint(
     yield f"{described} datasets described in {CROISSANT}/"
 
 
-def _origin(store: Store, name: str) -> Origin:
+def _origin(store: Store, name: str) -> CheckpointOrigin:
     """Returns the named checkpoint, with its predictions and its study's cells.
 
     Raises:
@@ -91,7 +91,7 @@ def _origin(store: Store, name: str) -> Origin:
     for artifact in sorted(store.snapshot().artifacts("predictions"), key=_started):
         if artifact.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
-    return Origin(
+    return CheckpointOrigin(
         store=store,
         name=name,
         checkpoint=store.get_cached(key),

@@ -15,7 +15,7 @@ from typing import Any
 import pydantic
 
 from flows.config.study import TokenizerConfig
-from flows.lineage.diff import Difference, compare_lineages
+from flows.lineage.diff import LineageDifference, compare_lineages
 from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
@@ -77,7 +77,7 @@ class ReplayOutcome:
 
     was: Manifest
     now: Manifest
-    differences: tuple[Difference, ...]
+    differences: tuple[LineageDifference, ...]
     score: tuple[float, float, float] | None = None
 
     @property
@@ -86,7 +86,7 @@ class ReplayOutcome:
         return self.was.content == self.now.content
 
     @property
-    def elsewhere(self) -> list[Difference]:
+    def elsewhere(self) -> list[LineageDifference]:
         """Differences between the machines and library versions; with any, bytes may differ."""
         return [d for d in self.differences if d.sort in ("hardware", "version")]
 

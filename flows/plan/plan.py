@@ -34,7 +34,7 @@ FORM = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
+class BatchShape:
     """One shape of a training: the program for updates with a given number of token slots.
 
     Attributes:
@@ -55,7 +55,7 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
+class PlannedTraining:
     """One row of a plan: trainings that differ in their seed alone, or all transfers of a method.
 
     Attributes:
@@ -80,7 +80,7 @@ class Training:
     params: int
     tokens: float
     flops: float
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[BatchShape, ...] = ()
     step_s: tuple[float, float] | None = None
     chip_hours: tuple[float, float] | None = None
     unknown: str = ""
@@ -93,7 +93,7 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class ResourcePlan:
     """All trainings of a study on one slice.
 
     Attributes:
@@ -109,7 +109,7 @@ class Plan:
 
     study: str
     topology: Topology
-    trainings: tuple[Training, ...]
+    trainings: tuple[PlannedTraining, ...]
     price: float | None
     day: datetime.date
     datasets: tuple[MissingDataset, ...]
@@ -153,7 +153,7 @@ def plan_of(
     *,
     every: bool = False,
     day: datetime.date,
-) -> Plan:
+) -> ResourcePlan:
     """Returns the plan of a study on the chips that it names.
 
     Args:
@@ -176,7 +176,7 @@ def plan_of(
         for method in config.methods
         if config.fine_tunings
     ]
-    return Plan(
+    return ResourcePlan(
         study=config.name,
         topology=topology,
         trainings=(*pretrainings, *transfers),
@@ -217,7 +217,7 @@ class _Planner:
         method: Method,
         train: TrainConfig,
         records: Mapping[str, int],
-    ) -> Training:
+    ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
         self._check(f"{stage}.train" if view.at else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
@@ -235,7 +235,7 @@ class _Planner:
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
         step_s = _mean_step(shapes)
-        return Training(
+        return PlannedTraining(
             name=f"{stage} {method}",
             runs=runs,
             steps=steps,
@@ -253,9 +253,9 @@ class _Planner:
         self,
         view: StudyConfig,
         method: Method,
-        pretrainings: Sequence[Training],
+        pretrainings: Sequence[PlannedTraining],
         records: Mapping[str, int],
-    ) -> Training:
+    ) -> PlannedTraining:
         """Returns one row for all transfers of a method, timed per FLOP as its last pretraining."""
         model = view.model_of(method, transfer=True)
         runs = len(view.seed_pairs)
@@ -280,7 +280,7 @@ class _Planner:
         # Transfers are many and small: none is compiled, all are timed by their FLOPs.
         pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
         count = len(view.fine_tunings) - len(unknown)
-        return Training(
+        return PlannedTraining(
             name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
             runs=count * runs,
             steps=steps if count else None,
@@ -305,7 +305,7 @@ class _Planner:
                 f"{train.num_replicas}."
             )
 
-    def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[Shape, ...]:
+    def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[BatchShape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
         # Shapes come in the order of their size; the last one decides memory.
         shapes = _batch_shapes(model, train, num_images=1)
@@ -319,7 +319,7 @@ class _Planner:
             )
         return (*timed, largest)
 
-    def _compiled(self, model: ModelConfig, train: TrainConfig, shape: Shape) -> Shape:
+    def _compiled(self, model: ModelConfig, train: TrainConfig, shape: BatchShape) -> BatchShape:
         # Without a compiler here the shape stays without times; with chips that have none, a
         # formula answers. Either is noted, once for the whole plan: `notes` is a dict for that
         # reason.
@@ -367,7 +367,7 @@ _HEAD = (
 _DATA_HEAD = ("", "inputs", "records", "GB", "core-hours", "hours", "measured by")
 
 
-def plan_text(plan: Plan) -> Iterator[str]:
+def plan_text(plan: ResourcePlan) -> Iterator[str]:
     """Yields the lines of a plan for a terminal."""
     yield _plan_title(plan)
     yield ""
@@ -379,7 +379,7 @@ def plan_text(plan: Plan) -> Iterator[str]:
     yield from _plan_lines(plan)
 
 
-def plan_markdown(plan: Plan) -> str:
+def plan_markdown(plan: ResourcePlan) -> str:
     """Returns a plan as a page in Markdown."""
     tables = [markdown_table(_HEAD, _plan_rows(plan), left=[0])]
     if data := _data_rows(plan):
@@ -388,7 +388,7 @@ def plan_markdown(plan: Plan) -> str:
     return "\n".join([f"{_plan_title(plan)}\n", *tables, "".join(lines)])
 
 
-def _plan_title(plan: Plan) -> str:
+def _plan_title(plan: ResourcePlan) -> str:
     return (
         f"plan of {plan.study} on {plan.topology}: {plan.topology.num_chips} chips with "
         f"{plan.topology.chip.hbm_bytes / GIB:.2f} GiB each; "
@@ -396,11 +396,11 @@ def _plan_title(plan: Plan) -> str:
     )
 
 
-def _plan_rows(plan: Plan) -> list[list[str]]:
+def _plan_rows(plan: ResourcePlan) -> list[list[str]]:
     return [_training_cells(row, plan.topology.chip.hbm_bytes) for row in plan.trainings]
 
 
-def _data_rows(plan: Plan) -> list[list[str]]:
+def _data_rows(plan: ResourcePlan) -> list[list[str]]:
     """Returns the table rows of the missing datasets that have estimates."""
     return [
         [
@@ -415,7 +415,7 @@ def _data_rows(plan: Plan) -> list[list[str]]:
     ]
 
 
-def _plan_lines(plan: Plan) -> Iterator[str]:
+def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
     """Yields the lines below the tables."""
     # From what is known to what is not: the sum, how to read it, then what does not fit, what could
     # not be counted, data and storage, and how the estimates were made.
@@ -460,7 +460,9 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
             yield "stage2", view, method, view.train_config_for(config.stage2.train, method)
 
 
-def _batch_shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
+def _batch_shapes(
+    model: ModelConfig, train: TrainConfig, num_images: int
+) -> tuple[BatchShape, ...]:
     """Returns the shapes of a training, smallest first, with the share of updates of each."""
     # Budgets are drawn with equal chances, and padded to a bucket: several may share a shape.
     #
@@ -470,7 +472,7 @@ def _batch_shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tu
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
 
     return tuple(
-        Shape(
+        BatchShape(
             tokens=size,
             share=sizes.count(size) / len(sizes),
             flops=update_flops(model, size, prompt, train.batch_size),
@@ -479,7 +481,7 @@ def _batch_shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tu
     )
 
 
-def _scale_shape(shape: Shape, compiled_shape: Shape) -> Shape:
+def _scale_shape(shape: BatchShape, compiled_shape: BatchShape) -> BatchShape:
     if compiled_shape.compute_s is None:
         return shape
     share = shape.flops / compiled_shape.flops
@@ -491,14 +493,14 @@ def _scale_shape(shape: Shape, compiled_shape: Shape) -> Shape:
     )
 
 
-def _mean_step(shapes: Sequence[Shape]) -> tuple[float, float] | None:
+def _mean_step(shapes: Sequence[BatchShape]) -> tuple[float, float] | None:
     if any(shape.compute_s is None for shape in shapes):
         return None
     low = sum(s.share * (s.compute_s or 0.0) for s in shapes)
     return low, low + sum(s.share * (s.interconnect_s or 0.0) for s in shapes)
 
 
-def _seconds_per_flop(rows: Sequence[Training]) -> tuple[float, float] | None:
+def _seconds_per_flop(rows: Sequence[PlannedTraining]) -> tuple[float, float] | None:
     """Returns the range of seconds per FLOP of the last of these trainings with a known time."""
     for row in reversed(rows):
         if row.step_s is not None:
@@ -514,7 +516,7 @@ def _describe_uncounted(benchmarks: Sequence[str]) -> str:
     return f"not counted ({names}): {len(benchmarks)} that count epochs of data not prepared yet"
 
 
-def _training_cells(row: Training, hbm_bytes: float) -> list[str]:
+def _training_cells(row: PlannedTraining, hbm_bytes: float) -> list[str]:
     # A "!" says that a program does not fit; "?" that a number is not known, which 0 would not.
     memory = row.memory_bytes
     programs = [f"{len(row.shapes)} ({sum(s.compiled is None for s in row.shapes)} scaled)"]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from flows.report.cells import Plan, Report, Score
-from flows.report.interval import Interval, PairedScores, estimate_interval
+from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact
@@ -22,7 +22,7 @@ class ScoreRow:
 
     score: Score
     pretraining: int
-    interval: Interval
+    interval: ScoreInterval
     checkpoint: Manifest
 
 

@@ -94,7 +94,7 @@ class PairedScores:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Interval:
+class ScoreInterval:
     """A mean with its 95 % interval.
 
     Attributes:
@@ -111,7 +111,7 @@ class Interval:
     over: str = ""
 
 
-def estimate_interval(rows: Sequence[PairedScores], pretrainings: Sequence[int]) -> Interval:
+def estimate_interval(rows: Sequence[PairedScores], pretrainings: Sequence[int]) -> ScoreInterval:
     """Returns the interval of the unweighted mean over some benchmarks.
 
     Trainings on different benchmarks share only the pretraining that they start from. With one
@@ -152,12 +152,12 @@ def estimate_interval(rows: Sequence[PairedScores], pretrainings: Sequence[int])
     if by_item := _items_variance_part(rows, draw):
         parts["items"] = by_item
     if not parts:
-        return Interval(mean=mean)
+        return ScoreInterval(mean=mean)
     half = functools.partial(_half_width, [*parts.values()])
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test; the
     # interval stays as it is.
     exact = mcnemar_test(rows[0]) if len(rows) == 1 else None
-    return Interval(
+    return ScoreInterval(
         mean=mean,
         low=mean - half(LEVEL),
         high=mean + half(LEVEL),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from flows.report.cells import Cell, Report
-from flows.report.layout import Block, Field, report_blocks, report_notes
+from flows.report.layout import ReportBlock, TableField, report_blocks, report_notes
 
 Link = Callable[[str, Cell], str]
 """Function from a field's text and its cell to Markdown: the text, with links to the cell."""
@@ -28,8 +28,8 @@ def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Se
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _block_text(block: Block, link: Link | None) -> str:
-    def text_of(field: Field) -> str:
+def _block_text(block: ReportBlock, link: Link | None) -> str:
+    def text_of(field: TableField) -> str:
         return link(field.text, field.cell) if link and field.cell else field.text
 
     tables = [

@@ -33,7 +33,7 @@ _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Target:
+class DeploymentTarget:
     """Where and how the runs of a deployment are started.
 
     Attributes:
@@ -62,7 +62,7 @@ class Target:
 
 
 def deploy_study(
-    config: StudyConfig, target: Target, alerts: Alerts | None = None
+    config: StudyConfig, target: DeploymentTarget, alerts: Alerts | None = None
 ) -> Iterator[str]:
     """Registers a study as deployments `study/NAME` and `sweep/NAME`; yields lines on what changed.
 
@@ -90,7 +90,7 @@ def deploy_study(
 def _register_deployments(
     client: SyncPrefectClient,
     config: StudyConfig,
-    target: Target,
+    target: DeploymentTarget,
     store: str,
     times: CronSchedule | None,
     alerts: Alerts,
@@ -151,7 +151,7 @@ def _check_paths(config: StudyConfig) -> None:
             )
 
 
-def _check_pool(kind: str, target: Target, store: str) -> None:
+def _check_pool(kind: str, target: DeploymentTarget, store: str) -> None:
     # A process runs on the worker's machine, with its packages and its folders. A container has
     # neither, so it needs an image and a store that it can reach.
     if kind == "process":
@@ -172,7 +172,7 @@ def _check_pool(kind: str, target: Target, store: str) -> None:
         )
 
 
-def check_code(kind: str, config: StudyConfig, target: Target) -> None:
+def check_code(kind: str, config: StudyConfig, target: DeploymentTarget) -> None:
     """Checks that runs can find users' readers, metrics and connectors, and may use them.
 
     Args:

@@ -33,7 +33,7 @@ _FREE = 10e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class SetupFinding:
     """Result of one check.
 
     Attributes:
@@ -49,7 +49,7 @@ class Finding:
     cure: str = ""
 
 
-def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
+def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[SetupFinding]:
     """Checks packages, store, server, study and engines; yields one finding after the other.
 
     Args:
@@ -69,7 +69,7 @@ def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Fin
         yield _check_engine(name)
 
 
-def _check_python() -> Finding:
+def _check_python() -> SetupFinding:
     # The project's own requirement, as it was installed with it.
     interpreter = f"{sys.version.split()[0]} at {sys.executable}"
     try:
@@ -77,8 +77,8 @@ def _check_python() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         accepted = ""  # The finding on packages says that the project is not installed.
     if SpecifierSet(accepted).contains(".".join(map(str, sys.version_info[:3]))):
-        return Finding(what="python", state="ok", detail=interpreter)
-    return Finding(
+        return SetupFinding(what="python", state="ok", detail=interpreter)
+    return SetupFinding(
         what="python",
         state="bad",
         detail=f"{interpreter}, not {accepted}",
@@ -86,12 +86,12 @@ def _check_python() -> Finding:
     )
 
 
-def _check_packages() -> Finding:
+def _check_packages() -> SetupFinding:
     """Compares the installed packages with this package's requirements."""
     try:
         requirements = [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
     except importlib.metadata.PackageNotFoundError:
-        return Finding(
+        return SetupFinding(
             what="packages", state="bad", detail=f"{_PACKAGE} is not installed", cure="make setup"
         )
     # Extras are optional, and markers rule out what is for another platform.
@@ -110,12 +110,16 @@ def _check_packages() -> Finding:
         if not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} is {version}, not {requirement.specifier}")
     if wrong:
-        return Finding(what="packages", state="bad", detail="; ".join(wrong), cure="make setup")
+        return SetupFinding(
+            what="packages", state="bad", detail="; ".join(wrong), cure="make setup"
+        )
     version = importlib.metadata.version(_PACKAGE)
-    return Finding(what="packages", state="ok", detail=f"{_PACKAGE} {version} and what it needs")
+    return SetupFinding(
+        what="packages", state="ok", detail=f"{_PACKAGE} {version} and what it needs"
+    )
 
 
-def _check_store(uri: str) -> Iterator[Finding]:
+def _check_store(uri: str) -> Iterator[SetupFinding]:
     """Opens the store, writes, reads and deletes a file, and compares the clocks."""
     try:
         store = Store(uri)
@@ -130,22 +134,22 @@ def _check_store(uri: str) -> Iterator[Finding]:
             if uri.startswith("gs://")
             else "name a folder you may write to: --store, or PARCEL_STORE"
         )
-        yield Finding(what="store", state="bad", detail=one_line_message(error), cure=cure)
+        yield SetupFinding(what="store", state="bad", detail=one_line_message(error), cure=cure)
         return
     # A store that loses or alters bytes shows here, before a study relies on it.
     if read != b"written by parcel doctor":
-        yield Finding(
+        yield SetupFinding(
             what="store",
             state="bad",
             detail=f"{store.uri} returned other bytes than were written",
             cure="check the disk, and the network or file system in between",
         )
     else:
-        yield Finding(what="store", state="ok", detail=f"{store.uri} can be read and written")
+        yield SetupFinding(what="store", state="ok", detail=f"{store.uri} can be read and written")
     # Time at the store when it stored the file, against ours when it answered.
     off = abs(time.time() - modified / 1e9)
     if off > _SKEW:
-        yield Finding(
+        yield SetupFinding(
             what="clock",
             state="bad",
             detail=f"it differs from the store's by {off:.0f} s",
@@ -153,7 +157,7 @@ def _check_store(uri: str) -> Iterator[Finding]:
         )
     folder = next(path for path in (store.state, *store.state.parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
-    yield Finding(
+    yield SetupFinding(
         what="disk",
         state="note" if free < _FREE else "ok",
         detail=f"{free / 1e9:.0f} GB free at {folder}",
@@ -161,7 +165,7 @@ def _check_store(uri: str) -> Iterator[Finding]:
     )
 
 
-def _check_prefect(uri: str) -> Iterator[Finding]:
+def _check_prefect(uri: str) -> Iterator[SetupFinding]:
     # A named server counts; without one, the server that `parcel serve` left a note of.
     api_url = os.environ.get("PREFECT_API_URL")
     if not api_url:
@@ -170,7 +174,7 @@ def _check_prefect(uri: str) -> Iterator[Finding]:
         except (OSError, ValueError):
             return  # The finding on the store says why.
         if note is None:
-            yield Finding(
+            yield SetupFinding(
                 what="prefect",
                 state="ok",
                 detail="no server runs for the store; a run "
@@ -181,17 +185,17 @@ def _check_prefect(uri: str) -> Iterator[Finding]:
     # Any answer will do, even a refusal without a login: the question is whether a server is there.
     why = _server_failure(f"{api_url}/health")
     if why:
-        yield Finding(
+        yield SetupFinding(
             what="prefect",
             state="bad",
             detail=f"{api_url} does not answer: {why}",
             cure="start it, or unset PREFECT_API_URL",
         )
     else:
-        yield Finding(what="prefect", state="ok", detail=f"{api_url} answers")
+        yield SetupFinding(what="prefect", state="ok", detail=f"{api_url} answers")
 
 
-def _check_study_inputs(config: Any) -> Iterator[Finding]:
+def _check_study_inputs(config: Any) -> Iterator[SetupFinding]:
     """Checks what a study uses outside the store: its raw data and its cluster."""
     # Listed, not read: a missing or an empty folder shows at once.
     root = config.data_root
@@ -203,7 +207,7 @@ def _check_study_inputs(config: Any) -> Iterator[Finding]:
             detail, is_bad = f"{root} has {', '.join(folders[:8]) or 'nothing'}", not folders
         except (OSError, ValueError) as error:
             detail, is_bad = one_line_message(error), True
-        yield Finding(
+        yield SetupFinding(
             what="data_root",
             state="bad" if is_bad else "ok",
             detail=detail,
@@ -213,7 +217,7 @@ def _check_study_inputs(config: Any) -> Iterator[Finding]:
     address = config.compute.ray_address
     if address and address.startswith("http"):
         why = _server_failure(f"{address.rstrip('/')}/api/version")
-        yield Finding(
+        yield SetupFinding(
             what="cluster",
             state="bad" if why else "ok",
             detail=f"{address} does not answer: {why}" if why else f"{address} answers",
@@ -234,7 +238,7 @@ def _server_failure(url: str) -> str:
     return ""
 
 
-def _check_engine(name: str) -> Finding:
+def _check_engine(name: str) -> SetupFinding:
     """Tries an engine in a process of its own, so that a hang or a crash stays there."""
     cure = f"python -m flows.study.engines {name} shows the full error; make setup installs it"
     # Under the project's root, so that this checkout's engine is tried, from any folder.
@@ -248,9 +252,9 @@ def _check_engine(name: str) -> Finding:
         )
     except subprocess.TimeoutExpired:
         detail = f"no answer within {_ENGINE_TIMEOUT:.0f} s"
-        return Finding(what=name, state="bad", detail=detail, cure=cure)
+        return SetupFinding(what=name, state="bad", detail=detail, cure=cure)
     if tried.returncode == 0:
-        return Finding(what=name, state="ok", detail=tried.stdout.strip().splitlines()[-1])
+        return SetupFinding(what=name, state="ok", detail=tried.stdout.strip().splitlines()[-1])
     # The last line of a traceback is its error.
     error_lines = tried.stderr.strip().splitlines() or [f"it ended with code {tried.returncode}"]
-    return Finding(what=name, state="bad", detail=error_lines[-1], cure=cure)
+    return SetupFinding(what=name, state="bad", detail=error_lines[-1], cure=cure)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.study.graph import Graph, Node
+from flows.study.graph import GraphNode, StudyGraph
 
 _RECENT = 20
 """Number of the latest nodes from whose rate the time left is estimated."""
@@ -47,12 +47,12 @@ class TimeEstimates:
         kind = self._kinds.get(step.kind)
         return kind[0] / kind[1] * _work_amount(step) if kind is not None else None
 
-    def of_node(self, node: Node) -> float | None:
+    def of_node(self, node: GraphNode) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
         times = [self.seconds(step) for step in node.steps]
         return None if None in times else sum(filter(None, times))
 
-    def ranks(self, graph: Graph) -> dict[Node, tuple[float, float]]:
+    def ranks(self, graph: StudyGraph) -> dict[GraphNode, tuple[float, float]]:
         """Returns the urgency of each node: the time, then the work, of the longest chain it heads.
 
         The chain includes the node. Nodes of unknown time add 0 to the time, so that among those
@@ -62,8 +62,8 @@ class TimeEstimates:
         #
         #   stage1 (60 s) ─▶ transfer a (30 s) ─▶ results (1 s)      ranks 91, 31, 1
         #                 └▶ transfer b (10 s) ─▶                    b: 11, so a begins before b
-        after: dict[Node, tuple[float, float]] = {}
-        ranks: dict[Node, tuple[float, float]] = {}
+        after: dict[GraphNode, tuple[float, float]] = {}
+        ranks: dict[GraphNode, tuple[float, float]] = {}
         upstream = graph.upstream
         for node in reversed(graph.nodes):  # Backwards, readers are visited before their inputs.
             chain, work = after.get(node, (0.0, 0.0))
@@ -82,7 +82,7 @@ class Forecast:
       nodes: all nodes of the run.
     """
 
-    def __init__(self, expected: TimeEstimates, nodes: Sequence[Node]) -> None:
+    def __init__(self, expected: TimeEstimates, nodes: Sequence[GraphNode]) -> None:
         self._expected = expected
         self._node_by_name = {_name_without_seeds(node.name): node for node in nodes}
         self._num_remaining = collections.Counter(_name_without_seeds(node.name) for node in nodes)

@@ -23,7 +23,7 @@ from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
-from flows.study.graph import Graph, Job, Node
+from flows.study.graph import GraphNode, StepJob, StudyGraph
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.errors import one_line_message
 from infra.prefect import journal
@@ -49,7 +49,7 @@ class StepFailedError(RuntimeError):
 
 
 @dataclasses.dataclass
-class Session:
+class RunSession:
     """The state that the nodes of one run share.
 
     Attributes:
@@ -96,7 +96,7 @@ class Session:
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-    holds: dict[Node, str] = dataclasses.field(default_factory=dict)
+    holds: dict[GraphNode, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -142,7 +142,7 @@ class Session:
             self.accepted.add(step)
         return lookup
 
-    def allow(self, node: Node, stale: Artifact) -> None:
+    def allow(self, node: GraphNode, stale: Artifact) -> None:
         """Charges the remaking of a stale artifact to `rebuild_seconds`, once.
 
         `Explanation.check` refused too much such work before the run, but could not foresee steps
@@ -166,17 +166,17 @@ class Session:
             self.allowed.add(stale.key)
             self.rebuild_seconds -= device_seconds(stale)
 
-    def rebuilds(self, node: Node) -> bool:
+    def rebuilds(self, node: GraphNode) -> bool:
         """Whether `rebuild` names a node or one of its steps."""
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
 def run_graph(
-    session: Session,
-    graph: Graph,
-    reused: Set[Node],
+    session: RunSession,
+    graph: StudyGraph,
+    reused: Set[GraphNode],
     at_once: int,
-    ahead: Mapping[Node, int] = MappingProxyType({}),
+    ahead: Mapping[GraphNode, int] = MappingProxyType({}),
 ) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
@@ -190,9 +190,9 @@ def run_graph(
       at_once: most nodes in flight at a time.
       ahead: nodes that begin before all other ready ones, by their place among themselves.
     """
-    ended_nodes: queue.SimpleQueue[Node] = queue.SimpleQueue()
+    ended_nodes: queue.SimpleQueue[GraphNode] = queue.SimpleQueue()
     upstream = graph.upstream
-    shared_row_nodes: set[Node] = set()
+    shared_row_nodes: set[GraphNode] = set()
     if len(reused) > MAX_REUSED_ROWS:
         # So many nodes share one row and skip the scheduler. `_find_reused_artifacts` needs the
         # graph's order: a node's inputs must be found before it. A node that is no longer found
@@ -220,7 +220,7 @@ def run_graph(
     order.prepare()
     ranks = session.expected.ranks(graph)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
-    ready: list[tuple[tuple[float, float, float], int, Node]] = []
+    ready: list[tuple[tuple[float, float, float], int, GraphNode]] = []
     in_flight = 0
     with ThreadPoolExecutor(at_once, thread_name_prefix="node") as pool:
         try:
@@ -246,7 +246,7 @@ def run_graph(
             session.workers.leave()
 
 
-def _find_reused_artifacts(session: Session, node: Node) -> bool:
+def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
     """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
@@ -270,7 +270,7 @@ def _find_reused_artifacts(session: Session, node: Node) -> bool:
     return True
 
 
-def _run_with_retries(session: Session, node: Node, reads: Sequence[str]) -> None:
+def _run_with_retries(session: RunSession, node: GraphNode, reads: Sequence[str]) -> None:
     """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
     for attempt in range(1, session.retries + 2):
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
@@ -309,7 +309,7 @@ def _run_with_retries(session: Session, node: Node, reads: Sequence[str]) -> Non
         return
 
 
-def _report_reused_nodes(session: Session, nodes: Sequence[Node]) -> None:
+def _report_reused_nodes(session: RunSession, nodes: Sequence[GraphNode]) -> None:
     """Reports many re-used nodes at once, without a line for each."""
     for node in nodes:
         session.forecast.end(node.name)
@@ -318,7 +318,7 @@ def _report_reused_nodes(session: Session, nodes: Sequence[Node]) -> None:
 
 
 def _report_node_end(
-    session: Session, node: Node, outcome: Literal["made", "reused"]
+    session: RunSession, node: GraphNode, outcome: Literal["made", "reused"]
 ) -> tuple[str, float]:
     """Reports a node's success to terminal and journal; returns its detail line and work [s]."""
     seconds = sum(session.artifacts[step].manifest.seconds for step in node.steps)
@@ -329,7 +329,7 @@ def _report_node_end(
     return detail, seconds
 
 
-def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
+def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]:
     """Makes or finds every artifact of a node; returns "made" or "reused".
 
     If a step fails, the artifacts of the other steps of its job are kept.
@@ -393,7 +393,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     return outcome
 
 
-def _is_wanted(session: Session, node: Node, lookup: StepLookup) -> bool:
+def _is_wanted(session: RunSession, node: GraphNode, lookup: StepLookup) -> bool:
     """Whether a step of the node must be made and reads `lookup`, whose files were let go."""
     # The readers can only be looked up once this step has an artifact, so it gets the old one.
     step = next(step for step in node.steps if step.name == lookup.recipe.name)
@@ -403,9 +403,9 @@ def _is_wanted(session: Session, node: Node, lookup: StepLookup) -> bool:
 
 
 def _run_job(
-    session: Session,
-    node: Node,
-    job: Job,
+    session: RunSession,
+    node: GraphNode,
+    job: StepJob,
     keys: Sequence[str],
     recipes: Sequence[Recipe],
     ends: dict[str, worker.StepOutcome],
@@ -469,9 +469,9 @@ def _run_job(
 
 
 def _make_pieces(
-    session: Session,
-    node: Node,
-    job: Job,
+    session: RunSession,
+    node: GraphNode,
+    job: StepJob,
     keys: Sequence[str],
     recipes: Sequence[Recipe],
     context: Mapping[str, Any],
@@ -511,7 +511,7 @@ def _make_pieces(
 
 
 def _publish_lineage_page(
-    session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool
+    session: RunSession, node: GraphNode, step: Step, artifact: Artifact, *, reused: bool
 ) -> None:
     """Publishes a page about an artifact in the UI."""
     text = lineage_page(session.view, artifact, reused=reused)
@@ -543,7 +543,7 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
     return show
 
 
-def _describe_counts(session: Session, node: Node) -> str:
+def _describe_counts(session: RunSession, node: GraphNode) -> str:
     return ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
 
 

@@ -18,7 +18,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import libraries_of, step_code
-from flows.study.graph import Graph, Node
+from flows.study.graph import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
 from infra.errors import ConfigError
 from infra.source_code import Tree, changes, checkout
@@ -73,7 +73,7 @@ class Explanation:
       accepted: steps that rest on an artifact kept although its code has changed since.
     """
 
-    def __init__(self, store: Store, graph: Graph) -> None:
+    def __init__(self, store: Store, graph: StudyGraph) -> None:
         self.graph = graph
         self.steps: dict[Step, Verdict] = {}
         self._store = store
@@ -91,7 +91,7 @@ class Explanation:
         if self._pruned_steps:
             self._judge_pruned_steps()
 
-    def of_node(self, node: Node) -> Verdict:
+    def of_node(self, node: GraphNode) -> Verdict:
         """Returns the verdict on a node: that of its step with the last state in `STATES`."""
         verdicts = [self.steps[step] for step in node.steps]
         # Of equal states `max` takes the first step, which caused those of later steps.
@@ -104,7 +104,7 @@ class Explanation:
         )
 
     def check(
-        self, limit: float, rebuild: Sequence[str], holds: Collection[Node] = frozenset()
+        self, limit: float, rebuild: Sequence[str], holds: Collection[GraphNode] = frozenset()
     ) -> None:
         """Refuses a run that would redo much work because of changed code.
 

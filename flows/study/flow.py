@@ -22,9 +22,9 @@ from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import run_log
 from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
-from flows.study.execute import Session, run_graph
+from flows.study.execute import RunSession, run_graph
 from flows.study.explain import Explanation
-from flows.study.graph import Graph, Phase, graph_of
+from flows.study.graph import Phase, StudyGraph, graph_of
 from flows.study.retry_policy import (
     GIVEN_UP,
     HoldRule,
@@ -233,7 +233,7 @@ def run_passes(
 def run_study_graph(
     config: StudyConfig,
     store: Store,
-    graph: Graph,
+    graph: StudyGraph,
     workers: Workers,
     pin: Pin,
     journal: Journal,
@@ -291,7 +291,7 @@ def run_study_graph(
     display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
     with display, Live(journal.flow_run_id) as live:
         live.log(run_log.opening_line(graph, reused))
-        session = Session(
+        session = RunSession(
             study=config.name,
             store=store,
             view=store.snapshot(),

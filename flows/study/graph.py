@@ -59,7 +59,7 @@ PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class StepJob:
     """Steps that run one after the other in one process.
 
     Attributes:
@@ -87,7 +87,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Node:
+class GraphNode:
     """One task, as a person sees it: one row of the run's page.
 
     Attributes:
@@ -96,7 +96,7 @@ class Node:
     """
 
     name: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[StepJob, ...]
 
     @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -111,7 +111,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Graph:
+class StudyGraph:
     """The nodes of a study up to a phase; every node comes after those that it reads.
 
     Attributes:
@@ -120,7 +120,7 @@ class Graph:
       results: the step that makes the table; None where the graph ends before the report.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
 
@@ -130,7 +130,7 @@ class Graph:
         return tuple(step for node in self.nodes for step in node.steps)
 
     @functools.cached_property
-    def upstream(self) -> Mapping[Node, tuple[Node, ...]]:
+    def upstream(self) -> Mapping[GraphNode, tuple[GraphNode, ...]]:
         """Node -> the nodes whose artifacts it reads."""
         # By node, not by step: an evaluation reads the checkpoint of its own node, which is no
         # edge, and all evaluations of a node read the same dataset, which is one.
@@ -150,7 +150,7 @@ class Graph:
 
 def graph_of(
     config: StudyConfig, until: Phase = "report", *, digest_cache: RawDigestCache | None = None
-) -> Graph:
+) -> StudyGraph:
     """Returns the graph of a study, up to and including a phase.
 
     Args:
@@ -179,10 +179,10 @@ class _GraphBuilder:
         check_user_data(config)
         check_user_connectors(config)
         check_groups(config)
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
         self._step_by_digest: dict[str, Step] = {}
 
-    def graph(self) -> Graph:
+    def graph(self) -> StudyGraph:
         # The graph of a study, phase by phase; `until` cuts it off below one of them:
         #
         #   prepare    corpus, or files ─▶ dataset ─▶ screened (of the mixture only)
@@ -205,7 +205,7 @@ class _GraphBuilder:
                     cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
+        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results)
 
     def _add(
         self, kind: str, name: str, *, resources: Mapping[str, Any] | None = None, **more: Any
@@ -215,14 +215,14 @@ class _GraphBuilder:
         Args:
           kind: kind of the step.
           name: name of the step.
-          resources: resources, as arguments of `Job`; None runs it in the study's own process.
+          resources: resources, as arguments of `StepJob`; None runs it in the study's own process.
           more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
         known_step = self._step_by_digest.setdefault(_step_digest(step), step)
         if known_step is step:
-            job = Job(steps=(step,), **(resources or {}))
-            self.nodes.append(Node(name=name, jobs=(job,)))
+            job = StepJob(steps=(step,), **(resources or {}))
+            self.nodes.append(GraphNode(name=name, jobs=(job,)))
         return known_step
 
     def _prepare(self) -> dict[str, Step]:
@@ -454,18 +454,18 @@ class _GraphBuilder:
                             )
                     cells |= evaluation_steps
                     compute = config.compute
-                    jobs = [Job(steps=(checkpoint,), **compute.of_cell)]
+                    jobs = [StepJob(steps=(checkpoint,), **compute.of_cell)]
                     # A job of its own, which may ask for other devices than training.
                     if evaluation_steps:
                         jobs.append(
-                            Job(
+                            StepJob(
                                 steps=tuple(evaluation_steps.values()),
                                 cpus=compute.cpus_of_evaluation,
                                 gpus=compute.gpus_of_evaluation,
                                 pieces=compute.evaluation_pieces,
                             )
                         )
-                    self.nodes.append(Node(name=checkpoint.name, jobs=tuple(jobs)))
+                    self.nodes.append(GraphNode(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:

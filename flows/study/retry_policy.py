@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from flows.lineage.runs import ended_run_records
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
-from flows.study.graph import Node
+from flows.study.graph import GraphNode
 from infra.errors import ConfigError
 from infra.store.store import Store
 
-HoldRule = Callable[[Explanation], Mapping[Node, str]]
+HoldRule = Callable[[Explanation], Mapping[GraphNode, str]]
 """Function from the explanation of a study to the nodes that a run must not begin, and why."""
 
 MAX_TRIES = 3
@@ -23,7 +23,7 @@ _MAX_NAMES = 3
 """Most steps named in one line; the others are only counted."""
 
 
-def hold_none(explanation: Explanation) -> Mapping[Node, str]:
+def hold_none(explanation: Explanation) -> Mapping[GraphNode, str]:
     """Holds back no node."""
     return {}
 
@@ -54,7 +54,7 @@ def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
 def hold_all_but(names: Collection[str]) -> HoldRule:
     """Returns a rule that holds back every node except the named ones and all that they need."""
 
-    def holds(explanation: Explanation) -> Mapping[Node, str]:
+    def holds(explanation: Explanation) -> Mapping[GraphNode, str]:
         upstream = explanation.graph.upstream
         nodes = {node for node in explanation.graph.nodes if node.name in names}
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
@@ -70,7 +70,7 @@ def hold_all_but(names: Collection[str]) -> HoldRule:
     return holds
 
 
-def failures_by_node(store: Store, explanation: Explanation) -> dict[Node, int]:
+def failures_by_node(store: Store, explanation: Explanation) -> dict[GraphNode, int]:
     """Returns node -> number of its failed attempts, for nodes to be made that have failed.
 
     The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
@@ -79,7 +79,7 @@ def failures_by_node(store: Store, explanation: Explanation) -> dict[Node, int]:
     # A step that never began has no count. One whose input failed counts as failed as often, or a
     # sweep would try to make it for ever.
     begun = store.attempted_keys()
-    counts_of: dict[Node, int] = {}
+    counts_of: dict[GraphNode, int] = {}
     upstream = explanation.graph.upstream
     for node in explanation.graph.nodes:
         keys = {explanation.steps[step].key for step in node.steps} & begun
@@ -95,7 +95,7 @@ def failures_by_node(store: Store, explanation: Explanation) -> dict[Node, int]:
 def hold_given_up(store: Store) -> HoldRule:
     """Returns a rule that holds back the nodes that have failed `MAX_TRIES` times."""
 
-    def holds(explanation: Explanation) -> Mapping[Node, str]:
+    def holds(explanation: Explanation) -> Mapping[GraphNode, str]:
         counts = failures_by_node(store, explanation).items()
         return {node: GIVEN_UP for node, count in counts if count >= MAX_TRIES}
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.study.graph import Graph, Node
+from flows.study.graph import GraphNode, StudyGraph
 from infra.progress import Progress
 
 LINE_EVERY = 60.0
@@ -23,7 +23,7 @@ _MAX_NAMES = 5
 """Most sorts of steps that the first line names; the others are only counted."""
 
 
-def opening_line(graph: Graph, reused: Collection[Node]) -> str:
+def opening_line(graph: StudyGraph, reused: Collection[GraphNode]) -> str:
     """Returns the first line: how many steps there are, and how many of each sort to make."""
     total_text = f"{len(graph.nodes)} steps, "
     total_text += f"{len(reused)} of them there already" if reused else "none of them there"
@@ -36,7 +36,7 @@ def opening_line(graph: Graph, reused: Collection[Node]) -> str:
     return f"{total_text}; to make: {sorts_text}{f' and {others} others' if others else ''}"
 
 
-def beginning_line(node: Node, seconds: float | None) -> str:
+def beginning_line(node: GraphNode, seconds: float | None) -> str:
     """Returns the line for a node that begins, with the work that it will do.
 
     Args:

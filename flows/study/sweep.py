@@ -23,7 +23,7 @@ from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
-from flows.study.graph import Node, graph_of
+from flows.study.graph import GraphNode, graph_of
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
 from infra.errors import ConfigError
 from infra.store.store import Store
@@ -325,7 +325,7 @@ class SweepRun:
         for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
-    def _next_study(self) -> tuple[StudyConfig, bool, dict[Node, int]]:
+    def _next_study(self) -> tuple[StudyConfig, bool, dict[GraphNode, int]]:
         """Returns the study of this firing, whether it has work to do, and its failures by node.
 
         Cells that were never tried are made before a seed is added. A failed cell is retried
@@ -379,7 +379,7 @@ class SweepRun:
 
 
 def describe_sweep(
-    explanation: Explanation, config: StudyConfig, failed: Mapping[Node, int]
+    explanation: Explanation, config: StudyConfig, failed: Mapping[GraphNode, int]
 ) -> Iterator[str]:
     """Yields lines on a sweep that is about to begin: how many cells are new, and of which sort.
 
@@ -448,7 +448,7 @@ def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]
     return f": {', '.join(lines + more)}"
 
 
-def _is_scored(node: Node) -> bool:
+def _is_scored(node: GraphNode) -> bool:
     return any(step.kind == "predictions" for step in node.steps)
 
 
@@ -482,7 +482,7 @@ def _are_decided(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
     return all(decision.decided for decision in decisions.values())
 
 
-def _nodes_without_score(explanation: Explanation) -> set[Node]:
+def _nodes_without_score(explanation: Explanation) -> set[GraphNode]:
     """Returns the nodes that lack a score; the results table itself does not count."""
     unscored_steps = {
         s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact
@@ -490,13 +490,13 @@ def _nodes_without_score(explanation: Explanation) -> set[Node]:
     return {node for node in explanation.graph.nodes if unscored_steps & {*node.steps}}
 
 
-def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
+def _has_work(explanation: Explanation, failed: Mapping[GraphNode, int]) -> bool:
     """Returns whether any node is to be made that has not failed too often."""
     nodes = [node for node in explanation.graph.nodes if failed.get(node, 0) < MAX_TRIES]
     return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
 
 
-def _describe_abandoned(failed: Mapping[Node, int]) -> str:
+def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
     """Returns a line that names the transfers that failed too often; "" if there are none."""
     names = [node.name for node, count in failed.items() if count >= MAX_TRIES and _is_scored(node)]
     if not names:

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flows.study.eta import TimeEstimates
-from flows.study.graph import Graph, Node
+from flows.study.graph import GraphNode, StudyGraph
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
@@ -103,12 +103,12 @@ class SweepLimits:
         day = local_now.date() + datetime.timedelta(days=int(time >= end))
         return datetime.datetime.combine(day, end, local_now.tzinfo)
 
-    def ahead(self, graph: Graph) -> dict[Node, int]:
+    def ahead(self, graph: StudyGraph) -> dict[GraphNode, int]:
         """Returns the nodes that `first` names, with all that they need: node -> its place there.
 
         A node that several names need has the place of the earliest.
         """
-        upstream, places = graph.upstream, dict[Node, int]()
+        upstream, places = graph.upstream, dict[GraphNode, int]()
         for place, name in reversed([*enumerate(self.first)]):  # So that the earliest stays.
             places.update((node, place) for node in graph.nodes if node.matches(name))
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
@@ -137,15 +137,15 @@ class Admission:
 
     def __init__(self, limits: SweepLimits = ALWAYS, now: datetime.datetime | None = None) -> None:
         self.limits, self.expected = limits, TimeEstimates()
-        self.holds: Mapping[Node, str] = {}
+        self.holds: Mapping[GraphNode, str] = {}
         self.closes = limits.closes(now or datetime.datetime.now(datetime.UTC))
         self.outside_window = f"outside {limits.start}-{limits.end} {limits.timezone}"
         self._seconds = 3600 * limits.max_hours or math.inf
         self._lock = threading.Lock()
-        self._under_way: dict[Node, float] = {}
+        self._under_way: dict[GraphNode, float] = {}
         self._spent = 0.0
 
-    def enter(self, node: Node) -> float:
+    def enter(self, node: GraphNode) -> float:
         """Lets a node begin; a node that has begun is always let in again.
 
         Returns:
@@ -174,7 +174,7 @@ class Admission:
             self._under_way[node] = cost
             return math.inf if self.closes is None else self.closes.timestamp()
 
-    def spend(self, node: Node, seconds: float) -> None:
+    def spend(self, node: GraphNode, seconds: float) -> None:
         """Records work that a node did [device-seconds]."""
         with self._lock:
             #   estimate 10 h ─▶ 4 h of it done ─▶ ended
@@ -184,13 +184,13 @@ class Admission:
             expected = self._under_way.get(node, 0.0)
             self._under_way[node] = max(0.0, expected - seconds)
 
-    def leave(self, node: Node) -> None:
+    def leave(self, node: GraphNode) -> None:
         """Notes that a node has ended: what its estimate was too high by is free again."""
         with self._lock:
             if node in self._under_way:
                 self._under_way[node] = 0.0
 
-    def _cost(self, node: Node) -> float:
+    def _cost(self, node: GraphNode) -> float:
         """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
         times = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
         return sum(seconds * devices for seconds, devices in times)

@@ -86,11 +86,11 @@ def deploy(
     variables = _parse_pairs("--job-variable", job_variable)
     environment = _parse_pairs("--env", env)
     checked = _check_pool_type(kind)
-    from flows.study.deploy import Target
+    from flows.study.deploy import DeploymentTarget
     from flows.study.deploy import deploy_study as register
     from infra.prefect.alerts import Alerts
 
-    target = Target(
+    target = DeploymentTarget(
         store=store,
         pool=pool,
         kind=checked,

@@ -15,7 +15,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
 from flows.study.flops import flops_models
-from flows.study.graph import Graph, datasets_of, graph_of, results_plan
+from flows.study.graph import StudyGraph, datasets_of, graph_of, results_plan
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from model.checkpoint.config_json import config_to_json
@@ -33,7 +33,7 @@ def high(**stage2: Any) -> StudyConfig:
     return study(**stage2).resolutions[1]
 
 
-def step(graph: Graph, name: str) -> Step:
+def step(graph: StudyGraph, name: str) -> Step:
     return next(step for step in graph.steps if step.name == name)
 
 
@@ -266,7 +266,7 @@ def test_softcaps_of_transfers_are_kept_where_a_study_says_so():
 
 
 def test_groups_of_parameters_must_be_there_before_anything_runs():
-    def grouped(params: str, *words: str) -> Graph:
+    def grouped(params: str, *words: str) -> StudyGraph:
         return graph_of(load(overrides=[f"intermediary.groups=[{{params: {params!r}}}]", *words]))
 
     spec = step(grouped("connector/.*"), "intermediary vanilla").config

@@ -24,7 +24,7 @@ from flows.steps.lookup import look_up
 from flows.steps.registry import libraries_of, user_modules
 from flows.steps.user_code import user_files_of
 from flows.study.costs import costs_of
-from flows.study.deploy import Target, check_code
+from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.form import deployments_of
 from flows.study.form_values import form_problem
 from flows.study.graph import graph_of
@@ -146,7 +146,7 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
         if "own_installed_ripple" in libraries_of(s.kind, s.config)
     }
     assert by_version == {"checkpoint", "predictions"}
-    check_code("kubernetes", study, Target(store="gs://lab/studies", pool="gpus"))
+    check_code("kubernetes", study, DeploymentTarget(store="gs://lab/studies", pool="gpus"))
     with monkeypatch.context() as served:
         for name, value in limit_variables("s", any_store=True, any_runner=False).items():
             served.setenv(name, value)
@@ -283,7 +283,7 @@ def test_a_class_is_named_by_methods_alone(key: str, tmp_path: Path, monkeypatch
 
 
 def test_a_deployment_brings_it_only_if_told_and_only_where_it_is(folder: Path):
-    study, target = config(folder), Target(store="gs://lab/studies", pool="gpus")
+    study, target = config(folder), DeploymentTarget(store="gs://lab/studies", pool="gpus")
     with pytest.raises(ConfigError, match=r"--any-runner must be given for methods: /.*Ripple is"):
         check_code("process", study, target)
     target = dataclasses.replace(target, any_runner=True)

@@ -20,7 +20,7 @@ from flows.steps import worker
 from flows.steps.job import command
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
-from flows.study.deploy import Target, check_code
+from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, decode_of, graph_of
 from infra.errors import ConfigError
@@ -328,7 +328,7 @@ def test_what_the_page_shows_works(folder: Path):
 
 
 def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path):
-    study, target = config(folder), Target(store="gs://lab/studies", pool="gpus")
+    study, target = config(folder), DeploymentTarget(store="gs://lab/studies", pool="gpus")
     with pytest.raises(ConfigError, match=r"--any-runner must be given for transfers\.mine\.metr"):
         check_code("process", study, target)
     check_code("process", study, dataclasses.replace(target, any_runner=True))

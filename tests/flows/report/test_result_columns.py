@@ -10,10 +10,16 @@ from flows.report import result_columns
 from flows.report.json_file import read_json
 from flows.report.layout import report_blocks
 from flows.report.render import FORMATS, render_report
-from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, SPREADS, CellRow, Column
+from flows.report.result_columns import (
+    AGGREGATE_COLUMNS,
+    CELL_COLUMNS,
+    SPREADS,
+    CellRow,
+    ResultColumn,
+)
 from tests.flows.report.report_studies import rich_report
 
-WIDTH = Column[CellRow](
+WIDTH = ResultColumn[CellRow](
     name="width",
     meaning="width of the interval",
     value=lambda row: row.cell.high and row.cell.low and row.cell.high - row.cell.low,

@@ -4,12 +4,12 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.study.eta import Forecast, TimeEstimates
-from flows.study.graph import Graph, Job, Node
+from flows.study.graph import GraphNode, StepJob, StudyGraph
 
 
-def transfer(name: str, *reads: Node) -> Node:
+def transfer(name: str, *reads: GraphNode) -> GraphNode:
     step = Step(kind="checkpoint", name=name, inputs={r.name: r.steps[0] for r in reads})
-    return Node(name=name, jobs=(Job(steps=(step,), cpus=1),))
+    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
 def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
@@ -30,7 +30,7 @@ def test_rank_counts_what_waits_for_a_node():
     expected = TimeEstimates()
     for seconds, node in enumerate(nodes, start=1):
         expected.learn(node.steps[0], seconds)
-    ranks = expected.ranks(Graph(nodes=nodes, cells={}, results=None))
+    ranks = expected.ranks(StudyGraph(nodes=nodes, cells={}, results=None))
     assert [ranks[node][0] for node in nodes] == [5, 2, 3, 4]
 
 

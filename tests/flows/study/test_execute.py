@@ -12,8 +12,8 @@ from flows.steps.kind import Step
 from flows.steps.worker import StepOutcome
 from flows.study import execute
 from flows.study.eta import Forecast, TimeEstimates
-from flows.study.execute import Session, StepFailedError, run_graph
-from flows.study.graph import Graph, Job, Node
+from flows.study.execute import RunSession, StepFailedError, run_graph
+from flows.study.graph import GraphNode, StepJob, StudyGraph
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
@@ -23,21 +23,21 @@ from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 
 
-def cell(name: str, *reads: Node) -> Node:
+def cell(name: str, *reads: GraphNode) -> GraphNode:
     inputs = {read.name: read.steps[0] for read in reads}
     step = Step(kind="files", name=name, inputs=inputs)
-    return Node(name=name, jobs=(Job(steps=(step,), cpus=1),))
+    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
 @pytest.fixture
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Session, dict[str, Any]]]:
+) -> Callable[..., tuple[RunSession, dict[str, Any]]]:
     """Runs nodes by a function; returns the session, and how the journal says they ended."""
 
     def run(
-        nodes: list[Node], make: Callable[[Node], Any], at_once: int, **more: Any
-    ) -> tuple[Session, dict[str, Any]]:
+        nodes: list[GraphNode], make: Callable[[GraphNode], Any], at_once: int, **more: Any
+    ) -> tuple[RunSession, dict[str, Any]]:
         monkeypatch.setattr(execute, "_run_node", lambda session, node: make(node) or "made")
         monkeypatch.setattr(execute, "_report_node_end", report_node_end)
         monkeypatch.setattr(execute, "_RETRY_AFTER", 0.0)
@@ -54,17 +54,17 @@ def run(
         }
         given["admission"] = Admission()
         session = cast(
-            Session,
+            RunSession,
             SimpleNamespace(
                 workers=workers, display=display, journal=noted, forecast=forecast, **given
             ),
         )
-        run_graph(session, Graph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
+        run_graph(session, StudyGraph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
         record = journal.read(noted.path)
         assert record is not None
         return session, {name: node.outcome for name, node in record.nodes.items()}
 
-    def report_node_end(session: Session, node: Node, outcome: Any) -> str:
+    def report_node_end(session: RunSession, node: GraphNode, outcome: Any) -> str:
         session.journal.ended(node.name, outcome)
         return ""
 
@@ -97,7 +97,7 @@ def test_the_longest_chain_of_work_begins_first(run: Callable[..., Any]):
 def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., Any]):
     tried: list[str] = []
 
-    def make(node: Node) -> None:
+    def make(node: GraphNode) -> None:
         tried.append(node.name)
         if node.name == "lost" and tried.count("lost") < 3:
             raise RayWorkerLostError("it died")
@@ -111,7 +111,7 @@ def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., An
 
 
 def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
-    def make(node: Node) -> None:
+    def make(node: GraphNode) -> None:
         raise RayWorkerLostError("it died")
 
     session, ended = run([cell("lost")], make, 1, retries=1)
@@ -120,7 +120,7 @@ def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
 
 
 def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
-    def make(node: Node) -> None:
+    def make(node: GraphNode) -> None:
         raise NodeHeldError("outside 20:00-08:00 UTC")
 
     cells = [cell("a"), cell("b")]
@@ -147,10 +147,10 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.
         task_run_id=lambda name: None, flow_run_id="", log=lambda text, *_, **__: log.append(text)
     )
     display = SimpleNamespace(update=lambda *_: None)
-    session = cast(Session, SimpleNamespace(workers=workers, live=live, display=display))
+    session = cast(RunSession, SimpleNamespace(workers=workers, live=live, display=display))
     recipe = Recipe(kind="files", name="step")
     node = cell("node")
-    job = Job(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
+    job = StepJob(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
     ends: dict[str, StepOutcome] = {}
     execute._run_job(session, node, job, [recipe.key], [recipe], ends, float("inf"))
     assert ends == {"step": StepOutcome(name="step")}
@@ -170,8 +170,8 @@ def test_a_piece_that_is_lost_has_the_node_tried_again():
         yield StepOutcome(name="step")
 
     workers, live = SimpleNamespace(make=make), Live("")
-    session = cast(Session, SimpleNamespace(workers=workers, live=live))
+    session = cast(RunSession, SimpleNamespace(workers=workers, live=live))
     node, recipe = cell("node"), Recipe(kind="files", name="step")
-    job = Job(steps=node.steps, cpus=1, pieces=2)
+    job = StepJob(steps=node.steps, cpus=1, pieces=2)
     with pytest.raises(RayWorkerLostError, match="it died"):
         execute._run_job(session, node, job, [recipe.key], [recipe], {}, float("inf"))

@@ -7,7 +7,7 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
-from flows.study.graph import Graph, Job, Node
+from flows.study.graph import GraphNode, StepJob, StudyGraph
 from flows.study.run_log import (
     beginning_line,
     closing_line,
@@ -21,12 +21,14 @@ from model.train.config import TrainConfig
 from tests.model.tiny_model import tiny_model
 
 
-def node(name: str, config: object = None) -> Node:
-    return Node(name=name, jobs=(Job(steps=(Step(kind="any", name=name, config=config),)),))
+def node(name: str, config: object = None) -> GraphNode:
+    return GraphNode(
+        name=name, jobs=(StepJob(steps=(Step(kind="any", name=name, config=config),)),)
+    )
 
 
 NODES = tuple(node(name) for name in ("files web", "prepare web", "prepare eval", "results"))
-GRAPH = Graph(nodes=NODES, cells={}, results=None)
+GRAPH = StudyGraph(nodes=NODES, cells={}, results=None)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_the_first_line_tells_what_there_is_to_do(reused, told: str):
 
 def test_the_first_line_names_a_few_sorts_of_steps():
     nodes = tuple(node(f"{sort} {n}") for sort in "abcdefg" for n in range(2))
-    told = opening_line(Graph(nodes=nodes, cells={}, results=None), ())
+    told = opening_line(StudyGraph(nodes=nodes, cells={}, results=None), ())
     assert told == "14 steps, none of them there; to make: a 2, b 2, c 2, d 2, e 2 and 4 others"
 
 

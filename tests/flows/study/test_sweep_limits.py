@@ -10,12 +10,14 @@ import pytest
 from flows.config.load import load
 from flows.steps.kind import Step
 from flows.study.eta import TimeEstimates
-from flows.study.graph import Job, Node, graph_of
+from flows.study.graph import GraphNode, StepJob, graph_of
 from flows.study.sweep_limits import Admission, NodeHeldError, SweepLimits
 
 
-def cell(name: str) -> Node:
-    return Node(name=name, jobs=(Job(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),))
+def cell(name: str) -> GraphNode:
+    return GraphNode(
+        name=name, jobs=(StepJob(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),)
+    )
 
 
 def expected(**seconds: float) -> TimeEstimates:
@@ -120,7 +122,7 @@ def test_steps_come_in_the_order_in_which_they_are_named():
     assert {ahead[name] for name in ahead if name.startswith("transfer mqt")} == {0}
 
 
-def named(ahead: Mapping[Node, int]) -> dict[str, int]:
+def named(ahead: Mapping[GraphNode, int]) -> dict[str, int]:
     return {node.name: place for node, place in ahead.items()}
 
 
