@@ -10,7 +10,7 @@ of a step's code: `infra`, which moves bytes and decides none, and the worker th
 function. Relative imports and imports by a computed name are refused, since the digest could not
 cover what they bring in.
 
-A reader, metric or connector of the user's own (`flows.steps.own_code`) is in the folder `own` of
+A reader, metric or connector of the user's own (`flows.steps.user_code`) is in the folder `own` of
 a tree, and is followed like the rest: own/my_metric.py is the module `my_metric`. Its imports may
 be relative.
 
@@ -38,7 +38,8 @@ USER_CODE = "own"
 
 OUTSIDE = (
     "flows.steps.kind",
-    "flows.steps.own_code",
+    "flows.steps.user_code",
+    "flows.steps.own_code",  # The name of `user_code` in the kept trees of earlier runs.
     "flows.steps.registry",
     "flows.steps.worker",
     "pipelines.records.tf_data",

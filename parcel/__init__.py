@@ -41,9 +41,9 @@ def load(
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
-    from parcel.studies import study_named
+    from parcel.studies import load_named_study
 
-    return study_named(None if config is None else str(config), _words(overrides), _uri(store))
+    return load_named_study(None if config is None else str(config), _words(overrides), _uri(store))
 
 
 def run(
@@ -129,19 +129,23 @@ def sweep(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.form_values import checked, sweep_of_form
+    from flows.study.form_values import check_values, sweep_of_form
     from flows.study.start import keep_server, start_sweep
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
 
     # Plain values become the same types that the command and the form fill in.
-    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, dict(when or {}), "sweep")
+    sweep_and_limits = (
+        check_values(Sweep, add, "sweep"),
+        check_values(SweepLimits, dict(when or {}), "sweep"),
+    )
     opened, words = open_store(_uri(store)), _words(overrides or {})
-    firing = sweep_of_form(study, opened, words, asked[0])  # Refuses before anything has started.
+    # Refuses before anything has started.
+    sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     keep_server(opened)
-    if start_sweep(study, opened, words, *asked, approve=approve):
+    if start_sweep(study, opened, words, *sweep_and_limits, approve=approve):
         raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")
-    return results(firing.config.name, store=store)
+    return results(sweep_run.config.name, store=store)
 
 
 def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Table":
@@ -176,12 +180,12 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
     Raises:
       ConfigError: if nothing has that name.
     """
-    from flows.lineage.named import named
     from flows.lineage.open_store import open_store
-    from flows.lineage.trace import trace as lines_of
+    from flows.lineage.target import find_lineage_target
+    from flows.lineage.trace import trace_lineage as lines_of
 
     opened = open_store(_uri(store))
-    return "\n".join(lines_of(opened, named(opened, name), samples=samples))
+    return "\n".join(lines_of(opened, find_lineage_target(opened, name), samples=samples))
 
 
 def _words(overrides: Mapping[str, Any]) -> list[str]:

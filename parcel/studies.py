@@ -12,7 +12,7 @@ DEFAULT_STORE = ".parcel"
 """The store that commands and functions take if none is named."""
 
 
-def study_named(path: str | None, overrides: Sequence[str], store: str) -> "StudyConfig":
+def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> "StudyConfig":
     """Returns the config of a study.
 
     Args:
@@ -23,12 +23,12 @@ def study_named(path: str | None, overrides: Sequence[str], store: str) -> "Stud
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
-    from flows.config.load import load, overridden
+    from flows.config.load import apply_overrides, load
 
     # "small.yaml" is a file; "small", which has no suffix, is the name of a study that ran.
     if path is None or Path(path).suffix:
         return load(path, overrides)
     from flows.lineage.open_store import open_store
-    from flows.study.form_values import values_of
+    from flows.study.form_values import study_values
 
-    return overridden(values_of(path, open_store(store)), overrides, source=path)
+    return apply_overrides(study_values(path, open_store(store)), overrides, source=path)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from flows.report.decision import decide
+from flows.report.decision import decide_pair
 from perf.timing import table
 
 HEADER = ["smallest effect", "fixed", "wrong", "right", "seeds x1", "x2", "x3", "x1 to x3"]
@@ -64,7 +64,7 @@ def simulate(effect: float, *, max_seeds: int, sweeps: int) -> Outcome:
       sweeps: number of sweeps.
     """
     rng = np.random.default_rng(0)
-    ends = [decide(rng.normal(effect, 1, max_seeds)) for _ in range(sweeps)]
+    ends = [decide_pair(rng.normal(effect, 1, max_seeds)) for _ in range(sweeps)]
     made = [end for end in ends if end.decided]
     return Outcome(
         wrong=sum(end.mean < 0 or effect == 0 for end in made) / sweeps,

@@ -33,7 +33,7 @@ from flows.steps import worker
 from flows.steps.kind import StepContext
 from flows.steps.registry import KINDS
 from flows.steps.worker import StepOutcome
-from flows.study.graph import Graph, graph_of
+from flows.study.graph import StudyGraph, graph_of
 from infra.prefect.settings import apply
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError
@@ -81,7 +81,7 @@ def without_work() -> None:
         KINDS[name] = dataclasses.replace(kind, make=nothing, make_together=None)
 
 
-def study_of(cells: int) -> tuple[StudyConfig, Graph]:
+def study_of(cells: int) -> tuple[StudyConfig, StudyGraph]:
     """Returns the demo with at least `cells` transfers, and its graph; all jobs go to workers."""
     pretrained = -(-cells // 800)
     asked = f"num_seeds={-(-cells // (8 * pretrained))}", f"num_pretrain_seeds={pretrained}"
@@ -189,7 +189,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
     from prefect import flow
     from prefect.context import FlowRunContext
 
-    from flows.study.flow import carry_out
+    from flows.study.flow import run_study_graph
     from infra.prefect.ending import recorded
     from infra.prefect.rows import flush, settle_ended
     from infra.prefect.server import running
@@ -208,7 +208,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
         workers = SimulatedCluster(store.uri, slots, deaths)
         with store.pin_run(run_id) as pin, recorded(store.state, run_id) as journal:
             config, graph = study_of(cells)
-            result = carry_out(config, store, graph, workers, pin, journal)
+            result = run_study_graph(config, store, graph, workers, pin, journal)
             journal.close("failed" if result.failed else "completed", result.why)
             return result
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from flows.report.interval import Paired, estimate
+from flows.report.interval import PairedScores, estimate_interval
 from flows.report.spread import LEVEL
 from perf.timing import table
 
@@ -85,7 +85,7 @@ def simulate(spread: Spread, design: Design, studies: int) -> Coverage:
     held, held_by_t, widths = [], [], []
     for _ in range(studies):
         rows = _draw(rng, spread, design, numbers)
-        found = estimate(rows, numbers)
+        found = estimate_interval(rows, numbers)
         assert found.low is not None
         assert found.high is not None
         held.append(found.low <= TRUTH <= found.high)
@@ -98,7 +98,7 @@ def simulate(spread: Spread, design: Design, studies: int) -> Coverage:
 
 def _draw(
     rng: np.random.Generator, spread: Spread, design: Design, numbers: Sequence[int]
-) -> list[Paired]:
+) -> list[PairedScores]:
     normal = functools.partial(rng.normal, 0.0)
     seeds = len(numbers)
     shared = normal(spread.pretraining, design.pretrainings)[numbers]
@@ -119,7 +119,7 @@ def _draw(
             for run in scores.tolist()
         )
         values = tuple(scores.mean(axis=1).tolist())
-        rows.append(Paired.of(values, items, str(training)))
+        rows.append(PairedScores.of(values, items, str(training)))
     return rows
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import typer
 
 from flows.config.study import StudyConfig
-from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, Column
+from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, ResultColumn
 from flows.steps.registry import KINDS
 from infra.store.digest import NOT_IDENTITY
 from infra.store.manifest import Manifest
@@ -323,7 +323,7 @@ def artifacts_page() -> str:
 def results_page() -> str:
     """Returns every column of the results: its name in the files, its heading, and what it is."""
 
-    def rows(columns: Iterable[Column[Any]]) -> list[tuple[str, ...]]:
+    def rows(columns: Iterable[ResultColumn[Any]]) -> list[tuple[str, ...]]:
         return [(f"`{c.name}`", c.heading.format("64"), c.meaning) for c in columns]
 
     head = ("in the files", "in the tables", "is")

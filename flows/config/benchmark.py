@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from flows.config.references import metric_named, reader_named
+from flows.config.references import metric_reference, reader_reference
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
@@ -16,7 +16,7 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
 
-OWN_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+USER_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
@@ -89,10 +89,10 @@ def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
     """Returns the registry's entry of a benchmark, or an equivalent entry for a user's own."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    return own_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
+    return user_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
 
 
-def own_benchmark(
+def user_benchmark(
     name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
 ) -> Benchmark:
     """Returns the entry, as the registry would have it, of a user's own benchmark."""
@@ -108,7 +108,7 @@ def own_benchmark(
         final_split="train",
         eval_split=splits[0],
         rows=tuple(ResultRow(titles=(name,), split=split, suite="other") for split in splits),
-        recipes={224: OWN_RECIPE},
+        recipes={224: USER_RECIPE},
     )
 
 
@@ -121,7 +121,7 @@ def eval_window_of(name: str) -> str:
 def metric_of(name: str, transfer: TransferConfig) -> str:
     """Returns the metric of a benchmark: a name of the registry, or "module:name"."""
     metric = transfer.metric or benchmark_of(name, transfer).metric
-    return metric_named(f"transfers.{name}.metric", metric)
+    return metric_reference(f"transfers.{name}.metric", metric)
 
 
 def decoding_of(name: str, transfer: TransferConfig) -> Decoding:
@@ -134,7 +134,7 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
     if name in BENCHMARKS or transfer is None:
         return name
     prompt = benchmark_of(name, transfer).prompt
-    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN_FORMATS)
+    reader = reader_reference(f"transfers.{name}.reader", transfer.reader, OWN_FORMATS)
     return OwnSource(reader=reader, name=name, prompt=prompt)
 
 
@@ -184,7 +184,7 @@ def check_transfer(name: str, transfer: TransferConfig) -> None:
     if name in BENCHMARKS:
         _check_published(name, transfer)
     else:
-        _check_own(name, transfer)
+        _check_user_benchmark(name, transfer)
     if len(set(transfer.eval_splits)) != len(transfer.eval_splits):
         raise ValueError(
             f"transfers.{name}.eval_splits must not repeat a split, got "
@@ -219,7 +219,7 @@ def _check_published(name: str, transfer: TransferConfig) -> None:
         )
 
 
-def _check_own(name: str, transfer: TransferConfig) -> None:
+def _check_user_benchmark(name: str, transfer: TransferConfig) -> None:
     where = f"transfers.{name}"
     # A name that is neither published nor has a reader is most likely misspelt.
     if not transfer.reader:
@@ -232,7 +232,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"transfers: the name of a benchmark must be lower-case letters, digits, - and _, got "
             f"{name!r}."
         )
-    reader_named(f"{where}.reader", transfer.reader, OWN_FORMATS)
+    reader_reference(f"{where}.reader", transfer.reader, OWN_FORMATS)
     if unknown := prompt_fields(transfer.prompt) - {"text", "lang"}:
         raise ValueError(
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "

@@ -143,8 +143,8 @@ class ComputeConfig:
         launcher, (command, options) = self.launcher or "", self._launched_by
         if command == "ray" and processes > 1:
             # The step itself computes nothing: its member processes ask Ray for what they need.
-            own = f"--cpus {cpus} --gpus {int(gpus)} --wait {self.node_wait:g}"
-            launcher = f"ray {own} {options}".strip()
+            member_options = f"--cpus {cpus} --gpus {int(gpus)} --wait {self.node_wait:g}"
+            launcher = f"ray {member_options} {options}".strip()
             cpus, gpus = 1, 0
         return {"cpus": cpus, "gpus": gpus, "processes": processes, "launcher": launcher}
 

@@ -49,7 +49,7 @@ def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> st
             kind = artifact.manifest.kind
             total = sum(file.size for file in artifact.manifest.files.values())
             sizes[kind] = sizes.get(kind, 0) + total
-    return _line(sizes, keep)
+    return _disk_use_line(sizes, keep)
 
 
 def describe_future_disk_use(
@@ -93,12 +93,12 @@ def describe_future_disk_use(
             continue
         sizes[step.kind] = sizes.get(step.kind, 0) + size
     more = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
-    return _line(sizes, keep) + (
+    return _disk_use_line(sizes, keep) + (
         f"; not counted, because their size is not known yet: {more}" if more else ""
     )
 
 
-def _line(sizes: Mapping[str, float], keep: KeepConfig) -> str:
+def _disk_use_line(sizes: Mapping[str, float], keep: KeepConfig) -> str:
     parts = ", ".join(
         f"{kind} {decimal(round(size))}"
         for kind, size in sorted(sizes.items(), key=lambda s: -s[1])

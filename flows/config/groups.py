@@ -25,10 +25,12 @@ def check_groups(config: StudyConfig) -> None:
         for model in reversed(models):  # The last is usually PARCEL's, which has every part.
             if never:
                 never = [
-                    params for params in unmatched_groups(train, _paths(model)) if params in never
+                    params
+                    for params in unmatched_groups(train, _parameter_paths(model))
+                    if params in never
                 ]
         if never:
-            parts = sorted({path.partition("/")[0] for path in _paths(models[-1])})
+            parts = sorted({path.partition("/")[0] for path in _parameter_paths(models[-1])})
             raise ConfigError(
                 f"{field}.groups: no parameter is the first match of {never[0]!r}. Their paths "
                 f"begin with {', '.join(parts)}; 'vision/.*' is all of the image tower."
@@ -51,7 +53,7 @@ def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelC
 
 
 @functools.lru_cache(64)
-def _paths(model: ModelConfig) -> tuple[str, ...]:
+def _parameter_paths(model: ModelConfig) -> tuple[str, ...]:
     from model import vlm
     from model.checkpoint.digest import flatten_params
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
-from flows.config.references import corpus_named
+from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
 from pipelines.sources.registry import source_spec
 from pipelines.sources.spec import SourceSpec
@@ -23,7 +23,7 @@ def check_held_out(
     mixture = [
         (
             f"sources.{i}.split",
-            source_spec(corpus_named(f"sources.{i}.reader", s.reader)),
+            source_spec(corpus_reference(f"sources.{i}.reader", s.reader)),
             s.path,
             s.split,
         )
@@ -32,18 +32,24 @@ def check_held_out(
     for name, transfer in transfers.items():
         if not transfer.transfer or transfer.allow_train_on_eval:
             continue
-        trained = trained_on(name)
+        training_benchmark = trained_on(name)
         # What a row's checkpoints have read: the benchmark's own training split, and the mixture.
         folder, split = train_data(name, transfers)
-        field = f"transfers.{trained if trained in transfers else name}.train_split"
-        read = [
-            (field, source_spec(source_of(trained, transfers.get(trained))), folder, split),
+        entry = training_benchmark if training_benchmark in transfers else name
+        field = f"transfers.{entry}.train_split"
+        training_splits = [
+            (
+                field,
+                source_spec(source_of(training_benchmark, transfers.get(training_benchmark))),
+                folder,
+                split,
+            ),
             *mixture,
         ]
-        scored = source_spec(source_of(name, transfer))
+        scored_source = source_spec(source_of(name, transfer))
         for row in rows_of(name, transfer):
-            for field, spec, folder, split in read:
-                if _share(spec, folder, split, scored, transfer.path, row.split):
+            for field, spec, folder, split in training_splits:
+                if _splits_overlap(spec, folder, split, scored_source, transfer.path, row.split):
                     raise ValueError(
                         f"{field} must be held out from what is scored, got {split}: {name} is "
                         f"scored on {row.split}. Train on another split, or state "
@@ -59,18 +65,25 @@ def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfi
     """
     # Every pair: a watched loss on records that are trained on would fall for the wrong reason.
     for i, source in enumerate(watched):
-        other = source_spec(corpus_named(f"watch.sources.{i}.reader", source.reader))
-        for j, trained in enumerate(sources):
-            spec = source_spec(corpus_named(f"sources.{j}.reader", trained.reader))
-            if _share(spec, trained.path, trained.split, other, source.path, source.split):
+        watched_source = source_spec(corpus_reference(f"watch.sources.{i}.reader", source.reader))
+        for j, mixture_source in enumerate(sources):
+            spec = source_spec(corpus_reference(f"sources.{j}.reader", mixture_source.reader))
+            if _splits_overlap(
+                spec,
+                mixture_source.path,
+                mixture_source.split,
+                watched_source,
+                source.path,
+                source.split,
+            ):
                 raise ValueError(
                     f"watch.sources.{i}.split must be held out from sources.{j}.split, "
-                    f"{trained.split}, got {source.split}; train on train[:95%] and watch "
+                    f"{mixture_source.split}, got {source.split}; train on train[:95%] and watch "
                     f"train[95%:], say."
                 )
 
 
-def _share(
+def _splits_overlap(
     spec: SourceSpec,
     folder: str,
     split: str,

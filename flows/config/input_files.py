@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
-from flows.config.references import corpus_named
-from flows.config.server_limits import check_function
+from flows.config.references import corpus_reference
+from flows.config.server_limits import check_served_function
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
@@ -26,7 +26,7 @@ from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
-def paths_of(config: StudyConfig) -> dict[str, Path]:
+def input_file_paths(config: StudyConfig) -> dict[str, Path]:
     """Returns config key -> path of each given file, except raw data.
 
     Raises:
@@ -34,14 +34,14 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
         it, or is no checkpoint that the study's first stage can continue from.
     """
     _check_data_root(config)
-    paths = {key: Path(path) for key, path in config.given.items()}
+    paths = {key: Path(path) for key, path in config.input_paths.items()}
     # A start is a folder or a file of several formats; everything else is one file.
     for key, path in paths.items():
         if not key.startswith("start") and not path.is_file():
             raise ConfigError(f"{key} must be an existing file, got {path}.")
     for key, path in paths.items():
         if key.startswith("start"):
-            _check_start(config, key, path)
+            _check_start_checkpoint(config, key, path)
             if "tokenizer.path" not in paths:
                 raise ConfigError(
                     f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
@@ -50,26 +50,26 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
     return paths
 
 
-def _check_start(config: StudyConfig, key: str, path: Path) -> None:
+def _check_start_checkpoint(config: StudyConfig, key: str, path: Path) -> None:
     """Checks, by a checkpoint's model config, that the first stage can continue from it."""
-    checkpoint, ours = _model_of(key, path), config.model
+    checkpoint, ours = _checkpoint_model(key, path), config.model
     for part in ("vision", "text"):
         theirs = dataclasses.asdict(getattr(checkpoint, part))
         # `image_px` may differ: position embeddings are resized when a stage begins.
-        for name, own in dataclasses.asdict(getattr(ours, part)).items():
-            if name != "image_px" and theirs[name] != own:
+        for name, value in dataclasses.asdict(getattr(ours, part)).items():
+            if name != "image_px" and theirs[name] != value:
                 raise ConfigError(
                     f"{key} must be a checkpoint of the study's model, whose {part}.{name} is "
-                    f"{own}, got one of {theirs[name]}: {path}."
+                    f"{value}, got one of {theirs[name]}: {path}."
                 )
     kind = checkpoint.connector.kind
     # A connector without parameters, such as pooling, fits every method.
     if not has_parameters(kind):
         return
     # `start` is shared by all that begin with it; `start.parcel` is for that method alone.
-    _, _, own = key.partition(".")
+    _, _, start_method = key.partition(".")
     methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
-    first = [own] if own else [*methods]
+    first = [start_method] if start_method else [*methods]
     if other_methods := [method for method in first if method != kind]:
         raise ConfigError(
             f"{key} must be a checkpoint without a connector, or with the connector of "
@@ -78,7 +78,7 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
         )
 
 
-def _model_of(key: str, path: Path) -> ModelConfig:
+def _checkpoint_model(key: str, path: Path) -> ModelConfig:
     """Returns the model config of a checkpoint, ours or another codebase's; reads no parameters."""
     from model.checkpoint.folder import load_config
     from model.checkpoint.importer import open_source
@@ -90,7 +90,7 @@ def _model_of(key: str, path: Path) -> ModelConfig:
         # The kind is looked at before the config is made, which would import a class it names.
         kind = json.loads((path / CONFIG).read_text())["connector"]["kind"]
         if kind not in KINDS:
-            check_function(f"the connector of {key}", kind)
+            check_served_function(f"the connector of {key}", kind)
         return load_config(path)
     except RequestError as error:
         message = str(error).replace("SRC", key, 1)
@@ -99,7 +99,7 @@ def _model_of(key: str, path: Path) -> ModelConfig:
         raise ConfigError(f"{key} cannot be read, got {path}: {error}") from None
 
 
-def raw_files(store: Store) -> RawDigestCache:
+def raw_digest_cache(store: Store) -> RawDigestCache:
     """Returns the store's memory of the digests of files outside it."""
     return RawDigestCache(store.cache("raw_files") / MEMORY)
 
@@ -111,9 +111,9 @@ def _check_data_root(config: StudyConfig) -> None:
     #   data_root=~/data, source web             ~/data/web must exist
     #   no data_root, a transfer to docvqa       refused: nothing is drawn for it
     if config.data_root is not None:
-        _check_exists(config.data_root)
+        _check_data_root_exists(config.data_root)
         root = raw_path(config.data_root)
-        if missing := sorted(f for f in folders_of(config) if not (root / f).is_dir()):
+        if missing := sorted(f for f in data_folders(config) if not (root / f).is_dir()):
             raise ConfigError(
                 f"data_root must hold the folders that are read, got {config.data_root} without "
                 f"{', '.join(missing)}. Get them (parcel data fetch --list), give their path, or "
@@ -126,7 +126,7 @@ def _check_data_root(config: StudyConfig) -> None:
         for corpus, folder in FOLDERS.items()
         if getattr(config.corpus, f"num_{corpus}")
     }
-    if missing := sorted(folders_of(config) - drawn_folders):
+    if missing := sorted(data_folders(config) - drawn_folders):
         raise ConfigError(
             f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
             f"corpus is drawn, of {', '.join(sorted(drawn_folders)) or 'nothing'}. Add "
@@ -134,27 +134,31 @@ def _check_data_root(config: StudyConfig) -> None:
         )
 
 
-def folders_of(config: StudyConfig) -> set[str]:
+def data_folders(config: StudyConfig) -> set[str]:
     """Returns the folders below the data root that a study reads."""
-    read: set[str] = set()
+    folders: set[str] = set()
     # Of a benchmark both folders: that of its rows, and that of the split it is trained on, which
     # is its parent's for a zero-shot one.
     for view in config.resolutions:
-        read |= {
-            source.path or source_spec(corpus_named(f"sources.{i}.reader", source.reader)).folder
+        folders |= {
+            source.path
+            or source_spec(corpus_reference(f"sources.{i}.reader", source.reader)).folder
             for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
         }
         for name, transfer in view.transfers.items():
-            trained = trained_on(name)
+            training_benchmark = trained_on(name)
             folder, _ = train_data(name, view.transfers)
-            read |= {
+            folders |= {
                 transfer.path or source_spec(source_of(name, transfer)).folder,
-                folder or source_spec(source_of(trained, view.transfers.get(trained))).folder,
+                folder
+                or source_spec(
+                    source_of(training_benchmark, view.transfers.get(training_benchmark))
+                ).folder,
             }
-    return read
+    return folders
 
 
-def _check_exists(data_root: str) -> None:
+def _check_data_root_exists(data_root: str) -> None:
     if not data_root.startswith(BUCKET_SCHEME):
         if not Path(data_root).is_dir():
             raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
@@ -167,11 +171,11 @@ def _check_exists(data_root: str) -> None:
         raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
 
 
-def files_of(path: Path, known: RawDigestCache | None = None) -> FilesSpec:
+def input_files_spec(path: Path, digest_cache: RawDigestCache | None = None) -> FilesSpec:
     """Returns the digests of a file, or of all files in a folder."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
-    digests = (known or RawDigestCache()).digests(files)
+    digests = (digest_cache or RawDigestCache()).digests(files)
     return FilesSpec(
         files=tuple(
             (file.relative_to(root).as_posix(), digest.sha256, digest.size)

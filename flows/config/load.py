@@ -14,7 +14,7 @@ from pipelines.sources.registry import BENCHMARKS
 DEMO = Path(__file__).with_name("demo.yaml")
 
 
-class _TwiceError(ValueError):
+class _DuplicateKeyError(ValueError):
     """A key is there twice in a mapping; the message names it."""
 
     def __init__(self, key: str, line: int) -> None:
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in keys:
-                    raise _TwiceError(key.value, key.start_mark.line + 1)
+                    raise _DuplicateKeyError(key.value, key.start_mark.line + 1)
                 keys.add(key.value)
         return node
 
@@ -51,10 +51,12 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
       ConfigError: naming the file, the field, the value and what is accepted.
     """
     source = Path(path) if path is not None else DEMO
-    return overridden(read(source), overrides, source=str(path) if path is not None else "demo")
+    return apply_overrides(
+        read_config(source), overrides, source=str(path) if path is not None else "demo"
+    )
 
 
-def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: str):
+def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str], *, source: str):
     """Returns the `StudyConfig` of plain values, with overrides applied.
 
     Args:
@@ -69,12 +71,12 @@ def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: s
     # before it, and only the last one knows what a key may hold.
     changed = copy.deepcopy(dict(values))
     for override in overrides:
-        _apply(changed, override)
-    _anchor(changed, Path.cwd())
-    return check(_without_dropped(changed, values, source=source), source=source)
+        _apply_override(changed, override)
+    _anchor_paths(changed, Path.cwd())
+    return check_config(_without_dropped(changed, values, source=source), source=source)
 
 
-def check(values: dict[str, Any], *, source: str):
+def check_config(values: dict[str, Any], *, source: str):
     """Returns the `StudyConfig` of plain values.
 
     Raises:
@@ -83,15 +85,15 @@ def check(values: dict[str, Any], *, source: str):
     import pydantic
 
     from flows.config.study import StudyConfig
-    from flows.config.validation import adapter, first_problem
+    from flows.config.validation import config_adapter, first_problem
 
     try:
-        return adapter(StudyConfig).validate_python(values)
+        return config_adapter(StudyConfig).validate_python(values)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error, StudyConfig)}") from None
 
 
-def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Returns the values of a YAML file, merged over those of its base; not checked yet.
 
     Args:
@@ -104,7 +106,7 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     above = (*above, path.resolve())
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except _TwiceError as error:
+    except _DuplicateKeyError as error:
         raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except OSError as error:
         raise ConfigError(
@@ -117,7 +119,7 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
     # Before the base is merged in: `./mine.py` means a file beside the YAML file that says so.
-    _anchor(values, path.parent)
+    _anchor_paths(values, path.parent)
     # The base is read the same way, with this file among those that must not come again.
     base = values.pop("base", None)
     below: dict[str, Any] = {}
@@ -127,8 +129,8 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: base must be a file that is not based on this one, got {base}."
             )
-        below = read(base, above)
-    return _without_dropped(_merge(below, values), below, source=str(path))
+        below = read_config(base, above)
+    return _without_dropped(_merge_configs(below, values), below, source=str(path))
 
 
 def _without_dropped(
@@ -158,56 +160,59 @@ def _without_dropped(
     return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
 
 
-def _anchor(values: dict[str, Any], folder: Path) -> None:
+def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Makes references to users' code files absolute; relative ones start at `folder`."""
     # Everything that may name a file of code, wherever it stands. Values are not checked yet, so a
     # key may hold anything: what is of another type is left for the check, which says it better.
     #
     #   in /home/me/study.yaml:   methods: [./mine.py:Ripple]   ─▶   /home/me/mine.py:Ripple
     if isinstance(values.get("stage2"), dict):
-        _anchor(values["stage2"], folder)
+        _anchor_paths(values["stage2"], folder)
     if isinstance(methods := values.get("methods"), list):
-        values["methods"] = [anchored(m, folder) if isinstance(m, str) else m for m in methods]
+        values["methods"] = [
+            anchor_reference(m, folder) if isinstance(m, str) else m for m in methods
+        ]
     for key in ("connectors", "train_budgets", "start"):
         if isinstance(by_method := values.get(key), dict):
             values[key] = {
-                anchored(m, folder) if isinstance(m, str) else m: v for m, v in by_method.items()
+                anchor_reference(m, folder) if isinstance(m, str) else m: v
+                for m, v in by_method.items()
             }
     variants = values.get("variants")
     for variant in variants.values() if isinstance(variants, dict) else ():
         if isinstance(variant, dict) and isinstance(variant.get("of"), str):
-            variant["of"] = anchored(variant["of"], folder)
+            variant["of"] = anchor_reference(variant["of"], folder)
     transfers, sources = values.get("transfers"), values.get("sources")
     entries = [*transfers.values()] if isinstance(transfers, dict) else []
     entries += sources if isinstance(sources, list) else []
     for entry in entries:
         for key in ("reader", "metric"):
             if isinstance(entry, dict) and isinstance(entry.get(key), str):
-                entry[key] = anchored(entry[key], folder)
+                entry[key] = anchor_reference(entry[key], folder)
 
 
-def anchored(reference: str, folder: Path) -> str:
+def anchor_reference(reference: str, folder: Path) -> str:
     """Returns a reference to a function or class; if it names a file, with an absolute path."""
     file = file_reference(reference)
     return f"{(folder / file[0]).resolve()}:{file[1]}" if file else reference
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge_configs(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         is_mapping = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if is_mapping else value
+        merged[key] = _merge_configs(merged[key], value) if is_mapping else value
     return merged
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def _apply_override(values: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
     keys = path.split(".")
     if not separator or not all(keys):
         raise ConfigError(f"override must look like key.path=value, got {override!r}.")
     try:
         value = yaml.load(text, _Loader)
-    except _TwiceError as error:
+    except _DuplicateKeyError as error:
         raise ConfigError(f"{path}: {error}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None

@@ -21,10 +21,10 @@ from pydantic import ValidationError, with_config
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
-from flows.config.benchmark import own_benchmark, recipe_of, trained_on
-from flows.config.references import connector_named
+from flows.config.benchmark import recipe_of, trained_on, user_benchmark
+from flows.config.references import connector_reference
 from flows.config.stage2 import Stage2Config
-from flows.config.validation import adapter
+from flows.config.validation import config_adapter
 from infra.references import file_reference
 from model.config import ModelConfig
 from model.connector.registry import KINDS
@@ -123,7 +123,7 @@ def parse(values: Mapping[str, Any]) -> StudyValues:
     Raises:
       ValidationError: if a value that `normalise` reads is of another type.
     """
-    return adapter(StudyValues).validate_python(values)
+    return config_adapter(StudyValues).validate_python(values)
 
 
 def normalise(stated: StudyValues) -> StudyValues:
@@ -143,7 +143,7 @@ def normalise(stated: StudyValues) -> StudyValues:
       ValidationError: if a zero-shot benchmark states a recipe of its own beside its parent.
     """
     # 1: names. Everything below finds settings by method.
-    values = _with_connectors_named(stated)
+    values = _resolve_connectors(stated)
     transfers = values.get("transfers", {})
     # 2: Stage 2, while `transfers` still holds only what the user stated.
     if (stage2 := values.get("stage2")) is not None:
@@ -153,11 +153,11 @@ def normalise(stated: StudyValues) -> StudyValues:
     px = ModelConfig().vision.image_px
     if "model" in values and "vision" in values["model"]:
         px = values["model"]["vision"].get("image_px", px)
-    values["prepare"] = _sized_prepare(values.get("prepare", {}), px)
+    values["prepare"] = _prepare_with_image_px(values.get("prepare", {}), px)
     if "sources" in values:
-        values["sources"] = tuple(_sized(source, px) for source in values["sources"])
+        values["sources"] = tuple(_with_image_px(source, px) for source in values["sources"])
     if watch := values.get("watch"):
-        sources = tuple(_sized(source, px) for source in watch.get("sources", ()))
+        sources = tuple(_with_image_px(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
     return values
@@ -168,15 +168,15 @@ def _normalised_stage2(
 ) -> Stage2Values:
     """Returns Stage 2's values; `base` has the study's transfers as the user stated them."""
     px = stage2.get("image_px", Stage2Config.image_px)
-    values = _sized(stage2, px).copy()
+    values = _with_image_px(stage2, px).copy()
     if (sources := values.get("sources")) is not None:
-        values["sources"] = tuple(_sized(source, px) for source in sources)
-    transfers = _laid_over(base, values.get("transfers") or {})
+        values["sources"] = tuple(_with_image_px(source, px) for source in sources)
+    transfers = _merge_transfers(base, values.get("transfers") or {})
     values["transfers"] = _with_recipes(transfers, px, ("stage2", "transfers"))
     return values
 
 
-def _with_connectors_named(stated: StudyValues) -> StudyValues:
+def _resolve_connectors(stated: StudyValues) -> StudyValues:
     """Returns a study's values with methods named as steps name connectors.
 
     The file of each user's class is recorded in `connector_files`, so that another process can
@@ -186,13 +186,13 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
     files = dict(stated.get("connector_files", {}))
     names: dict[str, str] = {}
 
-    def named(field: str, method: str) -> str:
+    def resolved_name(field: str, method: str) -> str:
         if method in KINDS or method in variants:
             return method
         if method not in names:
             # A recorded config has "mine:Ripple" and, beside it, the file that this came from.
             reference = f"{files[method]}:{method.partition(':')[2]}" if method in files else method
-            names[method] = connector_named(field, reference)
+            names[method] = connector_reference(field, reference)
             if file := file_reference(reference):
                 files[names[method]] = str(file[0])
         return names[method]
@@ -203,21 +203,21 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
     #   methods: [parcel, ./mine.py:Ripple]       methods: [parcel, "mine:Ripple"]
     #   connectors: {./mine.py:Ripple: {…}}       connectors: {"mine:Ripple": {…}}
     #                                             connector_files: {"mine:Ripple": /home/…/mine.py}
-    _check_kind("model.connector", stated.get("model", {}).get("connector", {}))
+    _check_connector_kind("model.connector", stated.get("model", {}).get("connector", {}))
     stage2 = stated.get("stage2")
     for method, connector in stated.get("connectors", {}).items():
-        _check_kind(f"connectors.{method}", connector)
+        _check_connector_kind(f"connectors.{method}", connector)
     for method, connector in (stage2 or {}).get("connectors", {}).items():
-        _check_kind(f"stage2.connectors.{method}", connector)
+        _check_connector_kind(f"stage2.connectors.{method}", connector)
 
     def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
-        return {named(field, method): setting for method, setting in settings.items()}
+        return {resolved_name(field, method): setting for method, setting in settings.items()}
 
     values = stated.copy()
     # Only what is stated: a key that is not there keeps its default, which names ours.
     if "methods" in stated:
         methods = enumerate(stated["methods"])
-        values["methods"] = tuple(named(f"methods.{i}", method) for i, method in methods)
+        values["methods"] = tuple(resolved_name(f"methods.{i}", method) for i, method in methods)
     if "connectors" in stated:
         values["connectors"] = by_method("connectors", stated["connectors"])
     if "train_budgets" in stated:
@@ -226,7 +226,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
         values["start"] = by_method("start", start)
     for name, variant in variants.items():
         if "of" in variant:
-            of = named(f"variants.{name}.of", variant["of"])
+            of = resolved_name(f"variants.{name}.of", variant["of"])
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
     # Stage 2 has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
@@ -240,7 +240,7 @@ def _with_connectors_named(stated: StudyValues) -> StudyValues:
     return values
 
 
-def _check_kind(field: str, connector: ConnectorValues) -> None:
+def _check_connector_kind(field: str, connector: ConnectorValues) -> None:
     """Refuses a class where `kind` is stated: reading the config would import it."""
     if (kind := connector.get("kind", "vanilla")) not in KINDS:
         raise ValueError(
@@ -249,7 +249,7 @@ def _check_kind(field: str, connector: ConnectorValues) -> None:
         )
 
 
-def _laid_over(
+def _merge_transfers(
     base: Mapping[str, TransferValues | None], changes: Mapping[str, TransferValues | None]
 ) -> dict[str, TransferValues | None]:
     """Returns the study's transfers with Stage 2's changes; images are prepared at its own size."""
@@ -258,31 +258,34 @@ def _laid_over(
         if transfer is not None and (prepare := transfer.get("prepare")):
             rest = {key: value for key, value in prepare.items() if key != "image_px"}
             transfer = {**transfer, "prepare": rest}
-        transfers[name] = _merged(transfer, changes.get(name, {}))
+        transfers[name] = _merge_values(transfer, changes.get(name, {}))
     return {**transfers, **{name: changes[name] for name in changes if name not in base}}
 
 
-def _merged(base: Any, changes: Any) -> Any:
+def _merge_values(base: Any, changes: Any) -> Any:
     """Returns mapping `changes` merged into `base`, recursively; other values replace the base."""
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         return changes
     #   base {a: 1, b: {c: 2, d: 3}}, changes {b: {c: 4}}   ─▶   {a: 1, b: {c: 4, d: 3}}
-    merged = {**base, **{key: _merged(base.get(key), value) for key, value in changes.items()}}
+    merged = {
+        **base,
+        **{key: _merge_values(base.get(key), value) for key, value in changes.items()},
+    }
     if "total_steps" in changes and "epochs" not in changes:
         merged.pop("epochs", None)  # `epochs` would take precedence over `total_steps`.
     return merged
 
 
-def _sized(owner: _Owner, px: int) -> _Owner:
+def _with_image_px(owner: _Owner, px: int) -> _Owner:
     """Returns a source, transfer or Stage 2 with the image size in a `prepare` it states."""
     if (prepare := owner.get("prepare")) is None:
         return owner  # It takes the study's.
     owner = owner.copy()
-    owner["prepare"] = _sized_prepare(prepare, px)
+    owner["prepare"] = _prepare_with_image_px(prepare, px)
     return owner
 
 
-def _sized_prepare(prepare: PrepareValues, px: int) -> PrepareValues:
+def _prepare_with_image_px(prepare: PrepareValues, px: int) -> PrepareValues:
     return {"image_px": px, **prepare}
 
 
@@ -301,7 +304,7 @@ def _with_recipes(
     return {
         name: None
         if transfer is None  # Stage 2 leaves the benchmark out.
-        else _sized(_with_recipe(name, transfer, transfers, px, field), px)
+        else _with_image_px(_with_recipe(name, transfer, transfers, px, field), px)
         for name, transfer in transfers.items()
     }
 
@@ -315,7 +318,7 @@ def _with_recipe(
 ) -> TransferValues:
     if name not in BENCHMARKS and not transfer.get("reader"):
         return transfer  # There is no such benchmark, which `check_transfer` reports.
-    benchmark = BENCHMARKS.get(name) or own_benchmark(name)
+    benchmark = BENCHMARKS.get(name) or user_benchmark(name)
     train = transfer.get("train") or {}
     recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), px)
     # Two recipes for one training: the parent's counts, so a different one here would be ignored.
@@ -339,6 +342,6 @@ def _with_recipe(
 def _is_recipe(train: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
     """Whether the values are a whole recipe as it was filled in: a run's record has these."""
     try:
-        return adapter(TrainConfig).validate_python(train) == TrainConfig(**recipe)
+        return config_adapter(TrainConfig).validate_python(train) == TrainConfig(**recipe)
     except ValidationError:
         return False

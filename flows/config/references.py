@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from flows.config.server_limits import check_function
-from flows.steps.own_code import named
+from flows.config.server_limits import check_served_function
+from flows.steps.user_code import canonical_reference
 from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.registry import KINDS, connector_class
 from model.eval.metrics.registry import METRICS, get_metric
@@ -17,20 +17,20 @@ READERS, METRIC_POINTS, CONNECTORS = "parcel.readers", "parcel.metrics", "parcel
 """Groups of entry points in which packages offer them."""
 
 
-def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str:
+def reader_reference(field: str, reader: str, registered: Iterable[str] = SOURCES) -> str:
     """Returns a reader's name as steps use it: a name of the registry, or "module:name".
 
     Args:
       field: config key, for errors.
       reader: value of the key.
-      known: names of the registry that are accepted.
+      registered: names of the registry that are accepted.
 
     Raises:
       ValueError: naming the field, its value and what is accepted.
     """
-    if reader in known:
+    if reader in registered:
         return reader
-    name = _function(field, reader, READERS, known)
+    name = _function_reference(field, reader, READERS, registered)
     try:
         inspect.signature(load_reference(name)).bind(Path(), "train")
     except (TypeError, ValueError) as error:
@@ -40,17 +40,17 @@ def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str
     return name
 
 
-def corpus_named(field: str, reader: str) -> str | OwnSource:
+def corpus_reference(field: str, reader: str) -> str | OwnSource:
     """Returns a corpus as steps use it: a name of the registry, or the source of a user's reader.
 
     Raises:
-      ValueError: as `reader_named`.
+      ValueError: as `reader_reference`.
     """
-    named = reader_named(field, reader)
-    return named if named in SOURCES else OwnSource(reader=named, name=named.partition(":")[2])
+    name = reader_reference(field, reader)
+    return name if name in SOURCES else OwnSource(reader=name, name=name.partition(":")[2])
 
 
-def metric_named(field: str, metric: str) -> str:
+def metric_reference(field: str, metric: str) -> str:
     """Returns a metric's name as steps use it: a name of the registry, or "module:name".
 
     Raises:
@@ -59,7 +59,7 @@ def metric_named(field: str, metric: str) -> str:
     """
     if metric in METRICS:
         return metric
-    name = _function(field, metric, METRIC_POINTS, METRICS)
+    name = _function_reference(field, metric, METRIC_POINTS, METRICS)
     try:
         get_metric(name)
     except ValueError as error:
@@ -67,7 +67,7 @@ def metric_named(field: str, metric: str) -> str:
     return name
 
 
-def connector_named(field: str, connector: str) -> str:
+def connector_reference(field: str, connector: str) -> str:
     """Returns a connector's name as steps use it: a name of the registry, or "module:Class".
 
     Raises:
@@ -82,7 +82,7 @@ def connector_named(field: str, connector: str) -> str:
         import jax
 
         jax.config.update("jax_platforms", "cpu")
-    name = _function(field, connector, CONNECTORS, KINDS, "Class")
+    name = _function_reference(field, connector, CONNECTORS, KINDS, "Class")
     try:
         connector_class(name)
     except ValueError as error:
@@ -95,8 +95,8 @@ def offered_connectors() -> list[str]:
     return [*KINDS, *entry_points(CONNECTORS)]
 
 
-def _function(
-    field: str, reference: str, group: str, known: Iterable[str], what: str = "function"
+def _function_reference(
+    field: str, reference: str, group: str, registered: Iterable[str], what: str = "function"
 ) -> str:
     # Three ways to name code; what is none of them is most likely a misspelt name of the registry.
     points = entry_points(group)
@@ -106,13 +106,13 @@ def _function(
         and not module_reference(reference)
     ):
         raise ValueError(
-            f"{field} must be one of {', '.join([*known, *points])}, or a {what.lower()} as "
+            f"{field} must be one of {', '.join([*registered, *points])}, or a {what.lower()} as "
             f"file.py:{what} or module:{what}, got {reference!r}."
         )
     # An entry point was installed by whoever runs this process, so a form may name it.
     if reference not in points and reference not in points.values():
-        check_function(field, reference)
+        check_served_function(field, reference)
     try:
-        return named(reference, group)
+        return canonical_reference(reference, group)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None

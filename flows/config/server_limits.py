@@ -12,7 +12,7 @@ from pipelines.prepare.config import PrepareConfig
 _STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
 
 
-def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
+def limit_variables(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
     """Returns the environment variables that limit the studies of a process.
 
     Args:
@@ -37,7 +37,7 @@ def check_served(config: Any, store: str) -> None:
     Raises:
       ConfigError: if it breaks a limit.
     """
-    check_store(store)
+    check_served_store(store)
     if os.environ.get(_RUNNER) == "own":
         check_commands(config)
 
@@ -58,31 +58,32 @@ def check_commands(config: Any) -> None:
         )
     default = PrepareConfig()
     # Compared with the defaults, wherever a config holds these settings, so no place is missed.
-    for where, prepare in _prepares(config):
+    for where, prepare in _prepare_configs(config):
         for name in ("runner", "runner_options"):
-            value, own = getattr(prepare, name), getattr(default, name)
-            if value != own:
+            value, default_value = getattr(prepare, name), getattr(default, name)
+            if value != default_value:
                 raise ConfigError(
-                    f"{where}.{name} must be {own!r} where a run is started from the UI, got "
-                    f"{value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
+                    f"{where}.{name} must be {default_value!r} where a run is started from the UI, "
+                    f"got {value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes "
+                    f"any."
                 )
 
 
-def check_store(store: str) -> None:
+def check_served_store(store: str) -> None:
     """Checks that this process may use a store.
 
     Raises:
       ConfigError: if it may not.
     """
-    served = os.environ.get(_STORE)
-    if served and canonical_uri(store) != served:
+    served_uri = os.environ.get(_STORE)
+    if served_uri and canonical_uri(store) != served_uri:
         raise ConfigError(
-            f"store must be the one served, {served}, got {store!r}; `--any-store` of "
+            f"store must be the one served, {served_uri}, got {store!r}; `--any-store` of "
             f"`parcel serve` and `parcel deploy` takes any."
         )
 
 
-def check_function(field: str, reference: str) -> None:
+def check_served_function(field: str, reference: str) -> None:
     """Checks that this process may run a function that its study names.
 
     Raises:
@@ -96,16 +97,16 @@ def check_function(field: str, reference: str) -> None:
         )
 
 
-def _prepares(value: Any, where: str = "config") -> Iterator[tuple[str, PrepareConfig]]:
+def _prepare_configs(value: Any, where: str = "config") -> Iterator[tuple[str, PrepareConfig]]:
     """Yields (key path, value) of every `PrepareConfig` in a config."""
     if isinstance(value, PrepareConfig):
         yield where, value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            yield from _prepares(getattr(value, field.name), f"{where}.{field.name}")
+            yield from _prepare_configs(getattr(value, field.name), f"{where}.{field.name}")
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _prepares(inner, f"{where}.{key}")
+            yield from _prepare_configs(inner, f"{where}.{key}")
     elif isinstance(value, tuple):
         for i, inner in enumerate(value):
-            yield from _prepares(inner, f"{where}.{i}")
+            yield from _prepare_configs(inner, f"{where}.{i}")

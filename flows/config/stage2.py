@@ -57,7 +57,7 @@ class Stage2Config:
     remat: Remat | None = None
 
 
-def scaled(budget: int, before: int, after: int) -> int:
+def scale_budget(budget: int, before: int, after: int) -> int:
     """Returns the budget with the same share of the features [tokens].
 
     Args:

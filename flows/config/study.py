@@ -22,9 +22,9 @@ from flows.config.disk_use import KeepConfig
 from flows.config.held_out import check_held_out, check_watched
 from flows.config.image_size import check_image_px
 from flows.config.normalise import normalise, parse
-from flows.config.references import corpus_named, offered_connectors
+from flows.config.references import corpus_reference, offered_connectors
 from flows.config.source import SourceConfig
-from flows.config.stage2 import Stage2Config, scaled
+from flows.config.stage2 import Stage2Config, scale_budget
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from infra.store.digest import NOT_IDENTITY
@@ -172,7 +172,7 @@ class StudyConfig:
                 raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
         # Names first: all checks below look readers, splits and benchmarks up by them.
         for i, source in enumerate(self.sources):
-            reader = corpus_named(f"sources.{i}.reader", source.reader)
+            reader = corpus_reference(f"sources.{i}.reader", source.reader)
             if source.reader not in SOURCES and not source.path:
                 raise ValueError(
                     f"sources.{i}.path must be given, the folder below data_root that "
@@ -213,13 +213,13 @@ class StudyConfig:
     def _check_processes(self) -> None:
         # Each training with the `compute` field that says how many processes share its batches.
         tunings = {f"transfers.{name}.train": train for name, train in self.fine_tunings.items()}
-        trained: dict[str, tuple[str, TrainConfig | None]] = {
+        trainings: dict[str, tuple[str, TrainConfig | None]] = {
             "stage1": ("processes_per_stage", self.stage1),
             "intermediary": ("processes_per_cell", self.intermediary),
             "stage2.train": ("processes_per_cell", self.stage2 and self.stage2.train),
             **{name: ("processes_per_cell", train) for name, train in tunings.items()},
         }
-        for name, (field, train) in trained.items():
+        for name, (field, train) in trainings.items():
             processes = getattr(self.compute, field)
             if train is None or processes == 1:
                 continue
@@ -231,8 +231,8 @@ class StudyConfig:
             # The probe runs inside a stage, in the same processes, with a batch of its own.
             probe = self.watch and self.watch.probe
             if probe and name not in tunings and probe.benchmark in self.fine_tunings:
-                of = self.fine_tunings[probe.benchmark]
-                size = probe.batch_size or of.batch_size
+                recipe = self.fine_tunings[probe.benchmark]
+                size = probe.batch_size or recipe.batch_size
                 if size % processes:
                     raise ValueError(
                         f"compute.{field} must divide the batch of watch.probe, {size}, got "
@@ -285,11 +285,11 @@ class StudyConfig:
     @functools.cached_property
     def resolutions(self) -> "tuple[StudyConfig, ...]":
         """The study at its own resolution and, if there is a Stage 2, at that stage's."""
-        return (self,) if self.stage2 is None else (self, _at_stage2(self, self.stage2))
+        return (self,) if self.stage2 is None else (self, _stage2_view(self, self.stage2))
 
     def _check_watch(self, watch: WatchedConfig) -> None:
         for i, source in enumerate(watch.sources):
-            reader = corpus_named(f"watch.sources.{i}.reader", source.reader)
+            reader = corpus_reference(f"watch.sources.{i}.reader", source.reader)
             check_splits(f"watch.sources.{i}.split", reader, source.split)
         check_watched(self.sources, watch.sources)
         if watch.probe and watch.probe.benchmark not in self.fine_tunings and not self.at:
@@ -304,12 +304,12 @@ class StudyConfig:
             return
         if method == REFERENCE:
             raise ValueError(
-                f"budgets must hold {self._served(method)}, all tokens, where {REFERENCE} is "
+                f"budgets must hold {self._budgets_text(method)}, all tokens, where {REFERENCE} is "
                 f"compared, got {list(self.budgets)}."
             )
         raise ValueError(
             f"budgets: {method} serves none of {list(self.budgets)}; it serves "
-            f"{self._served(method)}. Add one of these, or leave the method out."
+            f"{self._budgets_text(method)}. Add one of these, or leave the method out."
         )
 
     def _check_variants(self) -> None:
@@ -329,23 +329,28 @@ class StudyConfig:
                 raise ValueError(f"variants.{name}.of must be a connector, got {variant.of!r}.")
 
     def _check_train_budgets(self, field: str, method: Method, budgets: tuple[int, ...]) -> None:
-        served = supported_budgets(self.model_of(method))
-        if not budgets or len(set(budgets)) != len(budgets) or not set(budgets) <= set(served):
+        served_budgets = supported_budgets(self.model_of(method))
+        if (
+            not budgets
+            or len(set(budgets)) != len(budgets)
+            or not set(budgets) <= set(served_budgets)
+        ):
             raise ValueError(
-                f"{field} must be distinct budgets that {method} serves, {self._served(method)}, "
-                f"got {list(budgets)}; without it all of them are drawn."
+                f"{field} must be distinct budgets that {method} serves, "
+                f"{self._budgets_text(method)}, got {list(budgets)}; without it all of them are "
+                f"drawn."
             )
 
-    def _served(self, method: Method) -> str:
-        served = supported_budgets(self.model_of(method))
-        if len(served) < 10:
-            return ", ".join(str(budget) for budget in served)
-        return f"{served[0]}…{served[-1]}, even ones"
+    def _budgets_text(self, method: Method) -> str:
+        served_budgets = supported_budgets(self.model_of(method))
+        if len(served_budgets) < 10:
+            return ", ".join(str(budget) for budget in served_budgets)
+        return f"{served_budgets[0]}…{served_budgets[-1]}, even ones"
 
     def budgets_of(self, method: Method) -> tuple[int, ...]:
         """Returns the budgets of the study that a method serves, at which it is evaluated."""
-        served = supported_budgets(self.model_of(method))
-        return tuple(budget for budget in self.budgets if budget in served)
+        served_budgets = supported_budgets(self.model_of(method))
+        return tuple(budget for budget in self.budgets if budget in served_budgets)
 
     def connector_of(self, method: Method) -> str:
         """Returns the connector of a method: itself, unless it is a variant of another one."""
@@ -368,7 +373,7 @@ class StudyConfig:
             self.model, connector=dataclasses.replace(connector, kind=kind), **caps
         )
 
-    def drawing(self, train: TrainConfig, method: Method) -> TrainConfig:
+    def train_config_for(self, train: TrainConfig, method: Method) -> TrainConfig:
         """Returns a training recipe with the method's training budgets and a variant's length."""
         if method in self.variants:
             return self.variants[method].trained(train)
@@ -378,7 +383,7 @@ class StudyConfig:
 
     def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
         """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""
-        return self.drawing(self.fine_tunings[benchmark], method)
+        return self.train_config_for(self.fine_tunings[benchmark], method)
 
     def reference_of(self, method: Method) -> str:
         """Returns the name of a method, with its class's file, for another process to resolve."""
@@ -386,13 +391,17 @@ class StudyConfig:
         return f"{file}:{method.partition(':')[2]}" if file else method
 
     @property
-    def given(self) -> dict[str, str]:
+    def input_paths(self) -> dict[str, str]:
         """Config key -> path of a file that the study reads instead of making it."""
         codec = self.mask_codec.path if self.mask_codec else None
         paths = {
             "tokenizer.path": self.tokenizer.path,
             "mask_codec.path": codec,
-            **(_by_method(self.start) if isinstance(self.start, dict) else {"start": self.start}),
+            **(
+                _start_paths_by_method(self.start)
+                if isinstance(self.start, dict)
+                else {"start": self.start}
+            ),
         }
         return {key: path for key, path in paths.items() if path is not None}
 
@@ -463,23 +472,23 @@ class HighResolution(StudyConfig):
         return f"@{self.model.vision.image_px}"
 
 
-def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
+def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
     px, before = stage2.image_px, config.model.vision.num_patches
     vision = dataclasses.replace(config.model.vision, image_px=px)
     after = vision.num_patches
 
-    def own(connector: ConnectorConfig) -> ConnectorConfig:
+    def without_buckets(connector: ConnectorConfig) -> ConnectorConfig:
         # Buckets are token counts declared for the smaller images; by default they follow the size.
         return dataclasses.replace(connector, buckets=())
 
-    def sized(owner: Any) -> Any:
+    def with_image_px(owner: Any) -> Any:
         if owner.prepare is None:
             return owner
         return dataclasses.replace(owner, prepare=dataclasses.replace(owner.prepare, image_px=px))
 
     transfers: Mapping[str, TransferConfig | None]
     if stage2.transfers is None:
-        transfers = {name: sized(entry) for name, entry in config.transfers.items()}
+        transfers = {name: with_image_px(entry) for name, entry in config.transfers.items()}
     else:
         transfers = stage2.transfers
     # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
@@ -492,18 +501,21 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "model": dataclasses.replace(
             config.model,
             vision=vision,
-            connector=own(config.model.connector),
+            connector=without_buckets(config.model.connector),
             remat=stage2.remat or config.model.remat,
         ),
-        "connectors": {m: own(c) for m, c in config.connectors.items()} | stage2.connectors,
+        "connectors": {m: without_buckets(c) for m, c in config.connectors.items()}
+        | stage2.connectors,
         "prepare": stage2.prepare or dataclasses.replace(config.prepare, image_px=px),
-        "sources": stage2.sources or tuple(map(sized, config.sources)),
+        "sources": stage2.sources or tuple(map(with_image_px, config.sources)),
         "watch": config.watch
-        and dataclasses.replace(config.watch, sources=tuple(map(sized, config.watch.sources))),
+        and dataclasses.replace(
+            config.watch, sources=tuple(map(with_image_px, config.watch.sources))
+        ),
         "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
-        "budgets": stage2.budgets or tuple(scaled(b, before, after) for b in config.budgets),
+        "budgets": stage2.budgets or tuple(scale_budget(b, before, after) for b in config.budgets),
         "train_budgets": {
-            method: tuple(scaled(budget, before, after) for budget in budgets)
+            method: tuple(scale_budget(budget, before, after) for budget in budgets)
             for method, budgets in config.train_budgets.items()
         }
         | stage2.train_budgets,
@@ -511,7 +523,7 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
             name: dataclasses.replace(
                 variant,
                 train_budgets=variant.train_budgets
-                and tuple(scaled(budget, before, after) for budget in variant.train_budgets),
+                and tuple(scale_budget(budget, before, after) for budget in variant.train_budgets),
             )
             for name, variant in config.variants.items()
         },
@@ -519,9 +531,9 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "eval_batch_size": stage2.eval_batch_size or config.eval_batch_size,
         "stage2": None,
     }
-    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return HighResolution(**{**kept, **changed})
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return HighResolution(**{**values, **changed})
 
 
-def _by_method(start: dict[Method, str]) -> dict[str, str]:
+def _start_paths_by_method(start: dict[Method, str]) -> dict[str, str]:
     return {f"start.{method}": path for method, path in start.items()}

@@ -11,7 +11,7 @@ import pydantic
 
 
 @functools.cache
-def adapter(kind: type[Any]) -> Any:
+def config_adapter(kind: type[Any]) -> Any:
     """Returns pydantic's `TypeAdapter` of a dataclass."""
     return pydantic.TypeAdapter(kind)  # Cached: making a study's takes 0.1 s.
 
@@ -23,14 +23,14 @@ def first_problem(error: Any, kind: type[Any]) -> str:
     where = ".".join(str(part) for part in first["loc"]) or "the config"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        message = f"no such key{_nearest(first, kind)}"
+        message = f"no such key{_nearest_field(first, kind)}"
     elif first["type"] != "value_error":
         message = f"{message}, got {first['input']!r}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{where}: {message}{more}"
 
 
-def _nearest(problem: Any, kind: type[Any]) -> str:
+def _nearest_field(problem: Any, kind: type[Any]) -> str:
     """Returns a hint, for a misspelt key, with the accepted keys of the object that holds it."""
     # Walk from the study's dataclass along the type hints to the object that holds the key.
     owner: Any = kind

@@ -52,6 +52,6 @@ class WatchedConfig:
             )
 
 
-def name_of(source: SourceConfig) -> str:
+def watched_name(source: SourceConfig) -> str:
     """Returns the name of the dataset that a watched source becomes."""
     return f"watched/{source.path or source.reader}"

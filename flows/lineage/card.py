@@ -11,7 +11,7 @@ import yaml
 
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
-from flows.report.interval import Interval, Paired, estimate
+from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items import read_items
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
@@ -42,7 +42,7 @@ _NO_ORIGIN = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Origin:
+class CheckpointOrigin:
     """A checkpoint in a store, with its evaluations.
 
     Attributes:
@@ -69,10 +69,12 @@ class _BenchmarkScore:
     budget: int
     metric: str
     num: int
-    score: Interval
+    score: ScoreInterval
 
 
-def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dtype: str) -> str:
+def model_card(
+    cfg: ModelConfig, origin: CheckpointOrigin | None, *, name: str, licence: str, dtype: str
+) -> str:
     """Returns the text of a release's README.md.
 
     Args:
@@ -84,7 +86,7 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
     """
     # The metadata come first in the file, between two lines of dashes, and need the scores. Each
     # part below is a section; without an origin the card ends with how to load it.
-    scored = (
+    benchmark_scores = (
         sorted(
             _benchmark_scores(origin),
             key=lambda entry: (entry.benchmark, entry.budget),
@@ -92,12 +94,12 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
         if origin
         else []
     )
-    met = _training_history(origin) if origin else []
+    artifacts = _training_history(origin) if origin else []
     data = _training_data(origin) if origin else []
-    stages = [a.manifest for a in met if a.manifest.kind in ("checkpoint", "start")]
+    stages = [a.manifest for a in artifacts if a.manifest.kind in ("checkpoint", "start")]
     lines = [
         "---",
-        yaml.safe_dump(_card_metadata(name, licence, scored), sort_keys=False).strip(),
+        yaml.safe_dump(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
         "---",
     ]
     lines += [f"# {name}", "", *_model_lines(cfg, licence, dtype)]
@@ -113,18 +115,18 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
         "a list is one of a pair, or a frame."
     ]
     if origin is None:
-        lines += ["", "## Origin", _NO_ORIGIN]
+        lines += ["", "## CheckpointOrigin", _NO_ORIGIN]
         return "\n".join(lines) + "\n"
     # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
     lines += ["", "## Recipe", *_recipe_lines(stages)]
-    lines += ["", "## Scores", *_score_lines(scored, origin.cells)]
+    lines += ["", "## Scores", *_score_lines(benchmark_scores, origin.cells)]
     lines += ["", "## Contamination", *_contamination_lines(data)]
     lines += ["", "## How to rebuild it", *_replay_lines(origin)]
     return "\n".join(lines) + "\n"
 
 
-def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -> dict:
+def _card_metadata(name: str, licence: str, benchmark_scores: Sequence[_BenchmarkScore]) -> dict:
     metadata: dict = {"license": licence} if licence else {}
     metadata |= {
         "library_name": "transformers",
@@ -132,9 +134,9 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
         "tags": ["parcel", "elastic-visual-tokens", "custom_code"],
     }
     # A `model-index` is a table of results: without scores there is none.
-    if not scored:
+    if not benchmark_scores:
         return metadata
-    benchmarks = dict.fromkeys(entry.benchmark for entry in scored)
+    benchmarks = dict.fromkeys(entry.benchmark for entry in benchmark_scores)
     # As the Hub reads it: a benchmark is a dataset, with a metric for each budget.
     #
     #   - dataset: {name: "chartqa:test_human"}
@@ -151,7 +153,7 @@ def _card_metadata(name: str, licence: str, scored: Sequence[_BenchmarkScore]) -
                     "value": round(entry.score.mean, 4),
                     "args": {"budget": entry.budget},
                 }
-                for entry in scored
+                for entry in benchmark_scores
                 if entry.benchmark == benchmark
             ],
         }
@@ -181,13 +183,13 @@ def _middle_budget(cfg: ModelConfig) -> int:
     return served[len(served) // 2]
 
 
-def _training_history(origin: Origin) -> list[Artifact]:
+def _training_history(origin: CheckpointOrigin) -> list[Artifact]:
     # Each artifact once, however many paths lead to it.
     visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
-def _training_data(origin: Origin) -> list[Artifact]:
+def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
     """Returns the datasets that a checkpoint learned from, through all its ancestors.
 
     Datasets that were only watched, probed or screened against are left out.
@@ -197,17 +199,17 @@ def _training_data(origin: Origin) -> list[Artifact]:
     #   data/0, tokenizer, init      followed
     #   watched/0, probe/train       only looked at
     #   of a screening: dataset      followed; what it was compared with is not
-    artifacts, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
+    artifacts, visited_keys, key_queue = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.snapshot()
-    while waiting:
-        artifact = view.get_cached(waiting.pop())
-        if artifact.key in seen:
+    while key_queue:
+        artifact = view.get_cached(key_queue.pop())
+        if artifact.key in visited_keys:
             continue
-        seen.add(artifact.key)
+        visited_keys.add(artifact.key)
         kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
         if kind in ("dataset", "screened"):
             artifacts.append(artifact)
-        waiting += [
+        key_queue += [
             entry.key
             for role, entry in sorted(inputs.items(), reverse=True)
             if not role.startswith(("watched/", "probe/"))
@@ -216,7 +218,7 @@ def _training_data(origin: Origin) -> list[Artifact]:
     return artifacts
 
 
-def _benchmark_scores(origin: Origin) -> Iterator[_BenchmarkScore]:
+def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
     for artifact in origin.predictions:
         manifest = artifact.manifest
         metrics = json.loads((artifact.path / SCORE).read_text())
@@ -228,7 +230,7 @@ def _benchmark_scores(origin: Origin) -> Iterator[_BenchmarkScore]:
             metric=metrics["metric"],
             num=metrics["num"],
             # One training, so the interval is over the items alone.
-            score=estimate([Paired.of([metrics["score"]], [items])], [0]),
+            score=estimate_interval([PairedScores.of([metrics["score"]], [items])], [0]),
         )
 
 
@@ -273,8 +275,10 @@ def _recipe_lines(stages: Sequence[Manifest]) -> Iterator[str]:
             yield "```"
 
 
-def _score_lines(scored: Sequence[_BenchmarkScore], cells: Sequence[Cell]) -> Iterator[str]:
-    if not scored:
+def _score_lines(
+    benchmark_scores: Sequence[_BenchmarkScore], cells: Sequence[Cell]
+) -> Iterator[str]:
+    if not benchmark_scores:
         yield "This checkpoint was not evaluated in the store that it comes from."
         return
     yield "Scores of this checkpoint; the 95 % interval is over items."
@@ -283,7 +287,7 @@ def _score_lines(scored: Sequence[_BenchmarkScore], cells: Sequence[Cell]) -> It
     yield "|---|---|---|---|---|---|"
     # Two tables, which answer two questions: how good is this checkpoint, and how good is its
     # method when trained again with other seeds?
-    for entry in scored:
+    for entry in benchmark_scores:
         interval = _interval_text(entry.score.low, entry.score.high)
         yield (
             f"| {entry.benchmark} | {entry.budget} | {entry.metric} | {entry.score.mean:.2f} "
@@ -337,7 +341,7 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
         yield f"- not screened: {', '.join(others)}"
 
 
-def _replay_lines(origin: Origin) -> Iterator[str]:
+def _replay_lines(origin: CheckpointOrigin) -> Iterator[str]:
     manifest = origin.checkpoint.manifest
     yield (
         "With access to the store (`--store`), these commands show its lineage and rebuild it byte "

@@ -67,7 +67,7 @@ _FEATURES = {
 """Feature of a record's `tf.train.Example` -> (type, whether it is repeated, description)."""
 
 
-def croissant(artifact: Artifact) -> str:
+def croissant_description(artifact: Artifact) -> str:
     """Returns the description of a prepared dataset, as JSON-LD.
 
     Each shard is listed with its address in the store, its size and its digest.

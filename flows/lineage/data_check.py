@@ -4,9 +4,9 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from flows.config.references import corpus_named
+from flows.config.references import corpus_reference
 from flows.lineage.runs import find_dataset
-from flows.report.data_check import holdings_text, rows_text
+from flows.report.data_check import benchmark_rows_text, holdings_text
 from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import count_holdings
@@ -14,7 +14,7 @@ from pipelines.sources.check import check_benchmarks, check_corpus
 from pipelines.sources.corpus import parse_features
 
 
-def check_what(
+def check_dataset_or_source(
     what: str | None,
     *,
     source: str | None,
@@ -46,9 +46,9 @@ def check_what(
     try:
         # Raw data with `source`, else a prepared dataset: both end as the same counts.
         if source is not None:
-            reader = corpus_named("--source", source)
-            named = parse_features(features)
-            holdings = check_corpus(what, reader, split, path=path, features=named)
+            reader = corpus_reference("--source", source)
+            feature_columns = parse_features(features)
+            holdings = check_corpus(what, reader, split, path=path, features=feature_columns)
         else:
             holdings = count_holdings(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:
@@ -58,7 +58,9 @@ def check_what(
     return holdings_text(holdings)
 
 
-def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple[str, bool]:
+def check_benchmark_rows(
+    data_root: str | None, *, training: bool, as_json: bool
+) -> tuple[str, bool]:
     """Returns the benchmarks' rows as text, and whether every row with files could be read.
 
     Args:
@@ -76,7 +78,7 @@ def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple
         raise ConfigError(str(error)) from None
     is_complete = not any(row.problem for row in rows)
     if not as_json:
-        return rows_text(rows, looked=data_root is not None), is_complete
+        return benchmark_rows_text(rows, looked=data_root is not None), is_complete
     entries = [
         {**dataclasses.asdict(row), "found": row.all_present, "as_published": row.as_published}
         for row in rows

@@ -7,7 +7,7 @@ from infra.errors import ConfigError
 from pipelines.sheet.cards import make_sheet
 
 
-def show(
+def show_records(
     name: str, out: Path, *, store: str, limit: int, part: str | None, rejects: int
 ) -> tuple[int, int]:
     """Writes the sheet to `out`, and returns how many records and rejects are on it.

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from flows.lineage.leaves import leaves
-from flows.lineage.named import Named
-from flows.report.columns import listed
+from flows.lineage.target import LineageTarget
+from flows.report.text_lists import abbreviate_list
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
-from flows.steps.registry import KINDS, code_of
+from flows.steps.registry import KINDS, step_code
 from infra.source_code import Tree, changed_definitions
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -30,10 +30,10 @@ from infra.store.store import Artifact, Store
 Sort = Literal["step", "config", "seed", "data", "input", "code", "version", "hardware", "bytes"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 
-_GIVEN = (FILES.name, RAW_FILES.name)
+_INPUT_FILE_KINDS = (FILES.name, RAW_FILES.name)
 """Kinds of step that record files given to a study."""
 
-_NAMED = 2
+_MAX_NAMES = 2
 """Largest number of steps named in a line."""
 
 _SHORT = 12
@@ -44,7 +44,7 @@ _WIDTH = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Difference:
+class LineageDifference:
     """One thing that is not the same on both sides.
 
     Attributes:
@@ -70,7 +70,7 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class LineageComparison:
     """The differences between two sides.
 
     Attributes:
@@ -81,7 +81,7 @@ class Comparison:
 
     names: tuple[str, str]
     is_same: bool
-    differences: tuple[Difference, ...]
+    differences: tuple[LineageDifference, ...]
 
     def as_json(self) -> str:
         """Returns the whole comparison as JSON."""
@@ -96,16 +96,18 @@ class Comparison:
         contents = "the same contents" if self.is_same else "other contents"
         yield f"{self.names[0]} → {self.names[1]}: {contents}"
         for difference in self.differences:
-            steps = listed(difference.steps, _NAMED)
+            steps = abbreviate_list(difference.steps, _MAX_NAMES)
             moot = "" if difference.has_effect else "; without effect, the contents are the same"
-            yield f"{difference.sort:<8}  {_told(difference)}  [{steps}{moot}]"
+            yield f"{difference.sort:<8}  {_describe_difference(difference)}  [{steps}{moot}]"
             if patch and difference.patch:
                 yield difference.patch
         if not self.differences:
             yield "nothing differs in how they were made"
 
 
-def compare(store: Store, first: Named, second: Named, other: Store | None = None) -> Comparison:
+def compare_lineages(
+    store: Store, first: LineageTarget, second: LineageTarget, other: Store | None = None
+) -> LineageComparison:
     """Compares two cells, or two artifacts.
 
     Two cells are compared seed by seed, over the seeds that both have; without any, the first seed
@@ -117,63 +119,69 @@ def compare(store: Store, first: Named, second: Named, other: Store | None = Non
       second: the other side.
       other: the store of the second side; None if it is the same one.
     """
-    pairs = [(a.manifest, b.manifest) for a, b in _pairs(first, second)]
-    return Comparison(
+    pairs = [(a.manifest, b.manifest) for a, b in _artifact_pairs(first, second)]
+    return LineageComparison(
         names=(first.name, second.name),
         is_same=all(was.content == now.content for was, now in pairs),
-        differences=_Walk(store, other or store).differences(pairs),
+        differences=_HistoryWalk(store, other or store).differences(pairs),
     )
 
 
-def _pairs(first: Named, second: Named) -> list[tuple[Artifact, Artifact]]:
+def _artifact_pairs(first: LineageTarget, second: LineageTarget) -> list[tuple[Artifact, Artifact]]:
     if common := sorted({*first.seeds} & {*second.seeds}):
         a, b = (dict(zip(side.seeds, side.artifacts, strict=True)) for side in (first, second))
         return [(a[seed], b[seed]) for seed in common]
     return list(zip(first.artifacts, second.artifacts, strict=False))
 
 
-class _Walk:
+class _HistoryWalk:
     """A walk down two histories side by side that gathers their differences."""
 
     def __init__(self, store: Store, other: Store) -> None:
         self._stores = store, other
-        self._found: dict[tuple[str, ...], Difference] = {}
-        self._patches: dict[tuple[str, ...], list[Difference]] = {}
+        self._merged: dict[tuple[str, ...], LineageDifference] = {}
+        self._patches: dict[tuple[str, ...], list[LineageDifference]] = {}
 
-    def differences(self, pairs: Sequence[tuple[Manifest, Manifest]]) -> tuple[Difference, ...]:
+    def differences(
+        self, pairs: Sequence[tuple[Manifest, Manifest]]
+    ) -> tuple[LineageDifference, ...]:
         """Returns each difference between pairs of artifacts once, with all steps that have it."""
         # Pairs with other contents go first: a difference found through both queues then counts as
         # having an effect.
-        other = collections.deque(pair for pair in pairs if pair[0].content != pair[1].content)
-        alike = collections.deque(pair for pair in pairs if pair[0].content == pair[1].content)
+        other_content = collections.deque(
+            pair for pair in pairs if pair[0].content != pair[1].content
+        )
+        same_content = collections.deque(
+            pair for pair in pairs if pair[0].content == pair[1].content
+        )
         entered = set[tuple[str, str]]()
-        while waiting := other or alike:
+        while waiting := other_content or same_content:
             was, now = waiting.popleft()
             if (was.key, now.key) in entered:
                 continue
             # Two paths may lead to one pair; it is compared once, by the first.
             entered.add((was.key, now.key))
-            differences = [*self._own(was, now)]
+            differences = [*self._step_differences(was, now)]
             # Steps of different kinds have no common roles, so there is nothing to walk into.
             below = [*self._inputs(was, now)] if was.kind == now.kind else []
             for role, *sides in below:
                 if None in sides:
                     names = [side and side.name for side in sides]
                     differences.append(
-                        Difference(sort="input", what=role, was=names[0], now=names[1])
+                        LineageDifference(sort="input", what=role, was=names[0], now=names[1])
                     )
-                elif waiting is other and sides[0].content != sides[1].content:
-                    other.append((sides[0], sides[1]))
+                elif waiting is other_content and sides[0].content != sides[1].content:
+                    other_content.append((sides[0], sides[1]))
                 else:
-                    alike.append((sides[0], sides[1]))
+                    same_content.append((sides[0], sides[1]))
             # Same recipe and same inputs, yet other contents: only the bytes themselves tell more.
             if not differences and not below and was.content != now.content:
-                differences = [*_bytes(was, now)]
+                differences = [*_file_differences(was, now)]
             for difference in differences:
-                self._add(difference, _names(was, now), has_effect=waiting is other)
+                self._add(difference, _step_names(was, now), has_effect=waiting is other_content)
         return tuple(
             sorted(
-                self._found.values(), key=lambda d: (not d.has_effect, SORTS.index(d.sort), d.what)
+                self._merged.values(), key=lambda d: (not d.has_effect, SORTS.index(d.sort), d.what)
             )
         )
 
@@ -191,28 +199,30 @@ class _Walk:
                 )
                 yield role, first, second
 
-    def _own(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
+    def _step_differences(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
         """Yields the differences between two steps themselves, without their inputs."""
         if was.kind != now.kind:
-            yield Difference(sort="step", what="kind of step", was=was.name, now=now.name)
+            yield LineageDifference(sort="step", what="kind of step", was=was.name, now=now.name)
             return
         # Given files are compared path by path; their config would only say that some file differs.
-        if was.kind in _GIVEN and was.content != now.content:
-            yield from _unequal("data", *map(_noted, self._stores, (was, now)))
+        if was.kind in _INPUT_FILE_KINDS and was.content != now.content:
+            yield from _unequal_values("data", *map(_file_digests, self._stores, (was, now)))
         if was.seed != now.seed:
-            yield Difference(sort="seed", what="seed", was=was.seed, now=now.seed)
-        yield from _unequal("config", *map(_config, (was, now)))
-        yield from _unequal("version", *map(_versions, (was, now)))
+            yield LineageDifference(sort="seed", what="seed", was=was.seed, now=now.seed)
+        yield from _unequal_values("config", *map(_config_leaves, (was, now)))
+        yield from _unequal_values("version", *map(_library_versions, (was, now)))
         # Older manifests lack some fields, so only fields that both have are compared.
-        hardware = [_hardware(m) for m in (was, now)]
-        known = hardware[0].keys() & hardware[1].keys()
-        yield from _unequal("hardware", *({k: side[k] for k in known} for side in hardware))
+        hardware = [_hardware_leaves(m) for m in (was, now)]
+        common_fields = hardware[0].keys() & hardware[1].keys()
+        yield from _unequal_values(
+            "hardware", *({k: side[k] for k in common_fields} for side in hardware)
+        )
         if was.code != now.code:
             yield from self._code(was, now)
 
-    def _code(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
+    def _code(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
         if not (was.source and now.source and was.kind in KINDS):
-            yield Difference(
+            yield LineageDifference(
                 sort="code",
                 what="sources were not kept",
                 was=was.code[:_SHORT],
@@ -226,60 +236,64 @@ class _Walk:
                 Tree(store.open_source(m.source))
                 for store, m in zip(self._stores, (was, now), strict=True)
             ]
-            self._patches[key] = list(_patches(trees, was, now))
+            self._patches[key] = list(_code_differences(trees, was, now))
         yield from self._patches[key]
 
-    def _add(self, difference: Difference, step: str, *, has_effect: bool) -> None:
+    def _add(self, difference: LineageDifference, step: str, *, has_effect: bool) -> None:
         # The same difference in forty transfers is one line that names the first two.
         key = difference.sort, difference.what, repr(difference.was), repr(difference.now)
-        known = self._found.get(key, dataclasses.replace(difference, has_effect=has_effect))
-        steps = dict.fromkeys((*known.steps, step))
-        self._found[key] = dataclasses.replace(known, steps=tuple(steps))
+        merged = self._merged.get(key, dataclasses.replace(difference, has_effect=has_effect))
+        steps = dict.fromkeys((*merged.steps, step))
+        self._merged[key] = dataclasses.replace(merged, steps=tuple(steps))
 
 
-def _config(manifest: Manifest) -> dict[str, Any]:
-    """Returns the config by key, without lists of given files, which `_noted` compares."""
+def _config_leaves(manifest: Manifest) -> dict[str, Any]:
+    """Returns the config by key, without lists of given files, which `_file_digests` compares."""
     values = leaves(manifest.config)
-    data_fields = ("files", "state") if manifest.kind in _GIVEN else ()
+    data_fields = ("files", "state") if manifest.kind in _INPUT_FILE_KINDS else ()
     return {key: value for key, value in values.items() if key not in data_fields}
 
 
-def _versions(manifest: Manifest) -> dict[str, str]:
+def _library_versions(manifest: Manifest) -> dict[str, str]:
     return {**manifest.environment.get("packages", {}), **manifest.libraries}
 
 
-def _hardware(manifest: Manifest) -> dict[str, Any]:
+def _hardware_leaves(manifest: Manifest) -> dict[str, Any]:
     recorded = {"devices": manifest.environment.get("devices")}
     recorded |= leaves(manifest.environment.get("hardware", {}))
     # A step that never asked JAX for its devices notes "" for the accelerator.
     return {name: value for name, value in recorded.items() if value not in (None, "")}
 
 
-def _unequal(sort: Sort, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def _unequal_values(
+    sort: Sort, was: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[LineageDifference]:
     for what in sorted({*was, *now}):
         if was.get(what) != now.get(what):
-            yield Difference(sort=sort, what=what, was=was.get(what), now=now.get(what))
+            yield LineageDifference(sort=sort, what=what, was=was.get(what), now=now.get(what))
 
 
-def _bytes(was: Manifest, now: Manifest) -> Iterator[Difference]:
+def _file_differences(was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
     """Yields the files whose digests differ."""
     sides = [{name: file.sha256 for name, file in m.files.items()} for m in (was, now)]
-    yield from _unequal("bytes", *sides)
+    yield from _unequal_values("bytes", *sides)
 
 
-def _noted(store: Store, manifest: Manifest) -> dict[str, str]:
+def _file_digests(store: Store, manifest: Manifest) -> dict[str, str]:
     """Returns path -> digest of the files that a study was given."""
     notes = Artifact(store.files, manifest).path / NOTES
     lines = (line.split("  ", 2) for line in notes.read_text(encoding="utf-8").splitlines())
     return {path: sha256 for sha256, _, path in lines}
 
 
-def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Difference]:
+def _code_differences(
+    trees: Sequence[Tree], was: Manifest, now: Manifest
+) -> Iterator[LineageDifference]:
     """Yields a difference for each module of a step that two source trees have differently."""
     # A module counts if either tree's step reaches it, and only if its digest differs: comments do
     # not count, since digests are of syntax trees.
     old, new = trees
-    reached = [code_of(m.kind, m.config, tree) for m, tree in zip((was, now), trees, strict=True)]
+    reached = [step_code(m.kind, m.config, tree) for m, tree in zip((was, now), trees, strict=True)]
     for module in sorted(reached[0] | reached[1]):
         if reached[0].get(module) == reached[1].get(module):
             continue
@@ -294,7 +308,7 @@ def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Di
             if name != module
         ]
         path = next(tree.path(module) for tree in trees if module in tree)
-        yield Difference(
+        yield LineageDifference(
             sort="code",
             what=f"{module}: {', '.join(names)}" if names else module,
             patch="\n".join(
@@ -303,18 +317,18 @@ def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Di
         )
 
 
-def _names(was: Manifest, now: Manifest) -> str:
+def _step_names(was: Manifest, now: Manifest) -> str:
     return was.name if was.name == now.name else f"{was.name} → {now.name}"
 
 
-def _told(difference: Difference) -> str:
-    was, now = (_spoken(difference.sort, value) for value in (difference.was, difference.now))
+def _describe_difference(difference: LineageDifference) -> str:
+    was, now = (_short_value(difference.sort, value) for value in (difference.was, difference.now))
     if difference.was is None and difference.now is None:
         return difference.what
     return f"{difference.what} {was} → {now}"
 
 
-def _spoken(sort: Sort, value: Any) -> str:
+def _short_value(sort: Sort, value: Any) -> str:
     if value is None:
         return "none"
     if sort in ("data", "bytes"):

@@ -3,39 +3,39 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
 Format = Literal["openlineage", "croissant"]
 
 
-def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]:
+def export_lineage(store: Store, target: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:
       store: the store of the artifacts.
-      what: the artifacts to begin with.
+      target: the artifacts to begin with.
       form: "openlineage" gives the two events of every step, one line each, oldest step first;
         "croissant" gives a description of each prepared dataset.
     """
     # What several of the named artifacts rest on is met, and exported, once.
-    view, seen = store.snapshot(), set[str]()
-    met = [
+    view, visited_keys = store.snapshot(), set[str]()
+    artifacts = [
         visit.artifact
-        for root in what.artifacts
-        for visit in walk_lineage(view, root.key, visited_keys=seen)
+        for root in target.artifacts
+        for visit in walk_lineage(view, root.key, visited_keys=visited_keys)
         if not visit.is_again
     ]
     if form == "openlineage":
-        from flows.lineage.open_lineage import events
+        from flows.lineage.open_lineage import open_lineage_events
 
         # Oldest first: whoever reads the events meets a step after those that it was made from.
-        for artifact in sorted(met, key=lambda artifact: artifact.manifest.started):
-            yield f"{artifact.key}.jsonl", "\n".join(events(view, artifact))
+        for artifact in sorted(artifacts, key=lambda artifact: artifact.manifest.started):
+            yield f"{artifact.key}.jsonl", "\n".join(open_lineage_events(view, artifact))
         return
-    from flows.lineage.croissant import croissant
+    from flows.lineage.croissant import croissant_description
 
-    for artifact in met:
+    for artifact in artifacts:
         if artifact.manifest.kind in ("dataset", "screened"):
-            yield f"{artifact.key}.json", croissant(artifact)
+            yield f"{artifact.key}.json", croissant_description(artifact)

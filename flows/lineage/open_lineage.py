@@ -43,7 +43,7 @@ _JOBS = "parcel"
 """Namespace of the jobs."""
 
 
-def events(store: Store, artifact: Artifact) -> Iterator[str]:
+def open_lineage_events(store: Store, artifact: Artifact) -> Iterator[str]:
     """Yields the start and the end event of the step that made an artifact, as JSON.
 
     Args:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.own_checkpoint import config_of
-from flows.lineage.runs import folder_of
+from flows.config.user_checkpoint import checkpoint_config
+from flows.lineage.runs import artifact_folder
 from infra.errors import ConfigError
 from model.data.pixels import decode_images
 from model.decode.config import Decoding
@@ -25,7 +25,7 @@ def find_checkpoint(name: str, store: str) -> Path:
     Raises:
       ConfigError: if it is neither, or its connector is the user's own and is not found.
     """
-    folder = folder_of("checkpoint", name, store)
+    folder = artifact_folder("checkpoint", name, store)
     if not folder.is_dir():
         raise ConfigError(
             f"checkpoint must be a folder, or an artifact of the store, got {name}: no such folder,"
@@ -38,7 +38,7 @@ def find_checkpoint(name: str, store: str) -> Path:
             f"checkpoint must be a finished one, got {name} without {', '.join(missing)}; "
             f"`parcel convert` makes one of published weights."
         )
-    config_of(folder, name, store)
+    checkpoint_config(folder, name, store)
     return folder
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.lineage.card import Origin, card
-from flows.lineage.export import export
-from flows.lineage.named import Named, named
+from flows.lineage.card import CheckpointOrigin, model_card
+from flows.lineage.export import export_lineage
 from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
-from flows.lineage.runs import results_of
+from flows.lineage.runs import results_artifact
+from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -24,7 +24,9 @@ CARD, CROISSANT = "README.md", "croissant"
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 
-def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> Iterator[str]:
+def release_checkpoint(
+    name: str, out: Path, *, licence: str, dtype: str, store: str
+) -> Iterator[str]:
     """Writes a release, whole or not at all, and yields lines that say what was written.
 
     Args:
@@ -46,14 +48,14 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
             target.mkdir()
             place = folder if origin is None else origin.checkpoint.uri
             cfg = write_release(place, target, _DTYPES[dtype])
-            text = card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
+            text = model_card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")
             described = 0
             # A checkpoint in a folder has no lineage, so there are no datasets to describe.
             if origin is not None:
-                roots = Named(name=name, artifacts=(origin.checkpoint, *origin.predictions))
+                roots = LineageTarget(name=name, artifacts=(origin.checkpoint, *origin.predictions))
                 (target / CROISSANT).mkdir()
-                for file, content in export(origin.store, roots, "croissant"):
+                for file, content in export_lineage(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
                     described += 1
     except RequestError as error:  # Its text names DST, as in `parcel convert SRC DST`.
@@ -64,13 +66,13 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
     yield f"{described} datasets described in {CROISSANT}/"
 
 
-def _origin(store: Store, name: str) -> Origin:
+def _origin(store: Store, name: str) -> CheckpointOrigin:
     """Returns the named checkpoint, with its predictions and its study's cells.
 
     Raises:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
-    what = named(store, name)
+    what = find_lineage_target(store, name)
     # A cell stands for predictions, one per seed: each names its checkpoint.
     keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
     if len(keys) > 1:
@@ -89,7 +91,7 @@ def _origin(store: Store, name: str) -> Origin:
     for artifact in sorted(store.snapshot().artifacts("predictions"), key=_started):
         if artifact.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
-    return Origin(
+    return CheckpointOrigin(
         store=store,
         name=name,
         checkpoint=store.get_cached(key),
@@ -116,7 +118,7 @@ def _checkpoint_of(artifact: Artifact, name: str) -> str:
 def _cells(store: Store, name: str) -> tuple[Cell, ...]:
     """Returns the cells of a study's table that have the named method, over all seeds."""
     run, _, cell = name.partition("/")
-    results = results_of(store, run)
+    results = results_artifact(store, run)
     cells = map(CellKey.of_role, results.manifest.inputs)
     method = next(key.method for key in cells if key and cell in (key.cell, str(key)))
     report, _ = report_of(store, results, mixed=False)

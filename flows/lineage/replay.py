@@ -15,8 +15,8 @@ from typing import Any
 import pydantic
 
 from flows.config.study import TokenizerConfig
-from flows.lineage.diff import Difference, compare
-from flows.lineage.named import Named
+from flows.lineage.diff import LineageDifference, compare_lineages
+from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
@@ -24,9 +24,9 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
-from flows.steps.own_code import install_user_code
-from flows.steps.registry import own_modules
-from flows.steps.replay import ReplayError, remake
+from flows.steps.registry import user_modules
+from flows.steps.replay import ReplayError, remake_step
+from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.lineage import lineage_edges
@@ -64,7 +64,7 @@ _CPU = "cpu"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayOutcome:
     """The outcome of making an artifact again.
 
     Attributes:
@@ -77,7 +77,7 @@ class Replayed:
 
     was: Manifest
     now: Manifest
-    differences: tuple[Difference, ...]
+    differences: tuple[LineageDifference, ...]
     score: tuple[float, float, float] | None = None
 
     @property
@@ -86,7 +86,7 @@ class Replayed:
         return self.was.content == self.now.content
 
     @property
-    def elsewhere(self) -> list[Difference]:
+    def elsewhere(self) -> list[LineageDifference]:
         """Differences between the machines and library versions; with any, bytes may differ."""
         return [d for d in self.differences if d.sort in ("hardware", "version")]
 
@@ -119,23 +119,27 @@ class Replayed:
                 f": score {then:.4f} then, {now:.4f} now, "
                 f"{100 * share_same:.1f} % of answers the same"
             )
-        named = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
-        return f"{text}; another kind of machine: {named}" if named else f"{text}; the same machine"
+        differences_text = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
+        return (
+            f"{text}; another kind of machine: {differences_text}"
+            if differences_text
+            else f"{text}; the same machine"
+        )
 
 
-def replay(
+def replay_artifacts(
     store: Store,
-    what: Named,
+    target: LineageTarget,
     fresh: Store,
     *,
     from_raw: bool,
     steps: Mapping[str, Step] = MappingProxyType({}),
-) -> Iterator[Replayed]:
+) -> Iterator[ReplayOutcome]:
     """Makes artifacts again, and yields each compared with the original.
 
     Args:
       store: the store of the originals.
-      what: an artifact, or a cell, which stands for the predictions of each seed.
+      target: an artifact, or a cell, which stands for the predictions of each seed.
       fresh: an empty store on this machine.
       from_raw: whether to make all their ancestors again first, from the raw files; else their
         direct inputs are taken from `store`.
@@ -151,7 +155,7 @@ def replay(
     remade: dict[str, Artifact] = {}
     # Inputs come before what reads them, so an input was either made again already, or is a
     # direct input that is taken from the old store.
-    for artifact in _replay_order(store, what, from_raw):
+    for artifact in _replay_order(store, target, from_raw):
         manifest = artifact.manifest
         if not manifest.source:
             raise ConfigError(f"{manifest.name} cannot be made again: its sources were not kept.")
@@ -165,14 +169,14 @@ def replay(
         # the artifact's, the manifest's config is all there is.
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
-            if own_modules(manifest.kind, manifest.config):
+            if user_modules(manifest.kind, manifest.config):
                 install_user_code(
                     tree
                 )  # Reading the config of a user's connector imports its code.
             step = Step(
                 kind=manifest.kind,
                 name=manifest.name,
-                config=typed(manifest.kind, manifest.config),
+                config=typed_config(manifest.kind, manifest.config),
             )
         # The digest of the code is the original's: this recipe has its identity, and so its key.
         recipe = Recipe(
@@ -191,14 +195,14 @@ def replay(
             context = {
                 name: environment[name] for name in ("devices", "processes") if name in environment
             }
-            now = remake(fresh, recipe, tree, context, _xla_variables(manifest))
+            now = remake_step(fresh, recipe, tree, context, _xla_variables(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
         remade[artifact.key] = now
         yield _compare_replayed(store, artifact, fresh, now)
 
 
-def typed(kind: str, config: Any) -> Any:
+def typed_config(kind: str, config: Any) -> Any:
     """Returns a step's config from the plain values in a manifest.
 
     Raises:
@@ -211,12 +215,12 @@ def typed(kind: str, config: Any) -> Any:
         raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
 
 
-def _replay_order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
+def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
-        return [*what.artifacts]
+        return [*target.artifacts]
     reads: dict[str, set[str]] = {}
-    for artifact in what.artifacts:
+    for artifact in target.artifacts:
         reads.setdefault(artifact.key, set())
         for below, _, product in lineage_edges(store, artifact.key):
             reads.setdefault(product.key, set()).add(below.key)
@@ -255,15 +259,15 @@ def _machine_name(manifest: Manifest) -> str:
     return f"{processor}, {hardware.get('threads', '?')} threads,"
 
 
-def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> Replayed:
-    then, again = (Named(name=a.key, artifacts=(a,)) for a in (was, now))
-    differences = compare(store, then, again, fresh).differences
+def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
+    then, again = (LineageTarget(name=a.key, artifacts=(a,)) for a in (was, now))
+    differences = compare_lineages(store, then, again, fresh).differences
     score = None
     if was.manifest.kind == "predictions" and was.manifest.content != now.manifest.content:
         before, after = _answer_texts(was), _answer_texts(now)
         same = sum(after.get(key) == text for key, text in before.items()) / max(len(before), 1)
         score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"]), same
-    return Replayed(was=was.manifest, now=now.manifest, differences=differences, score=score)
+    return ReplayOutcome(was=was.manifest, now=now.manifest, differences=differences, score=score)
 
 
 def _answer_texts(artifact: Artifact) -> dict[str, str]:

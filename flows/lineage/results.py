@@ -4,11 +4,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from flows.lineage.runs import results_of
-from flows.report.asked import asked_to_csv
+from flows.lineage.runs import results_artifact
+from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
-from flows.report.render import FORMATS, comparisons_to_csv, render
+from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.kinds.results import ResultsSpec
 from infra.errors import ConfigError
@@ -41,14 +41,14 @@ def show_results(
     if form in OF_RUNS and scores is not None:
         raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
     if run is not None and scores is None:
-        results = results_of(store, run)
+        results = results_artifact(store, run)
         # Two forms are computed from the scores each time; the others lie in the artifact, unless
         # `mixed` asks for scores that it leaves out.
         if form == "cells":
             return cells_to_csv(*report_of(store, results, mixed=mixed), store.get_cached)
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
-            return asked_to_csv(report, plan, results.manifest.inputs, store.get)
+            return question_types_to_csv(report, plan, results.manifest.inputs, store.get)
         if mixed:
             return _mixed_table(store, results, form)
         if form == "comparisons":
@@ -60,14 +60,14 @@ def show_results(
     if mixed:
         raise ConfigError("--mixed needs RUN, got --scores: a score file has no platforms.")
     try:
-        return render(read_scores(scores), form)
+        return render_report(read_scores(scores), form)
     except ScoreFileError as error:
         raise ConfigError(f"--scores: {error}") from None
 
 
 def _mixed_table(store: Store, results: Artifact, form: str) -> str:
     report, _ = report_of(store, results, mixed=True)
-    return comparisons_to_csv(report) if form == "comparisons" else render(report, form)
+    return comparisons_to_csv(report) if form == "comparisons" else render_report(report, form)
 
 
 def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:
@@ -75,9 +75,9 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
 
     With `mixed` the report holds the scores of every platform.
     """
-    from flows.report.gather import gather
+    from flows.report.gather import gather_report
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
-    report = gather(spec.plan, spec.accepted, artifacts, store.get_cached, mixed=mixed)
+    report = gather_report(spec.plan, spec.accepted, artifacts, store.get_cached, mixed=mixed)
     return report, spec.plan

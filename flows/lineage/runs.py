@@ -14,7 +14,7 @@ from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
 
-def note_run(
+def write_run_record(
     store: Store,
     config: Mapping[str, Any],
     results: str | None,
@@ -41,14 +41,14 @@ def note_run(
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
-    gone = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
+    pruned_keys = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
     record = {
         "format": FORMAT,
         "name": config["name"],
         "results": results,
         # gc keeps these; what `keep` let go is named apart, so that its absence is explained.
-        "artifacts": sorted({*artifacts} - gone),
-        PRUNED: sorted(gone),
+        "artifacts": sorted({*artifacts} - pruned_keys),
+        PRUNED: sorted(pruned_keys),
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         "failed": redact(list(failed)),
@@ -75,7 +75,9 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
       ConfigError: if there is no such run, listing the runs that exist.
       RecordError: if the record of a run cannot be read.
     """
-    finished = {run: record for run, record in records(store).items() if record["results"]}
+    finished = {
+        run: record for run, record in ended_run_records(store).items() if record["results"]
+    }
     matching = [record for record in finished.values() if record["name"] == name]
     matching = matching or [record for run, record in finished.items() if run.startswith(name)]
     if not matching:
@@ -84,7 +86,7 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
     return max(matching, key=lambda record: record["finished"])
 
 
-def records(store: Store) -> dict[str, dict[str, Any]]:
+def ended_run_records(store: Store) -> dict[str, dict[str, Any]]:
     """Returns full name -> record of every run that ended, with or without results.
 
     Raises:
@@ -93,7 +95,7 @@ def records(store: Store) -> dict[str, dict[str, Any]]:
     return run_records(store.files)
 
 
-def folder_of(what: str, name: str, store: str) -> Path:
+def artifact_folder(what: str, name: str, store: str) -> Path:
     """Returns the folder that a path or an artifact's key names.
 
     Args:
@@ -124,7 +126,7 @@ def find_dataset(name: str, store: str) -> Path:
     """
     from pipelines.records.dataset import DESCRIPTION  # Pillow and NumPy come with it.
 
-    folder = folder_of("dataset", name, store)
+    folder = artifact_folder("dataset", name, store)
     if not (folder / DESCRIPTION).is_file():
         raise ConfigError(
             f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
@@ -133,7 +135,7 @@ def find_dataset(name: str, store: str) -> Path:
     return folder
 
 
-def results_of(store: Store, name: str) -> Artifact:
+def results_artifact(store: Store, name: str) -> Artifact:
     """Returns the results artifact of a run.
 
     Raises:

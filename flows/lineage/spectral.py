@@ -13,7 +13,7 @@ from model.data.pixels import decode_images
 from pipelines.sheet.cards import spread_evenly
 
 
-def spectra(
+def draw_spectra(
     checkpoints: Sequence[str],
     paths: Sequence[str],
     *,

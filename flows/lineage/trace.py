@@ -3,44 +3,44 @@
 import json
 from collections.abc import Iterator
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from flows.steps.accepted import accepted_codes
 from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
 from model.files import PREDICTIONS
 
-KEPT = "kept although its code has changed since"
+ACCEPTED_NOTE = "kept although its code has changed since"
 
 SHORT = 12
 """Number of hex digits of a digest that are shown."""
 
 
-def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
+def trace_lineage(store: Store, target: LineageTarget, *, samples: int) -> Iterator[str]:
     """Yields the history of artifacts as the lines of a tree; each artifact is expanded once.
 
     The trace of a whole table leaves out the predictions' samples; the trace of a cell has them.
 
     Args:
       store: the store of the artifacts.
-      what: the artifacts to begin with.
+      target: the artifacts to begin with.
       samples: number of source samples shown per dataset, and per file of predictions.
     """
-    is_table = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
+    is_table = any(artifact.manifest.kind == "results" for artifact in target.artifacts)
     view = store.snapshot() if is_table else store
-    accepted, seen, indents = accepted_codes(view), set[str](), [""]
-    if what.seeds:
-        yield what.name
-    for place, artifact in enumerate(what.artifacts):
-        role = f"seed {what.seeds[place]}" if what.seeds else ""
-        for visit in walk_lineage(view, artifact.key, role, visited_keys=seen):
-            depth = visit.depth + bool(what.seeds)
-            is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
+    accepted, visited_keys, indents = accepted_codes(view), set[str](), [""]
+    if target.seeds:
+        yield target.name
+    for place, artifact in enumerate(target.artifacts):
+        role = f"seed {target.seeds[place]}" if target.seeds else ""
+        for visit in walk_lineage(view, artifact.key, role, visited_keys=visited_keys):
+            depth = visit.depth + bool(target.seeds)
+            is_last = visit.is_last and (visit.depth > 0 or artifact is target.artifacts[-1])
             arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")
             start = indents[depth - 1] + arm if depth else ""
             # indents[depth] is put before deeper lines: a bar for each level with inputs to come.
             indents[depth:] = [indents[depth - 1] + bar if depth else ""]
-            mark = f" † {KEPT}" if visit.artifact.key in accepted else ""
-            yield f"{start}{_headline(visit)}{mark}"
+            mark = f" † {ACCEPTED_NOTE}" if visit.artifact.key in accepted else ""
+            yield f"{start}{_artifact_headline(visit)}{mark}"
             if not visit.is_again and not (
                 is_table and visit.artifact.manifest.kind == "predictions"
             ):
@@ -48,7 +48,7 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
                     yield f"{indents[depth]}· {line}"
 
 
-def _headline(visit: LineageVisit) -> str:
+def _artifact_headline(visit: LineageVisit) -> str:
     manifest = visit.artifact.manifest
     role = f"{visit.role}: " if visit.role else ""
     if visit.is_again:

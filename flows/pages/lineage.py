@@ -8,13 +8,13 @@ import collections
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from flows.lineage.trace import KEPT, SHORT
+from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
 from flows.pages.sample_table import sample_table
-from flows.report.columns import listed
+from flows.report.text_lists import abbreviate_list
 from flows.steps.accepted import accepted_codes
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
@@ -119,11 +119,11 @@ def _word_of_kept(
 ) -> Iterator[str]:
     """Yields a paragraph if `parcel accept` kept the artifact, and one if it kept an ancestor."""
     if codes := kept.get(manifest.key):
-        yield f"† It was {KEPT}: it counts as made with code `{codes[-1][:SHORT]}`."
+        yield f"† It was {ACCEPTED_NOTE}: it counts as made with code `{codes[-1][:SHORT]}`."
         yield ""
     below = {found.key: found.name for found, _, _ in lineage_edges(store, manifest.key)}
     if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
-        yield f"† It rests on artifacts {KEPT}: {listed(links, _NAMED)}."
+        yield f"† It rests on artifacts {ACCEPTED_NOTE}: {abbreviate_list(links, _NAMED)}."
         yield ""
 
 

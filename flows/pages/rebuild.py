@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 from prefect.context import FlowRunContext
 
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.pages.cards import Card, Cards
 from flows.pages.history import Uses
 from flows.pages.lineage import page as lineage_page
@@ -45,7 +45,9 @@ def rebuild(store: Store) -> int:
         _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)
         published += 1
     # Oldest first: of several runs with one name, the UI shows the page published last.
-    for run, record in sorted(records(view).items(), key=lambda item: item[1]["finished"]):
+    for run, record in sorted(
+        ended_run_records(view).items(), key=lambda item: item[1]["finished"]
+    ):
         if record["results"] is None:
             continue
         _publish_table(store, record["name"], run, record["results"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import jinja2
 
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.pages.cards import Cards
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, draw
@@ -148,7 +148,7 @@ class Site:
         raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
     def _studies(self, page: Page) -> Mapping[str, Any]:
-        found = records(self._store)
+        found = ended_run_records(self._store)
         runs = sorted(found.items(), key=lambda one: one[1]["finished"], reverse=True)
         # A search looks at keys alone, which are listed at once; only hits have their manifest
         # read.
@@ -267,19 +267,22 @@ class Site:
         }
 
     def _diff(self, page: Page) -> Mapping[str, Any]:
-        from flows.lineage.diff import compare
-        from flows.lineage.named import named
+        from flows.lineage.diff import compare_lineages
+        from flows.lineage.target import find_lineage_target
 
         sides = tuple(page.get(side).strip() for side in ("a", "b"))
-        a, b = (named(self._store, side) if side else None for side in sides)
-        return {"sides": sides, "found": compare(self._store, a, b) if a and b else None}
+        a, b = (find_lineage_target(self._store, side) if side else None for side in sides)
+        return {"sides": sides, "found": compare_lineages(self._store, a, b) if a and b else None}
 
     def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
-        from flows.lineage.named import named
-        from flows.lineage.sample import sightings  # Imports JAX, which other pages do not need.
+        # Imported here, since it imports JAX, which other pages do not need.
+        from flows.lineage.sample_trace import trace_sample
+        from flows.lineage.target import find_lineage_target
 
         study = study_of(self._store, run)
-        found = sightings(self._store, named(self._store, study.run), page.get("id"))
+        found = trace_sample(
+            self._store, find_lineage_target(self._store, study.run), page.get("id")
+        )
         return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:

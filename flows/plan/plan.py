@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flows.config.study import Method, StudyConfig
-from flows.plan.prepared import Prepared, ToPrepare, ranged
-from flows.plan.programs import Compiled, NotHere, by_formula, compile_program
-from flows.report.columns import in_columns
-from flows.report.markdown import table
+from flows.plan.prepared import MissingDataset, PreparedData, range_text
+from flows.plan.programs import CompilerMissingError, UpdateEstimate, by_formula, compile_program
+from flows.report.markdown import markdown_table
+from flows.report.text_lists import align_columns
 from flows.study.costs import num_images_of
 from flows.study.graph import mixture_of
 from infra.chips.topology import GIB, Topology
@@ -34,7 +34,7 @@ FORM = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
+class BatchShape:
     """One shape of a training: the program for updates with a given number of token slots.
 
     Attributes:
@@ -49,13 +49,13 @@ class Shape:
     tokens: int
     share: float
     flops: float
-    compiled: Compiled | None = None
+    compiled: UpdateEstimate | None = None
     compute_s: float | None = None
     interconnect_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
+class PlannedTraining:
     """One row of a plan: trainings that differ in their seed alone, or all transfers of a method.
 
     Attributes:
@@ -80,7 +80,7 @@ class Training:
     params: int
     tokens: float
     flops: float
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[BatchShape, ...] = ()
     step_s: tuple[float, float] | None = None
     chip_hours: tuple[float, float] | None = None
     unknown: str = ""
@@ -93,7 +93,7 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class ResourcePlan:
     """All trainings of a study on one slice.
 
     Attributes:
@@ -109,10 +109,10 @@ class Plan:
 
     study: str
     topology: Topology
-    trainings: tuple[Training, ...]
+    trainings: tuple[PlannedTraining, ...]
     price: float | None
     day: datetime.date
-    datasets: tuple[ToPrepare, ...]
+    datasets: tuple[MissingDataset, ...]
     beside: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -149,11 +149,11 @@ class Plan:
 def plan_of(
     config: StudyConfig,
     cache: Path,
-    data: Prepared,
+    data: PreparedData,
     *,
     every: bool = False,
     day: datetime.date,
-) -> Plan:
+) -> ResourcePlan:
     """Returns the plan of a study on the chips that it names.
 
     Args:
@@ -176,7 +176,7 @@ def plan_of(
         for method in config.methods
         if config.fine_tunings
     ]
-    return Plan(
+    return ResourcePlan(
         study=config.name,
         topology=topology,
         trainings=(*pretrainings, *transfers),
@@ -217,7 +217,7 @@ class _Planner:
         method: Method,
         train: TrainConfig,
         records: Mapping[str, int],
-    ) -> Training:
+    ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
         self._check(f"{stage}.train" if view.at else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
@@ -235,7 +235,7 @@ class _Planner:
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
         step_s = _mean_step(shapes)
-        return Training(
+        return PlannedTraining(
             name=f"{stage} {method}",
             runs=runs,
             steps=steps,
@@ -253,9 +253,9 @@ class _Planner:
         self,
         view: StudyConfig,
         method: Method,
-        pretrainings: Sequence[Training],
+        pretrainings: Sequence[PlannedTraining],
         records: Mapping[str, int],
-    ) -> Training:
+    ) -> PlannedTraining:
         """Returns one row for all transfers of a method, timed per FLOP as its last pretraining."""
         model = view.model_of(method, transfer=True)
         runs = len(view.seed_pairs)
@@ -270,7 +270,7 @@ class _Planner:
                     continue
                 train = train.in_steps(records[name])
             images = num_images_of(view, benchmark)
-            shapes = _shapes(model, train, images)
+            shapes = _batch_shapes(model, train, images)
             updates = train.total_steps * runs
             steps += updates
             samples += updates * train.batch_size
@@ -278,9 +278,9 @@ class _Planner:
             tokens += updates * train.batch_size * mean
             flops += updates * sum(s.share * s.flops for s in shapes)
         # Transfers are many and small: none is compiled, all are timed by their FLOPs.
-        pace = _pace([row for row in pretrainings if row.name.endswith(f" {method}")])
+        pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
         count = len(view.fine_tunings) - len(unknown)
-        return Training(
+        return PlannedTraining(
             name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
             runs=count * runs,
             steps=steps if count else None,
@@ -289,7 +289,7 @@ class _Planner:
             tokens=tokens,
             flops=flops,
             chip_hours=self._chip_hours(pace, flops) if count else None,
-            unknown=_not_counted(unknown),
+            unknown=_describe_uncounted(unknown),
         )
 
     def _check(self, stage: str, train: TrainConfig) -> None:
@@ -305,19 +305,21 @@ class _Planner:
                 f"{train.num_replicas}."
             )
 
-    def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[Shape, ...]:
+    def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[BatchShape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
         # Shapes come in the order of their size; the last one decides memory.
-        shapes = _shapes(model, train, num_images=1)
+        shapes = _batch_shapes(model, train, num_images=1)
         largest = self._compiled(model, train, shapes[-1])
         timed = []
         for shape in shapes[:-1]:
             is_compiled = self._every or not self._topology.chip.has_compiler
             timed_shape = self._compiled(model, train, shape) if is_compiled else shape
-            timed.append(timed_shape if timed_shape.compiled else _scaled(timed_shape, largest))
+            timed.append(
+                timed_shape if timed_shape.compiled else _scale_shape(timed_shape, largest)
+            )
         return (*timed, largest)
 
-    def _compiled(self, model: ModelConfig, train: TrainConfig, shape: Shape) -> Shape:
+    def _compiled(self, model: ModelConfig, train: TrainConfig, shape: BatchShape) -> BatchShape:
         # Without a compiler here the shape stays without times; with chips that have none, a
         # formula answers. Either is noted, once for the whole plan: `notes` is a dict for that
         # reason.
@@ -325,7 +327,7 @@ class _Planner:
         if chips.chip.has_compiler:
             try:
                 compiled = compile_program(model, train, chips, shape.tokens, self._cache)
-            except NotHere as error:
+            except CompilerMissingError as error:
                 self.notes[str(error)] = None
                 return shape
         else:
@@ -365,28 +367,28 @@ _HEAD = (
 _DATA_HEAD = ("", "inputs", "records", "GB", "core-hours", "hours", "measured by")
 
 
-def text_of(plan: Plan) -> Iterator[str]:
+def plan_text(plan: ResourcePlan) -> Iterator[str]:
     """Yields the lines of a plan for a terminal."""
-    yield _title(plan)
+    yield _plan_title(plan)
     yield ""
-    yield from in_columns([*_HEAD], _rows(plan))
+    yield from align_columns([*_HEAD], _plan_rows(plan))
     yield ""
     if data := _data_rows(plan):
-        yield from in_columns([*_DATA_HEAD], data)
+        yield from align_columns([*_DATA_HEAD], data)
         yield ""
-    yield from _lines(plan)
+    yield from _plan_lines(plan)
 
 
-def markdown_of(plan: Plan) -> str:
+def plan_markdown(plan: ResourcePlan) -> str:
     """Returns a plan as a page in Markdown."""
-    tables = [table(_HEAD, _rows(plan), left=[0])]
+    tables = [markdown_table(_HEAD, _plan_rows(plan), left=[0])]
     if data := _data_rows(plan):
-        tables.append(table(_DATA_HEAD, data, left=[0]))
-    lines = [f"- {line}\n" for line in _lines(plan)]
-    return "\n".join([f"{_title(plan)}\n", *tables, "".join(lines)])
+        tables.append(markdown_table(_DATA_HEAD, data, left=[0]))
+    lines = [f"- {line}\n" for line in _plan_lines(plan)]
+    return "\n".join([f"{_plan_title(plan)}\n", *tables, "".join(lines)])
 
 
-def _title(plan: Plan) -> str:
+def _plan_title(plan: ResourcePlan) -> str:
     return (
         f"plan of {plan.study} on {plan.topology}: {plan.topology.num_chips} chips with "
         f"{plan.topology.chip.hbm_bytes / GIB:.2f} GiB each; "
@@ -394,18 +396,18 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _rows(plan: Plan) -> list[list[str]]:
-    return [_cells(row, plan.topology.chip.hbm_bytes) for row in plan.trainings]
+def _plan_rows(plan: ResourcePlan) -> list[list[str]]:
+    return [_training_cells(row, plan.topology.chip.hbm_bytes) for row in plan.trainings]
 
 
-def _data_rows(plan: Plan) -> list[list[str]]:
+def _data_rows(plan: ResourcePlan) -> list[list[str]]:
     """Returns the table rows of the missing datasets that have estimates."""
     return [
         [
             row.name,
-            *("" if ends is None else ranged(ends) for ends in (row.inputs, row.records)),
-            "" if row.num_bytes is None else ranged([end / 1e9 for end in row.num_bytes]),
-            *("" if ends is None else ranged(ends) for ends in (row.core_hours, row.hours)),
+            *("" if ends is None else range_text(ends) for ends in (row.inputs, row.records)),
+            "" if row.num_bytes is None else range_text([end / 1e9 for end in row.num_bytes]),
+            *("" if ends is None else range_text(ends) for ends in (row.core_hours, row.hours)),
             row.measured,
         ]
         for row in plan.datasets
@@ -413,30 +415,30 @@ def _data_rows(plan: Plan) -> list[list[str]]:
     ]
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
     """Yields the lines below the tables."""
     # From what is known to what is not: the sum, how to read it, then what does not fit, what could
     # not be counted, data and storage, and how the estimates were made.
     chip = plan.topology.chip
     low, high = plan.chip_hours
-    yield f"together {_range(low, high, 0)} chip-hours" + (
+    yield f"together {_range_text(low, high, 0)} chip-hours" + (
         ""
         if plan.price is None
-        else f", {_range(low * plan.price, high * plan.price, 0)} at {plan.price:g} a chip-hour, "
-        f"as given on {plan.day}"
+        else f", {_range_text(low * plan.price, high * plan.price, 0)} at {plan.price:g} a "
+        f"chip-hour, as given on {plan.day}"
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
     # Rows that lack a number for the same reason share a line.
-    alike: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for row in plan.trainings:
         if row.unknown:
-            alike.setdefault(row.unknown, []).append(row.name)
+            names_by_reason.setdefault(row.unknown, []).append(row.name)
         if row.memory_bytes and row.memory_bytes > chip.hbm_bytes:
             yield (
                 f"{row.name} does not fit: it asks for {row.memory_bytes / GIB:.1f} GiB a chip. "
                 f"model.remat=full takes the least; num_replicas=1 splits the weights the most."
             )
-    yield from (f"{', '.join(names)}: {unknown}" for unknown, names in alike.items())
+    yield from (f"{', '.join(names)}: {unknown}" for unknown, names in names_by_reason.items())
     yield from plan.beside
     yield from plan.notes
 
@@ -447,23 +449,30 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
         yield "stage1", config, "vanilla", config.stage1
     for method in config.methods:
         if config.intermediary is not None:
-            yield "intermediary", config, method, config.drawing(config.intermediary, method)
+            yield (
+                "intermediary",
+                config,
+                method,
+                config.train_config_for(config.intermediary, method),
+            )
         for view in config.resolutions[1:]:
             assert config.stage2 is not None
-            yield "stage2", view, method, view.drawing(config.stage2.train, method)
+            yield "stage2", view, method, view.train_config_for(config.stage2.train, method)
 
 
-def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
+def _batch_shapes(
+    model: ModelConfig, train: TrainConfig, num_images: int
+) -> tuple[BatchShape, ...]:
     """Returns the shapes of a training, smallest first, with the share of updates of each."""
     # Budgets are drawn with equal chances, and padded to a bucket: several may share a shape.
     #
     #   budgets 16 32 48 64, buckets of 32 and 64   ─▶   32 tokens: 1/2,   64 tokens: 1/2
-    drawn = budgets.training_budgets(model, train.budgets)
-    sizes = [budgets.bucket_of(model, budget).size for budget in drawn]
+    training_budgets = budgets.training_budgets(model, train.budgets)
+    sizes = [budgets.bucket_of(model, budget).size for budget in training_budgets]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
 
     return tuple(
-        Shape(
+        BatchShape(
             tokens=size,
             share=sizes.count(size) / len(sizes),
             flops=update_flops(model, size, prompt, train.batch_size),
@@ -472,24 +481,26 @@ def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Sh
     )
 
 
-def _scaled(shape: Shape, known: Shape) -> Shape:
-    if known.compute_s is None:
+def _scale_shape(shape: BatchShape, compiled_shape: BatchShape) -> BatchShape:
+    if compiled_shape.compute_s is None:
         return shape
-    share = shape.flops / known.flops
+    share = shape.flops / compiled_shape.flops
     # Only computing scales: the weights gathered between chips are the same for any token count.
     return dataclasses.replace(
-        shape, compute_s=known.compute_s * share, interconnect_s=known.interconnect_s
+        shape,
+        compute_s=compiled_shape.compute_s * share,
+        interconnect_s=compiled_shape.interconnect_s,
     )
 
 
-def _mean_step(shapes: Sequence[Shape]) -> tuple[float, float] | None:
+def _mean_step(shapes: Sequence[BatchShape]) -> tuple[float, float] | None:
     if any(shape.compute_s is None for shape in shapes):
         return None
     low = sum(s.share * (s.compute_s or 0.0) for s in shapes)
     return low, low + sum(s.share * (s.interconnect_s or 0.0) for s in shapes)
 
 
-def _pace(rows: Sequence[Training]) -> tuple[float, float] | None:
+def _seconds_per_flop(rows: Sequence[PlannedTraining]) -> tuple[float, float] | None:
     """Returns the range of seconds per FLOP of the last of these trainings with a known time."""
     for row in reversed(rows):
         if row.step_s is not None:
@@ -498,14 +509,14 @@ def _pace(rows: Sequence[Training]) -> tuple[float, float] | None:
     return None
 
 
-def _not_counted(benchmarks: Sequence[str]) -> str:
+def _describe_uncounted(benchmarks: Sequence[str]) -> str:
     if not benchmarks:
         return ""
-    named = ", ".join(benchmarks[:3]) + (" …" if len(benchmarks) > 3 else "")
-    return f"not counted ({named}): {len(benchmarks)} that count epochs of data not prepared yet"
+    names = ", ".join(benchmarks[:3]) + (" …" if len(benchmarks) > 3 else "")
+    return f"not counted ({names}): {len(benchmarks)} that count epochs of data not prepared yet"
 
 
-def _cells(row: Training, hbm_bytes: float) -> list[str]:
+def _training_cells(row: PlannedTraining, hbm_bytes: float) -> list[str]:
     # A "!" says that a program does not fit; "?" that a number is not known, which 0 would not.
     memory = row.memory_bytes
     programs = [f"{len(row.shapes)} ({sum(s.compiled is None for s in row.shapes)} scaled)"]
@@ -518,11 +529,11 @@ def _cells(row: Training, hbm_bytes: float) -> list[str]:
         f"{row.params / 1e9:.2f}",
         f"{memory / GIB:.1f}{'!' if memory > hbm_bytes else ''}" if memory else "",
         *(programs if row.shapes else [""]),
-        _range(*row.step_s, 3) if row.step_s else "",
-        _range(*row.chip_hours, 0) if row.chip_hours else "?",
+        _range_text(*row.step_s, 3) if row.step_s else "",
+        _range_text(*row.chip_hours, 0) if row.chip_hours else "?",
     ]
 
 
-def _range(low: float, high: float, digits: int) -> str:
+def _range_text(low: float, high: float, digits: int) -> str:
     first, last = f"{low:,.{digits}f}", f"{high:,.{digits}f}"
     return first if first == last else f"{first}-{last}"

@@ -5,22 +5,22 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flows.config.input_files import raw_files
+from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
-from flows.plan.saved_estimates import Samples, SavedEstimate, reason_against
+from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sampled
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, graph_of
-from flows.study.reading import parts_of
+from flows.study.reading import dataset_parts
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Store
 
 _HOUR = 3600.0
-_NAMED = 3
+_MAX_NAMES = 3
 """Most datasets named in one line; the others are only counted."""
 _LEAST = 0.0001
 """Numbers below this one are written "<0.0001", since they would need an exponent."""
@@ -34,7 +34,7 @@ Range = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToPrepare:
+class MissingDataset:
     """A dataset that is not prepared yet, with the estimated cost of preparing it.
 
     Attributes:
@@ -65,7 +65,7 @@ class ToPrepare:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedData:
     """The prepared and the missing datasets of a study.
 
     Attributes:
@@ -75,7 +75,7 @@ class Prepared:
     """
 
     records: dict[str, int]
-    missing: tuple[ToPrepare, ...] = ()
+    missing: tuple[MissingDataset, ...] = ()
     lines: tuple[str, ...] = ()
 
     @property
@@ -84,13 +84,13 @@ class Prepared:
         return {row.name: sum(row.num_bytes) / 2 for row in self.missing if row.num_bytes}
 
 
-def prepared(
+def plan_data(
     config: StudyConfig,
     store: Store,
     *,
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
-) -> Prepared:
+) -> PreparedData:
     """Looks up the data of a study, for its plan.
 
     Where the study's graph cannot be built, for lack of a file say, the result has only the reason.
@@ -107,37 +107,45 @@ def prepared(
     """
     # A plan is also asked for before the data are there: then it has trainings alone, and says so.
     try:
-        graph = graph_of(config, known=raw_files(store))
+        graph = graph_of(config, digest_cache=raw_digest_cache(store))
     except ConfigError as error:
         if count is not None:
             raise
-        return Prepared(records={}, lines=(f"storage and reading are not known: {error}",))
+        return PreparedData(records={}, lines=(f"storage and reading are not known: {error}",))
     explanation = Explanation(store.snapshot(), graph)
-    data = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
+    data = plan_data_of(config, store, explanation, count=count, on_sample=on_sample)
     storage_lines = explanation.describe_storage(config.keep, data.expected)
     return dataclasses.replace(data, lines=(*data.lines, *storage_lines))
 
 
-def prepared_of(
+def plan_data_of(
     config: StudyConfig,
     store: Store,
     explanation: Explanation,
     *,
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
-) -> Prepared:
-    """Looks up the data of a study that is already explained; see `prepared`."""
-    samples, unknown = Samples(store), dict[str, list[str]]()
+) -> PreparedData:
+    """Looks up the data of a study that is already explained; see `plan_data`."""
+    samples, unknown = SavedEstimates(store), dict[str, list[str]]()
     missing, rejecting = [], []
     for step in explanation.graph.steps:
-        if step.kind != "dataset" or _is_there(explanation, step):
+        if step.kind != "dataset" or _is_prepared(explanation, step):
             continue
         # An earlier sample, or a new one if it was too small; else what a similar dataset took.
-        kept, reason = samples.find(step), reason_against(step, explanation)
-        if count is not None and not reason and (kept is None or kept.asked < count):
+        saved_estimate, reason = samples.find(step), why_not_sampled(step, explanation)
+        if (
+            count is not None
+            and not reason
+            and (saved_estimate is None or saved_estimate.asked < count)
+        ):
             on_sample(step.name)
-            kept, reason = samples.measure(step, explanation, count)
-        row = _of_sample(step, kept) if kept else _of_others(step, explanation, store)
+            saved_estimate, reason = samples.measure(step, explanation, count)
+        row = (
+            _cost_by_sample(step, saved_estimate)
+            if saved_estimate
+            else _cost_by_similar(step, explanation, store)
+        )
         missing.append(row)
         # A sample shows before hours of work that a dataset would fail in the end.
         if row.rejected > step.config.prepare.max_reject_rate:
@@ -149,17 +157,21 @@ def prepared_of(
         if not row.measured:
             unknown.setdefault(reason or _CURE, []).append(row.name)
     records = records_of(config, explanation)
-    lines = (*_preparing(explanation, records), *_missing(missing, unknown), *rejecting)
-    return Prepared(records=records, missing=tuple(missing), lines=lines)
+    lines = (
+        *_describe_prepared(explanation, records),
+        *_describe_missing(missing, unknown),
+        *rejecting,
+    )
+    return PreparedData(records=records, missing=tuple(missing), lines=lines)
 
 
-def _of_sample(step: Step, kept: SavedEstimate) -> ToPrepare:
-    sample, local = kept.sample, _workers(step.config)
+def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> MissingDataset:
+    sample, local = saved_estimate.sample, _workers(step.config)
     low, high = sample.core_s
-    return ToPrepare(
+    return MissingDataset(
         name=step.name,
         measured=f"sample of {sample.num_sampled:,}",
-        cpu=kept.cpu,
+        cpu=saved_estimate.cpu,
         inputs=sample.num_inputs,
         records=sample.num_records,
         # `num_inputs` also counts inputs that cannot be listed; no sample can contain those.
@@ -171,11 +183,11 @@ def _of_sample(step: Step, kept: SavedEstimate) -> ToPrepare:
     )
 
 
-def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
+def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> MissingDataset:
     """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
     # The same files, read in the same way, but prepared with other settings: how many inputs there
     # are and how long they took is close to what this one will have and take.
-    inputs_wanted, alike = _inputs_of(_plain(step.config)), []
+    inputs_wanted, similar_artifacts = _inputs_of(_plain_config(step.config)), []
     raw = explanation.steps[step.inputs["raw"]]
     content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
     for artifact in store.artifacts("dataset"):
@@ -184,13 +196,13 @@ def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
         is_complete = "inputs" in counts and "reused_shards" not in counts
         is_same = content is not None and artifact.manifest.inputs["raw"].content == content
         if is_complete and is_same and _inputs_of(artifact.manifest.config) == inputs_wanted:
-            alike.append(artifact)
-    if not alike:
-        return ToPrepare(name=step.name, workers=_workers(step.config))
-    newest = max(alike, key=lambda artifact: artifact.manifest.started)
+            similar_artifacts.append(artifact)
+    if not similar_artifacts:
+        return MissingDataset(name=step.name, workers=_workers(step.config))
+    newest = max(similar_artifacts, key=lambda artifact: artifact.manifest.started)
     counts, hours = newest.manifest.counts, device_seconds(newest) / _HOUR
     inputs, records = float(counts["inputs"]), float(counts["records"])
-    return ToPrepare(
+    return MissingDataset(
         name=step.name,
         measured=f"as {newest.key[:16]} took",
         inputs=(inputs, inputs),
@@ -206,7 +218,7 @@ def _inputs_of(config: Any) -> tuple[Any, ...]:
     return *(config[name] for name in names), config["prepare"].get("limit")
 
 
-def _plain(config: Any) -> Any:
+def _plain_config(config: Any) -> Any:
     """Returns a config in the form in which manifests hold it."""
     return redact(json.loads(canonical_json(config)))
 
@@ -218,33 +230,33 @@ def _workers(spec: DatasetSpec) -> int | None:
     return spec.prepare.num_workers if is_local else None
 
 
-def _is_there(explanation: Explanation, step: Step) -> bool:
+def _is_prepared(explanation: Explanation, step: Step) -> bool:
     """Returns whether a dataset is prepared and a run would use it unchanged."""
     return explanation.steps[step].state in _AS_IT_IS
 
 
 def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
     """Returns prepared dataset -> number of its records."""
-    datasets_made = [
+    prepared_datasets = [
         (step.config, verdict.artifact)
         for step, verdict in explanation.steps.items()
-        if verdict.artifact and _is_there(explanation, step)
+        if verdict.artifact and _is_prepared(explanation, step)
     ]
     return {
-        name: sum(part.num_records for part in parts_of(artifact).values())
+        name: sum(part.num_records for part in dataset_parts(artifact).values())
         for view in config.resolutions
         for name, spec in datasets_of(view).items()
-        for spec_made, artifact in datasets_made
-        if spec_made == spec
+        for prepared_spec, artifact in prepared_datasets
+        if prepared_spec == spec
     }
 
 
-def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[str]:
+def _describe_prepared(explanation: Explanation, records: dict[str, int]) -> Iterator[str]:
     datasets = [step for step in explanation.graph.steps if step.kind == "dataset"]
     artifacts = [
         artifact
         for step in datasets
-        if (artifact := explanation.steps[step].artifact) and _is_there(explanation, step)
+        if (artifact := explanation.steps[step].artifact) and _is_prepared(explanation, step)
     ]
     #   data: 3 of 5 datasets are prepared, 41,200 records in 0.4 hours of a machine
     progress = f"data: {len(artifacts)} of {len(datasets)} datasets are prepared"
@@ -256,33 +268,35 @@ def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[st
     yield f"{progress}, {total:,} records in {hours:.2g} hours of a machine"
 
 
-def _missing(rows: Sequence[ToPrepare], unknown: dict[str, list[str]]) -> Iterator[str]:
+def _describe_missing(
+    rows: Sequence[MissingDataset], unknown: dict[str, list[str]]
+) -> Iterator[str]:
     """Yields a line on the sampled datasets, and one per reason why others have no estimate."""
     measured = [row for row in rows if row.core_hours is not None]
     if measured:
-        core_hours = _added([row.core_hours for row in measured])
+        core_hours = _sum_ranges([row.core_hours for row in measured])
         cpus = " and ".join(sorted({row.cpu for row in measured if row.cpu}))
         yield (
             f"preparing the {len(measured)} that were sampled takes {core_hours} core-hours of "
             f"{cpus or 'this machine'}"
         )
     for reason, names in unknown.items():
-        shown = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+        shown = ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
         yield f"what preparing {len(names)} takes is not known ({shown}): {reason}"
 
 
-def _added(ranges: Sequence[Range | None]) -> str:
-    known_ranges = [each for each in ranges if each is not None]
-    return ranged([sum(ends) for ends in zip(*known_ranges, strict=True)])
+def _sum_ranges(ranges: Sequence[Range | None]) -> str:
+    stated_ranges = [each for each in ranges if each is not None]
+    return range_text([sum(ends) for ends in zip(*stated_ranges, strict=True)])
 
 
-def ranged(ends: Sequence[float]) -> str:
+def range_text(ends: Sequence[float]) -> str:
     """Returns a range as text, as "1,230-1,410"; one number if both ends read the same."""
-    first, last = map(_figure, ends)
+    first, last = map(_number_text, ends)
     return first if first == last else f"{first}-{last}"
 
 
-def _figure(value: float) -> str:
+def _number_text(value: float) -> str:
     if 0 < value < _LEAST:
         return f"<{_LEAST:g}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

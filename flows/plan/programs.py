@@ -17,12 +17,12 @@ from model.config import ModelConfig
 from model.train.config import TrainConfig
 
 
-class NotHere(Exception):
+class CompilerMissingError(Exception):
     """The library that compiles for TPUs is not installed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compiled:
+class UpdateEstimate:
     """Estimates for one update, per chip.
 
     Attributes:
@@ -49,7 +49,7 @@ def compile_program(
     topology: Topology,
     tokens: int,
     cache: Path,
-) -> Compiled:
+) -> UpdateEstimate:
     """Returns memory and time of one update of a training, on each chip of a slice.
 
     Args:
@@ -60,12 +60,12 @@ def compile_program(
       cache: folder of earlier outcomes, by digest of the program.
 
     Raises:
-      NotHere: where libtpu is not installed.
+      CompilerMissingError: where libtpu is not installed.
     """
     try:
         version = importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
-        raise NotHere(
+        raise CompilerMissingError(
             "libtpu is not installed: memory and time are not known; pip install '.[tpu]'"
         ) from None
     from model.train.slice_programs import ProgramTooLargeError, SliceProgram, lower_for_slice
@@ -76,14 +76,14 @@ def compile_program(
     program = "\n".join([version, str(topology), str(model.loss_chunk), lowered.text])
     outcome_file = cache / f"{hashlib.sha256(program.encode()).hexdigest()}.json"
     if outcome_file.is_file():
-        return Compiled(**json.loads(outcome_file.read_text()))
+        return UpdateEstimate(**json.loads(outcome_file.read_text()))
     started = time.monotonic()
     try:
         ahead: SliceProgram = lowered.compile()
     # Too large is an answer, too: the compiler says how much memory it would need.
     except ProgramTooLargeError as error:
         took = time.monotonic() - started
-        compiled = Compiled(
+        compiled = UpdateEstimate(
             memory_bytes=error.needed_bytes,
             compute_s=None,
             interconnect_s=None,
@@ -91,7 +91,7 @@ def compile_program(
             compile_s=took,
         )
     else:
-        compiled = Compiled(
+        compiled = UpdateEstimate(
             memory_bytes=ahead.peak_bytes,
             compute_s=ahead.cost.compute_s(topology),
             interconnect_s=ahead.cost.interconnect_s(topology, hidden=True),
@@ -112,7 +112,7 @@ def by_formula(
     *,
     flops: float,
     mfu: float,
-) -> Compiled:
+) -> UpdateEstimate:
     """Returns memory and time of one update of a training on each chip, by arithmetic alone.
 
     Args:
@@ -128,7 +128,7 @@ def by_formula(
     chips = topology.num_chips
     # Weights are gathered for the forward and for the backward pass; gradients are scattered once.
     traffic = gathered_bytes(model) if chips > 1 else 0.0
-    return Compiled(
+    return UpdateEstimate(
         memory_bytes=step_bytes(model, train, tokens, devices=chips),
         compute_s=flops / chips / topology.chip.peak_flops / mfu,
         interconnect_s=traffic / topology.chip.link_bytes,

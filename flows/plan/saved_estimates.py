@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from flows.steps.kind import Step
-from flows.steps.own_code import with_code
 from flows.steps.registry import code_digest, libraries_of
+from flows.steps.user_code import with_user_code
 from flows.study.explain import Explanation
 from infra.errors import one_line_message
 from infra.store.digest import value_sha256
@@ -36,7 +36,7 @@ class SavedEstimate:
     sample: DatasetEstimate
 
 
-class Samples:
+class SavedEstimates:
     """Kept samples, found by what they depend on: the dataset's config, raw files and code.
 
     Args:
@@ -71,9 +71,9 @@ class Samples:
         raw = explanation.steps[step.inputs["raw"]].artifact
         data_root = step.location or str(raw.path if raw else "")
         try:
-            found = estimate_dataset(
+            estimate = estimate_dataset(
                 spec.prepare,
-                source=with_code(spec.reader),
+                source=with_user_code(spec.reader),
                 split=spec.split,
                 data_root=data_root,
                 path=spec.path or None,
@@ -84,12 +84,12 @@ class Samples:
         # A dataset that cannot be sampled is a line in the plan, and does not end it.
         except (OSError, ValueError, RuntimeError) as error:
             return None, one_line_message(error)
-        kept = SavedEstimate(
-            asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=found
+        saved_estimate = SavedEstimate(
+            asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=estimate
         )
-        text = json.dumps(dataclasses.asdict(kept))
+        text = json.dumps(dataclasses.asdict(saved_estimate))
         open_backend(str(self._folder)).put(self._path(step).name, text.encode())
-        return kept, ""
+        return saved_estimate, ""
 
     def _path(self, step: Step) -> Path:
         # A sample holds for the same raw files, settings, code and libraries, as a dataset does.
@@ -103,7 +103,7 @@ class Samples:
         return self._folder / f"{value_sha256(depends)}.json"
 
 
-def reason_against(step: Step, explanation: Explanation) -> str:
+def why_not_sampled(step: Step, explanation: Explanation) -> str:
     """Returns why a dataset cannot be sampled; "" if it can."""
     raw = explanation.steps[step.inputs["raw"]].artifact
     if step.location is None and raw is None:

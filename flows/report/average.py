@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from flows.report.cells import Aggregate, Cell, Section
 
 
-def aggregate(
+def aggregate_sections(
     name: str, sections: Sequence[Section], expected: int, resolution: int | None = None
 ) -> list[Aggregate]:
     """Returns one aggregate per method and budget that every section plans for.

@@ -5,21 +5,21 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.report.average import aggregate
+from flows.report.average import aggregate_sections
 from flows.report.cells import Cell, Plan, Report, Score, Section
-from flows.report.compare import compare
-from flows.report.interval import Paired, estimate
-from flows.report.items import Items, mean_of, num_items, standard_error, without
-from flows.report.spread import summarize
+from flows.report.compare import compare_methods
+from flows.report.interval import PairedScores, estimate_interval
+from flows.report.items import Items, mean_item_score, num_items, standard_error, without_sources
+from flows.report.spread import summarize_scores
 
 
-def build(
+def build_report(
     plan: Plan,
     scores: Iterable[Score],
     chance: Mapping[str, float],
     guesses: Mapping[str, Items] | None = None,
     notes: Iterable[str] = (),
-    seen: Set[str] = frozenset(),
+    contaminated_sources: Set[str] = frozenset(),
 ) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
@@ -29,7 +29,7 @@ def build(
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
       guesses: benchmark -> items of that guess; without them its score is taken as exact.
       notes: remarks shown below the tables, one line each.
-      seen: sources whose pictures a training corpus holds.
+      contaminated_sources: sources whose pictures a training corpus holds.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
@@ -52,7 +52,7 @@ def build(
         # A score of no plan goes to the first one, where `_scores_by_cell` refuses it.
         scores_by_plan[rows.get(score.benchmark, 0)].append(score)
     reports = [
-        _plan_report(sub_plan, plan_scores, chance, guesses or {}, seen)
+        _plan_report(sub_plan, plan_scores, chance, guesses or {}, contaminated_sources)
         for sub_plan, plan_scores in zip(plans, scores_by_plan, strict=True)
     ]
     return Report(
@@ -69,24 +69,24 @@ def _plan_report(
     scores: Iterable[Score],
     chance: Mapping[str, float],
     guesses: Mapping[str, Items],
-    seen: Set[str],
+    contaminated_sources: Set[str],
 ) -> Report:
     """Returns the report of one resolution."""
     by_cell = _scores_by_cell(scores, plan)
     sections = tuple(
-        _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, seen)
+        _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, contaminated_sources)
         for b in plan.benchmarks
     )
     groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
     aggregates = [
         entry
         for name, members in {**plan.groups, **groups}.items()
-        for entry in aggregate(
+        for entry in aggregate_sections(
             name, [s for s in sections if s.benchmark in members], len(members), plan.resolution
         )
     ]
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
-    sections, comparisons = compare(sections, plan)
+    sections, comparisons = compare_methods(sections, plan)
     return Report(
         sections=sections,
         aggregates=tuple(aggregates),
@@ -133,7 +133,7 @@ def _build_section(
     chance: float | None,
     guess: Items,
     plan: Plan,
-    seen: Set[str],
+    contaminated_sources: Set[str],
 ) -> Section:
     metric = next(
         (s.metric for key, seeds in by_cell.items() if key[0] == benchmark for s in seeds.values()),
@@ -146,11 +146,11 @@ def _build_section(
         seeds = by_cell.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
         pretrainings = [plan.pretraining_of[s.seed] for s in scores]
-        row = Paired.of([s.score for s in scores], [s.items for s in scores])
-        interval = estimate([row], pretrainings) if scores else None
+        row = PairedScores.of([s.score for s in scores], [s.items for s in scores])
+        interval = estimate_interval([row], pretrainings) if scores else None
         return Cell(
             **shared,
-            **summarize([s.score for s in scores]),
+            **summarize_scores([s.score for s in scores]),
             low=interval.low if interval else None,
             high=interval.high if interval else None,
             method=method,
@@ -159,7 +159,7 @@ def _build_section(
             retention=_paired_retention(seeds, reference),
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
-            unseen=_unseen_mean(scores, seen),
+            unseen=_unseen_mean(scores, contaminated_sources),
             cost=costs.get((method, budget)),
         )
 
@@ -180,22 +180,22 @@ def _build_section(
         full_budget=plan.full,
         cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
-        seen=num_items(items) - num_items(without(items, seen)),
+        seen=num_items(items) - num_items(without_sources(items, contaminated_sources)),
         items=num_items(items),
         resolution=plan.resolution,
     )
 
 
-def _unseen_mean(scores: Sequence[Score], seen: Set[str]) -> float | None:
-    """Returns the mean over seeds without the items of the sources `seen`.
+def _unseen_mean(scores: Sequence[Score], contaminated_sources: Set[str]) -> float | None:
+    """Returns the mean over seeds without the items of contaminated sources.
 
     None if that leaves all items or none, or a score is not the plain mean of its items.
     """
     runs = [s.items for s in scores]
-    remaining = [without(items, seen) for items in runs]
+    remaining = [without_sources(items, contaminated_sources) for items in runs]
     if not all(remaining) or remaining == runs or not all(s.plain for s in scores):
         return None
-    return statistics.mean(mean_of(items) for items in remaining)
+    return statistics.mean(mean_item_score(items) for items in remaining)
 
 
 def _paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:

@@ -45,7 +45,7 @@ class CellKey:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
+class ScoreOrigin:
     """The circumstances a score was made in, which decide whether scores may be averaged.
 
     Attributes:
@@ -72,7 +72,7 @@ class Score:
       items: score of each item, by source; empty if unknown.
       plain: whether the items' values are their own scores, see `items.read_items`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
-      made: the circumstances it was made in; None if unknown.
+      origin: the circumstances it was made in; None if unknown.
       answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.
     """
 
@@ -84,7 +84,7 @@ class Score:
     metric: str
     artifact: str
     accepted: bool = False
-    made: "Made | None" = None
+    origin: "ScoreOrigin | None" = None
     answer_ms: float | None = None
     items: Items = dataclasses.field(default_factory=dict, repr=False)
     plain: bool = True
@@ -215,8 +215,8 @@ class Cell:
       expected: number of planned seeds; 0 if the method does not run at this budget.
       retention: 100 · mean / the reference's mean at its full budget, both over the seeds that
         both have (paired); None without common seeds, or if the reference is not above chance or 0.
-      low: lower end of the mean's 95 % interval (`interval.estimate`); None if it has a single
-        seed and its items are unknown.
+      low: lower end of the mean's 95 % interval (`interval.estimate_interval`); None if it has a
+        single seed and its items are unknown.
       high: upper end of that interval.
       chance: score of the best guess that never sees pixels; None if unknown.
       error: standard error of mean - chance, over seeds and items (`items.standard_error`); None

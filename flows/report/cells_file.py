@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from flows.report.cells import Plan, Report, Score
-from flows.report.interval import Interval, Paired, estimate
+from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact
@@ -22,7 +22,7 @@ class ScoreRow:
 
     score: Score
     pretraining: int
-    interval: Interval
+    interval: ScoreInterval
     checkpoint: Manifest
 
 
@@ -83,6 +83,6 @@ def _score_row(score: Score, pretraining: int, recall: Callable[[str], Artifact]
     return ScoreRow(
         score=score,
         pretraining=pretraining,
-        interval=estimate([Paired.of([score.score], [score.items])], [pretraining]),
+        interval=estimate_interval([PairedScores.of([score.score], [score.items])], [pretraining]),
         checkpoint=recall(predictions.inputs["checkpoint"].key).manifest,
     )

@@ -5,13 +5,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.report.cells import Cell, Comparison, Plan, Section
-from flows.report.interval import Paired, estimate, holm
+from flows.report.interval import PairedScores, estimate_interval, holm_correction
 
-Differences = Mapping[tuple[str, str, int], tuple[Paired, list[int]]]
+Differences = Mapping[tuple[str, str, int], tuple[PairedScores, list[int]]]
 """(method, other, budget) -> differences for the seeds both have, and those seeds' pretrainings."""
 
 
-def compare(
+def compare_methods(
     sections: Sequence[Section], plan: Plan
 ) -> tuple[tuple[Section, ...], tuple[Comparison, ...]]:
     """Returns the sections with their comparisons filled in, and those over several benchmarks.
@@ -45,7 +45,7 @@ def compare(
 
 def _method_differences(
     section: Section, plan: Plan
-) -> Iterator[tuple[tuple[str, str, int], tuple[Paired, list[int]]]]:
+) -> Iterator[tuple[tuple[str, str, int], tuple[PairedScores, list[int]]]]:
     """Yields the differences between every two methods of a benchmark.
 
     A difference is the score of the later method - that of the earlier one. They come in the order
@@ -70,10 +70,10 @@ def _method_differences(
                 yield (method, other, budget), (row.minus(less), numbers)
 
 
-def _paired_scores(cell: Cell, plan: Plan) -> Paired:
+def _paired_scores(cell: Cell, plan: Plan) -> PairedScores:
     """Returns the scores of a cell by seed, with their items."""
     training = plan.trainings.get(cell.benchmark, cell.benchmark)
-    return Paired.of([s.score for s in cell.scores], [s.items for s in cell.scores], training)
+    return PairedScores.of([s.score for s in cell.scores], [s.items for s in cell.scores], training)
 
 
 def _benchmark_comparisons(
@@ -86,13 +86,13 @@ def _benchmark_comparisons(
     method, other, budget = key
     # Each benchmark by itself: one row, with the pretrainings of the seeds that both have.
     intervals = {
-        section.benchmark: estimate([of_section[key][0]], of_section[key][1])
+        section.benchmark: estimate_interval([of_section[key][0]], of_section[key][1])
         for section, of_section in zip(sections, differences, strict=True)
         if key in of_section
     }
     # Two methods at one budget are compared on every benchmark: that family is corrected, and no
     # larger one.
-    corrected = holm(
+    corrected = holm_correction(
         {name: interval.p for name, interval in intervals.items() if interval.p is not None}
     )
     return {
@@ -129,7 +129,9 @@ def _mean_comparison(
     # Counted as better or worse is what stands after the correction, benchmark by benchmark.
     significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]
     return Comparison(
-        **dataclasses.asdict(estimate([*complete.values()], [*plan.pretraining_of.values()])),
+        **dataclasses.asdict(
+            estimate_interval([*complete.values()], [*plan.pretraining_of.values()])
+        ),
         method=method,
         other=other,
         budget=budget,

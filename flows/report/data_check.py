@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from flows.report.columns import listed
+from flows.report.text_lists import abbreviate_list
 from pipelines.records.holdings import Holdings, PartHoldings
 from pipelines.sources.check import RawFileCheck
 
@@ -12,7 +12,7 @@ _REJECT_HEAD = ("rejects", "stage", "reason", "such as")
 _MAX_LANGS = 6
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+def _align_table(table: Sequence[Sequence[str]]) -> list[str]:
     """Returns the rows of a table as lines, their cells in columns."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return [
@@ -44,8 +44,8 @@ def holdings_text(holdings: Holdings) -> str:
     lines = [
         f"{holdings.name}: {total:,} inputs = {holdings.num_records:,} records + "
         f"{holdings.num_rejected:,} rejects",
-        *_aligned([_PART_HEAD, *parts]),
-        *(_aligned([_REJECT_HEAD, *kinds]) if kinds else []),
+        *_align_table([_PART_HEAD, *parts]),
+        *(_align_table([_REJECT_HEAD, *kinds]) if kinds else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -61,17 +61,17 @@ def _language_counts(langs: Mapping[str, int]) -> str:
     if len(langs) == 1:
         return next(iter(langs))
     ordered = sorted(langs.items(), key=lambda item: (-item[1], item[0]))
-    return listed([f"{lang} {num:,}" for lang, num in ordered], _MAX_LANGS)
+    return abbreviate_list([f"{lang} {num:,}" for lang, num in ordered], _MAX_LANGS)
 
 
-def rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
+def benchmark_rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
     """Returns a table of benchmarks' rows, what is missing or unreadable, and a summary.
 
     Args:
       rows: the rows to print.
       looked: whether a data root was searched; else the files are listed as needed.
     """
-    lines = _aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
+    lines = _align_table([_HEAD, *(_row_cells(row, looked) for row in rows)])
     lines += ["", *dict.fromkeys(note for row in rows for note in _row_notes(row, looked))]
     if looked:
         ready = sum(row.all_present and not row.problem for row in rows)

@@ -26,7 +26,7 @@ HORIZON = 200
 """Largest number of seeds; the error bound covers every check up to it."""
 
 CROSSING = 0.64
-"""Upper bound on c times the chance that the ratio of `bound` reaches c within the horizon.
+"""Upper bound on c times the chance that `decision_bound`'s ratio reaches c within the horizon.
 
 It would be 1 if the ratio ran for ever and met c exactly; instead it stops, and jumps past c. Of
 50,000 simulated sweeps without an effect, a share of 0.62 / c reached c, for c of 8 to 12, and a
@@ -56,7 +56,7 @@ class Decision:
         return self.low > 0 or self.high < 0
 
 
-def decide(
+def decide_pair(
     differences: Float[np.ndarray, " S"] | Float[np.ndarray, "S K"], *, error: float = 0.05
 ) -> Decision:
     """Returns the decision at the first seed that settles it, or the undecided one of all seeds.
@@ -104,7 +104,7 @@ def decide(
     return next((decision for decision in prefixes if decision.decided), _interval(by_seed, error))
 
 
-def bound(num_seeds: int, error: float) -> float:
+def decision_bound(num_seeds: int, error: float) -> float:
     """Returns how large |t| must be to decide after some seeds; infinite if no |t| is enough.
 
     Two hypotheses are compared: an effect drawn from Normal(0, `SCALE` · variance), and no effect.
@@ -131,7 +131,7 @@ def bound(num_seeds: int, error: float) -> float:
 
 def _interval(values: Float[np.ndarray, " S"], error: float) -> Decision:
     num, mean = len(values), float(values.mean())
-    half = bound(num, error)
+    half = decision_bound(num, error)
     if math.isfinite(half):
         half *= float(values.std(ddof=1)) / math.sqrt(num)
     return Decision(mean=mean, low=mean - half, high=mean + half, num_seeds=num)

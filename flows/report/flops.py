@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 
-from flows.report.columns import in_columns
+from flows.report.text_lists import align_columns
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
@@ -12,13 +12,13 @@ from model.config import ModelConfig
 PARTS = tuple(field.name for field in dataclasses.fields(flops.Flops))
 
 
-def as_json(models: Iterable[ModelConfig], at: Sequence[int] | None) -> str:
+def flops_json(models: Iterable[ModelConfig], at: Sequence[int] | None) -> str:
     """Returns the rows as a JSON list, unrounded; every budget where `at` is None."""
-    rows = [dataclasses.asdict(row) for row in _rows(models, at)]
+    rows = [dataclasses.asdict(row) for row in _flops_rows(models, at)]
     return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
 
 
-def as_text(models: Sequence[ModelConfig], at: Sequence[int] | None, *, parts: bool) -> str:
+def flops_text(models: Sequence[ModelConfig], at: Sequence[int] | None, *, parts: bool) -> str:
     """Returns a readable table; the paper's budgets where `at` is None.
 
     Args:
@@ -35,13 +35,15 @@ def as_text(models: Sequence[ModelConfig], at: Sequence[int] | None, *, parts: b
         "A multiply-add is 2 FLOPs, TFLOPs are 1e12; KV cache in bfloat16, MB are 2**20 bytes.\n\n"
     )
     usual = (*flops.PAPER_BUDGETS, models[0].vision.num_patches)
-    rows = _rows(models, at)
+    rows = _flops_rows(models, at)
     if not at:
         rows = [row for row in rows if row.budget in usual]
     return head + (_parts_table(models, rows) if parts else _totals_table(rows))
 
 
-def _rows(models: Iterable[ModelConfig], at: Sequence[int] | None) -> list[flops.EfficiencyCell]:
+def _flops_rows(
+    models: Iterable[ModelConfig], at: Sequence[int] | None
+) -> list[flops.EfficiencyCell]:
     rows = flops.efficiency(models, at=at or None)
     missing = sorted(set(at or ()) - {row.budget for row in rows})
     if missing:
@@ -81,4 +83,4 @@ def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.EfficiencyC
 
 
 def _lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "".join(line + "\n" for line in in_columns(titles, rows, rule=True))
+    return "".join(line + "\n" for line in align_columns(titles, rows, rule=True))

@@ -5,9 +5,9 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import cast
 
-from flows.report.alike import check_alike, of_one_platform
-from flows.report.build import build
-from flows.report.cells import CHANCE, SCREENED, CellKey, Made, Plan, Report, Score
+from flows.report.build import build_report
+from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
+from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.items import Items, read_items
 from infra.store.digest import canonical_json
 from infra.store.manifest import Manifest
@@ -26,7 +26,7 @@ DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")
 """Packages whose versions change a score's digits but are no part of an artifact's identity."""
 
 
-def gather(
+def gather_report(
     plan: Plan,
     accepted: Collection[CellKey],
     artifacts: Mapping[str, Artifact],
@@ -57,15 +57,17 @@ def gather(
         raise ValueError("no cell was scored, so there is no table.")
     # Other data or decoding is an error, since the means would mix two questions. Another platform
     # only rounds differently: those scores are left out, with a note.
-    check_alike(scores)
-    chosen_scores, notes = of_one_platform(scores, mixed=mixed)
+    check_comparable(scores)
+    chosen_scores, notes = select_one_platform(scores, mixed=mixed)
     chance, guesses = {}, {}
     for row, score, items in _read_guesses(artifacts):
         chance[row], guesses[row] = score, items
-    return build(plan, chosen_scores, chance, guesses, notes, _seen_sources(artifacts))
+    return build_report(
+        plan, chosen_scores, chance, guesses, notes, _contaminated_sources(artifacts)
+    )
 
 
-def _seen_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
+def _contaminated_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
     """Returns the sources of evaluation pictures that a training corpus holds.
 
     A source found through one benchmark counts as seen in every benchmark that asks about it.
@@ -107,11 +109,11 @@ def _read_score(
         items=items,
         plain=plain,
         answer_ms=cast(float | None, manifest.counts.get(ANSWER_MS)),
-        made=Made(
+        origin=ScoreOrigin(
             data=manifest.inputs["data"].content,
             decoding=canonical_json(decode),
             platform=_training_and_evaluation(_platform_text(trained), _platform_text(manifest)),
-            cpu=_training_and_evaluation(_processor(trained), _processor(manifest)),
+            cpu=_training_and_evaluation(_processor_text(trained), _processor_text(manifest)),
         ),
     )
 
@@ -131,7 +133,7 @@ def _platform_text(manifest: Manifest) -> str:
     return f"{versions} on {accelerator or 'an unrecorded accelerator'}"
 
 
-def _processor(manifest: Manifest) -> str:
+def _processor_text(manifest: Manifest) -> str:
     hardware = manifest.environment.get("hardware", {})
     return hardware.get("cpu") or hardware.get("machine", "an unrecorded processor")
 

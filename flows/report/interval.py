@@ -27,7 +27,7 @@ from flows.report.spread import LEVEL
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Paired:
+class PairedScores:
     """One benchmark's scores, or differences between two methods' scores, by seed.
 
     Attributes:
@@ -47,7 +47,7 @@ class Paired:
     @classmethod
     def of(
         cls, values: Sequence[float], runs: Sequence[Items] = (), training: str = ""
-    ) -> "Paired":
+    ) -> "PairedScores":
         """Returns the scores of the seeds, with their items.
 
         Args:
@@ -75,12 +75,12 @@ class Paired:
         sums = np.array([[math.fsum(run[source]) for source in sources] for run in runs])
         return dataclasses.replace(paired, sources=sources, counts=counts, sums=sums)
 
-    def of_seeds(self, places: Sequence[int]) -> "Paired":
+    def of_seeds(self, places: Sequence[int]) -> "PairedScores":
         """Returns the scores of the seeds at the given places."""
         sums = self.sums[list(places)] if self.sources else self.sums
         return dataclasses.replace(self, values=self.values[list(places)], sums=sums)
 
-    def minus(self, other: "Paired") -> "Paired":
+    def minus(self, other: "PairedScores") -> "PairedScores":
         """Returns the differences to another method with the same seeds.
 
         The items are dropped if the two methods have different ones.
@@ -89,12 +89,12 @@ class Paired:
         # for both methods is then gone, which is why the interval of a difference can be narrow.
         values = self.values - other.values
         if self.sources != other.sources or not np.array_equal(self.counts, other.counts):
-            return Paired(values=values, training=self.training)
+            return PairedScores(values=values, training=self.training)
         return dataclasses.replace(self, values=values, sums=self.sums - other.sums)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Interval:
+class ScoreInterval:
     """A mean with its 95 % interval.
 
     Attributes:
@@ -111,7 +111,7 @@ class Interval:
     over: str = ""
 
 
-def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
+def estimate_interval(rows: Sequence[PairedScores], pretrainings: Sequence[int]) -> ScoreInterval:
     """Returns the interval of the unweighted mean over some benchmarks.
 
     Trainings on different benchmarks share only the pretraining that they start from. With one
@@ -146,25 +146,27 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
         # Draws of one pretraining vary independently from training to training, so their variances
         # add up; a pretraining moves all trainings at once, which makes them one group.
         together = len(draws) > 1
-        parts["seeds"] = _seeds_part(means, ["" if together else row.training for row in rows])
-    if by_item := _items_part(rows, draw):
+        parts["seeds"] = _seeds_variance_part(
+            means, ["" if together else row.training for row in rows]
+        )
+    if by_item := _items_variance_part(rows, draw):
         parts["items"] = by_item
     if not parts:
-        return Interval(mean=mean)
+        return ScoreInterval(mean=mean)
     half = functools.partial(_half_width, [*parts.values()])
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test; the
     # interval stays as it is.
-    exact = mcnemar(rows[0]) if len(rows) == 1 else None
-    return Interval(
+    exact = mcnemar_test(rows[0]) if len(rows) == 1 else None
+    return ScoreInterval(
         mean=mean,
         low=mean - half(LEVEL),
         high=mean + half(LEVEL),
-        p=_chance(mean, half) if exact is None else exact,
+        p=_chance_of_zero(mean, half) if exact is None else exact,
         over=" and ".join(parts),
     )
 
 
-def mcnemar(row: Paired) -> float | None:
+def mcnemar_test(row: PairedScores) -> float | None:
     """Returns the exact p-value of McNemar's test on the items where two methods differ.
 
     It is defined for one seed, and for items that are right or wrong and each have a source to
@@ -183,7 +185,7 @@ def mcnemar(row: Paired) -> float | None:
     return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
-def holm(chances: Mapping[str, float]) -> dict[str, float]:
+def holm_correction(chances: Mapping[str, float]) -> dict[str, float]:
     """Returns the p-values by name, corrected for their number.
 
     If every corrected p-value up to 5 % is called a difference, at most 5 % of studies call any
@@ -199,20 +201,20 @@ def holm(chances: Mapping[str, float]) -> dict[str, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _VariancePart:
     """A part of a mean's variance, and its degrees of freedom."""
 
     variance: float
     freedom: float
 
 
-def _half_width(parts: Sequence[_Part], level: float) -> float:
+def _half_width(parts: Sequence[_VariancePart], level: float) -> float:
     return math.sqrt(
         sum(special.stdtrit(p.freedom, 1 - level / 2) ** 2 * p.variance for p in parts)
     )
 
 
-def _chance(mean: float, half: "functools.partial[float]") -> float:
+def _chance_of_zero(mean: float, half: "functools.partial[float]") -> float:
     """Returns the p-value of a mean: the level at which its interval just reaches 0."""
     # No spread at all: either the difference is 0, or it is certain.
     if half(LEVEL) == 0:
@@ -223,7 +225,9 @@ def _chance(mean: float, half: "functools.partial[float]") -> float:
     return optimize.root_scalar(lambda level: half(level) - abs(mean), bracket=(least, 1.0)).root
 
 
-def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _Part:
+def _seeds_variance_part(
+    means: Float[np.ndarray, "K U"], trainings: Sequence[str]
+) -> _VariancePart:
     """Returns the seeds' part of the variance, from the spread of each training's draws."""
     num, draws = means.shape
     variances = []
@@ -236,10 +240,12 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
     # Satterthwaite. total² >= squares, so there are at least as many degrees of freedom as one
     # training has; max() keeps that true under rounding.
     freedom = (draws - 1) * max(1.0, total**2 / squares if squares else 1.0)
-    return _Part(total, freedom)
+    return _VariancePart(total, freedom)
 
 
-def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part | None:
+def _items_variance_part(
+    rows: Sequence[PairedScores], draw: Float[np.ndarray, "U S"]
+) -> _VariancePart | None:
     """Returns the items' part of the variance; None where no row has items."""
     rows_with_items = [row for row in rows if row.sources]
     if not rows_with_items:
@@ -262,4 +268,4 @@ def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part
     variance = float((pull**2).sum())
     if draws > 1:  # The interaction of seed and source is in the seeds' part already.
         variance -= float(((pulls - pull) ** 2).sum()) / (draws * (draws - 1))
-    return _Part(max(variance, 0.0) * num / (num - 1), num - 1)
+    return _VariancePart(max(variance, 0.0) * num / (num - 1), num - 1)

@@ -17,7 +17,7 @@ NUM_ERRORS = 3.0
 """Number of standard errors by which a mean must exceed chance to count as above it."""
 
 
-def by_source(rows: Iterable[tuple[str, float]]) -> Items:
+def items_by_source(rows: Iterable[tuple[str, float]]) -> Items:
     """Returns the items of (source, score in 0-1) pairs that are in the order of the items' ids."""
     scores_of: dict[str, list[float]] = {}
     for source, score in rows:
@@ -38,17 +38,17 @@ def read_items(path: Path, score: float) -> tuple[Items, bool]:
     # A score such as a mean over languages is no mean of its items. Their pseudo-values then have
     # the score as their mean, so that intervals work as for any other.
     plain = all(value is None for *_, value in values)
-    items = by_source((source, score if plain else value) for source, score, value in values)
-    is_mean = items and math.isclose(mean_of(items), score, abs_tol=1e-6 if plain else 1e-3)
+    items = items_by_source((source, score if plain else value) for source, score, value in values)
+    is_mean = items and math.isclose(mean_item_score(items), score, abs_tol=1e-6 if plain else 1e-3)
     return (items if is_mean else {}), plain
 
 
-def mean_of(items: Items) -> float:
+def mean_item_score(items: Items) -> float:
     """Returns the plain mean over all items, 0-100."""
     return math.fsum(score for scores in items.values() for score in scores) / num_items(items)
 
 
-def without(items: Items, sources: Set[str]) -> Items:
+def without_sources(items: Items, sources: Set[str]) -> Items:
     """Returns the items whose source is not one of `sources`."""
     return {source: scores for source, scores in items.items() if source not in sources}
 
@@ -103,6 +103,6 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
         total - count * mean for total, count in zip(sums, run_counts[0].values(), strict=True)
     ]
     over_sources = math.fsum(d * d for d in deviations) * num_sources / (num_sources - 1) / num**2
-    means = [mean_of(run) for run in runs]
+    means = [mean_item_score(run) for run in runs]
     over_seeds = statistics.variance(means) / len(means) if len(means) > 1 else 0.0
     return math.sqrt(over_seeds + over_sources)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flows.report import result_columns
 from flows.report.cells import Aggregate, Report, Section
-from flows.report.result_columns import CellRow, Column
+from flows.report.result_columns import CellRow, ResultColumn
 
 _ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
@@ -27,7 +27,7 @@ def to_latex(report: Report) -> str:
     )
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+def latex_table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Returns a plain tabular; `left` are the columns set to the left, the others to the right."""
     columns = "".join("l" if i in left else "r" for i in range(len(head)))
     rows = [_tabular_row([_escape(field) for field in fields]) for fields in (head, *lines)]
@@ -70,7 +70,7 @@ def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _section_rows(section: Section, columns: Sequence[Column[CellRow]]) -> list[str]:
+def _section_rows(section: Section, columns: Sequence[ResultColumn[CellRow]]) -> list[str]:
     rows = []
     for i, method in enumerate(section.methods):
         cells = [CellRow(section, section.cell(method, budget)) for budget in section.budgets]
@@ -86,7 +86,7 @@ def _section_rows(section: Section, columns: Sequence[Column[CellRow]]) -> list[
 
 
 def _aggregate_rows(
-    aggregates: list[Aggregate], budgets: Sequence[int], columns: Sequence[Column[CellRow]]
+    aggregates: list[Aggregate], budgets: Sequence[int], columns: Sequence[ResultColumn[CellRow]]
 ) -> list[str]:
     """Returns a row per method, each mean below the cells' column of the same name."""
     means = {column.name: column for column in result_columns.AGGREGATE_COLUMNS}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flows.report import result_columns
 from flows.report.cell_text import comparison_text, difference_text
 from flows.report.cells import Aggregate, Cell, Report, Section
-from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Column, Grid
+from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 
 NOTES = """\
 Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
@@ -28,7 +28,7 @@ ONE_PRETRAINING = "they hold given these checkpoints, since there is one pretrai
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
 
 
-class Field(NamedTuple):
+class TableField(NamedTuple):
     """A field of a table.
 
     Attributes:
@@ -41,25 +41,25 @@ class Field(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class ReportTable:
     """A table of texts; the columns whose numbers are in `left` are set to the left."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[Field]]
+    rows: Sequence[Sequence[TableField]]
     left: Sequence[int] = (0,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Block:
+class ReportBlock:
     """A part of the report below a title: tables or a list of lines; of a benchmark, or of all."""
 
     title: str
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     lines: Sequence[str] = ()
     section: Section | None = None
 
 
-def report_blocks(report: Report) -> list[Block]:
+def report_blocks(report: Report) -> list[ReportBlock]:
     """Returns the means over benchmarks, the methods compared, and a block per benchmark."""
     blocks = [
         _aggregate_block(list(entries), _shared_budgets(report, resolution))
@@ -68,7 +68,7 @@ def report_blocks(report: Report) -> list[Block]:
     if report.comparisons:
         num = collections.Counter(section.resolution for section in report.sections)
         lines = [comparison_text(c, num[c.resolution]) for c in report.comparisons]
-        blocks.append(Block(title="Methods compared", lines=lines))
+        blocks.append(ReportBlock(title="Methods compared", lines=lines))
     return blocks + [_section_block(section) for section in report.sections]
 
 
@@ -102,7 +102,7 @@ def _shared_budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
     return next(s.budgets for s in report.sections if s.resolution == resolution)
 
 
-def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Block:
+def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> ReportBlock:
     columns = [column for column in result_columns.AGGREGATE_COLUMNS if column.heading]
     columns.sort(key=lambda column: column.rank)
     # Names and methods down, means and retentions across, each once per budget.
@@ -112,13 +112,13 @@ def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Bl
         across = [by_place.get((name, method, budget)) for budget in budgets]
         expected = next(entry.expected for entry in across if entry)
         texts = [c.text_of(entry) if entry else "" for c in columns for entry in across]
-        rows.append([Field(text) for text in (name, str(expected), method, *texts)])
+        rows.append([TableField(text) for text in (name, str(expected), method, *texts)])
     head = [column.heading.format(budget) for column in columns for budget in budgets]
-    table = Table(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
-    return Block(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
+    table = ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
+    return ReportBlock(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
 
 
-def _section_block(section: Section) -> Block:
+def _section_block(section: Section) -> ReportBlock:
     tables = [_grid_table(section, grid) for grid in (SCORES, SPREADS) if grid.is_shown(section)]
     if section.comparisons:
         tables.append(_difference_table(section))
@@ -127,10 +127,10 @@ def _section_block(section: Section) -> Block:
     pixels = f"{section.resolution} px" if section.resolution else ""
     extra = ", ".join(part for part in (section.metric, section.group, pixels) if part)
     title = f"{section.title} ({extra})" if extra else section.title
-    return Block(title=title, tables=tables, section=section)
+    return ReportBlock(title=title, tables=tables, section=section)
 
 
-def _grid_table(section: Section, grid: Grid) -> Table:
+def _grid_table(section: Section, grid: Grid) -> ReportTable:
     r"""Returns one table of a benchmark.
 
     method | score @64  score @256 | retention @64  retention @256 | chance
@@ -144,30 +144,30 @@ def _grid_table(section: Section, grid: Grid) -> Table:
         head += [column.heading.format(budget) for budget in budgets]
     rows = []
     for method in section.methods:
-        row = [Field(method)]
+        row = [TableField(method)]
         for column in columns:
             budgets = section.budgets[:1] if column.is_shared else section.budgets
             row += [_cell_field(column, section, section.cell(method, b)) for b in budgets]
         rows.append(row)
-    return Table(head=head, rows=rows)
+    return ReportTable(head=head, rows=rows)
 
 
-def _cell_field(column: Column[CellRow], section: Section, cell: Cell) -> Field:
+def _cell_field(column: ResultColumn[CellRow], section: Section, cell: Cell) -> TableField:
     # A budget that the method does not serve stays empty; what is shared by all cells does not.
     if not cell.expected and not column.is_shared:
-        return Field("")
+        return TableField("")
     text = column.text_of(CellRow(section, cell))
-    return Field(text, cell if column.is_linked and cell.n else None)
+    return TableField(text, cell if column.is_linked and cell.n else None)
 
 
-def _difference_table(section: Section) -> Table:
+def _difference_table(section: Section) -> ReportTable:
     """Returns the differences of a benchmark: pairs of methods down, budgets across."""
     texts = {(c.pair, c.budget): difference_text(c) for c in section.comparisons}
     pairs = dict.fromkeys(pair for pair, _ in texts)
     rows = [[pair, *(texts.get((pair, b), "") for b in section.budgets)] for pair in pairs]
-    return Table(
+    return ReportTable(
         head=["difference", *(f"@{b}" for b in section.budgets)],
-        rows=[[Field(text) for text in row] for row in rows],
+        rows=[[TableField(text) for text in row] for row in rows],
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from flows.report.cells import Cell, Report
-from flows.report.layout import Block, Field, report_blocks, report_notes
+from flows.report.layout import ReportBlock, TableField, report_blocks, report_notes
 
 Link = Callable[[str, Cell], str]
 """Function from a field's text and its cell to Markdown: the text, with links to the cell."""
@@ -21,19 +21,19 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
     return "\n".join([*blocks, *(f"{note}\n" for note in report_notes(report))])
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Returns a Markdown table; `left` holds the numbers of the columns aligned to the left."""
     rule = [":--" if i in left else "--:" for i in range(len(head))]
     rows = [[text.replace("|", "\\|") for text in row] for row in (head, rule, *lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _block_text(block: Block, link: Link | None) -> str:
-    def text_of(field: Field) -> str:
+def _block_text(block: ReportBlock, link: Link | None) -> str:
+    def text_of(field: TableField) -> str:
         return link(field.text, field.cell) if link and field.cell else field.text
 
     tables = [
-        table(t.head, [[text_of(field) for field in row] for row in t.rows], t.left)
+        markdown_table(t.head, [[text_of(field) for field in row] for row in t.rows], t.left)
         for t in block.tables
     ]
     lines = "".join(f"- {line}\n" for line in block.lines)

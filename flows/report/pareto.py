@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.report.cells import Cell, Report, Section
-from flows.report.plot import DPI, PANEL_INCHES, REFERENCE_COLOR, draw_legend, looks, style
+from flows.report.plot import DPI, PANEL_INCHES, REFERENCE_COLOR, draw_legend, looks, plot_style
 
 COSTS: dict[str, Callable[[Cell], float | None]] = {
     "soft tokens": lambda cell: cell.cost and cell.cost.tokens,
@@ -23,12 +23,12 @@ Points = dict[tuple[str, int], list[Cell]]
 """(method, budget) -> its cells, one per benchmark, each with a score."""
 
 
-def pareto(report: Report, path: Path) -> None:
+def plot_pareto(report: Report, path: Path) -> None:
     """Writes the PNG of `pareto_png` to a local file."""
     path.write_bytes(pareto_png(report))
 
 
-def latency(report: Report, path: Path) -> None:
+def plot_latency(report: Report, path: Path) -> None:
     """Writes the PNG of `pareto_png` against measured times to a local file."""
     path.write_bytes(pareto_png(report, MEASURED))
 
@@ -46,7 +46,7 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
       of: name of a cost -> function from a cell to that cost, None if unknown.
     """
     groups = _groups(report)
-    with style():
+    with plot_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -75,7 +75,7 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
         return png.getvalue()
 
 
-def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Returns the (cost, score) points whose score no other point reaches at that cost or less."""
     best: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
@@ -127,7 +127,7 @@ def _draw(
         costs = [value for cell in cells if (value := cost(cell)) is not None]
         if len(costs) == len(cells):
             at[key] = statistics.mean(costs), statistics.mean(map(_mean, cells))
-    edge = front([*at.values()])
+    edge = pareto_front([*at.values()])
     axes.step(*zip(*edge, strict=True) if edge else ((), ()), where="post", color=FRONT_COLOR)
     for method in dict.fromkeys(method for method, _ in at):
         curve = sorted(point for (name, _), point in at.items() if name == method)

@@ -45,7 +45,7 @@ STYLE = {
 }
 
 
-def plot(report: Report, path: Path) -> None:
+def plot_report(report: Report, path: Path) -> None:
     """Writes the PNG of `plot_png` to a local file."""
     path.write_bytes(plot_png(report))
 
@@ -56,7 +56,7 @@ def plot_png(report: Report) -> bytes:
     Chance is a dotted line. The reference at its full budget is a dashed line with its deviation
     shaded. Each other method is a line over its budgets; a missing cell leaves a gap.
     """
-    with style():
+    with plot_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -82,7 +82,7 @@ def plot_png(report: Report) -> bytes:
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def plot_style() -> Iterator[None]:
     """Sets our style over Matplotlib's defaults, ignoring the user's own settings."""
     import matplotlib
 

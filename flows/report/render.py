@@ -18,7 +18,7 @@ COMPARISON_COLUMNS = tuple(
 )
 
 
-def render(report: Report, form: str) -> str:
+def render_report(report: Report, form: str) -> str:
     """Returns the report in one of `FORMATS`.
 
     Args:

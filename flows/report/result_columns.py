@@ -1,6 +1,6 @@
 """The columns of the results, declared once: every file, table and page is written from here.
 
-A new column is one `Column` below, and the code that computes its value. It then stands in
+A new column is one `ResultColumn` below, and the code that computes its value. It then stands in
 `results.csv` and `results.json`; with a `heading` also in the Markdown and on the pages, and with a
 `latex_heading` in the LaTeX table. The reference page of the documentation has its `meaning`.
 """
@@ -61,7 +61,7 @@ def json_number(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Column(Generic[Row]):
+class ResultColumn(Generic[Row]):
     """A column of the results, in every form that they are written in.
 
     Attributes:
@@ -108,8 +108,8 @@ class Column(Generic[Row]):
         return "--" if value is None else f"{value:.1f}"
 
 
-def _cost(name: str, meaning: str) -> Column[CellRow]:
-    return Column(
+def _cost_column(name: str, meaning: str) -> ResultColumn[CellRow]:
+    return ResultColumn(
         name=name,
         meaning=meaning,
         value=lambda row: getattr(row.cell.cost, name, None),
@@ -123,16 +123,16 @@ def _seed_scores(scores: tuple[Score, ...]) -> str:
     return " ".join(f"{score.seed}={score.score:.4f}" for score in scores)
 
 
-CELL_COLUMNS: tuple[Column[CellRow], ...] = (
-    Column(
+CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
+    ResultColumn(
         name="benchmark",
         meaning="row of the results; with several resolutions it ends with one, `chartqa@448`",
         value=lambda row: row.section.benchmark,
         is_shared=True,
     ),
-    Column(name="method", meaning="name of the method", value=lambda row: row.cell.method),
-    Column(name="budget", meaning="soft tokens per image", value=lambda row: row.cell.budget),
-    Column(
+    ResultColumn(name="method", meaning="name of the method", value=lambda row: row.cell.method),
+    ResultColumn(name="budget", meaning="soft tokens per image", value=lambda row: row.cell.budget),
+    ResultColumn(
         name="mean",
         meaning="mean score over seeds; shown ± `std`, and with (2/3), the seeds that are finished "
         "of those planned, while some are missing; † where it depends on an artifact that was kept "
@@ -144,14 +144,14 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         latex_heading="Score",
         latex=lambda row: score_latex(row.cell),
     ),
-    Column(
+    ResultColumn(
         name="std",
         meaning="sample standard deviation over seeds",
         value=lambda row: row.cell.std,
     ),
-    Column(name="n", meaning="seeds that have a score", value=lambda row: row.cell.n),
-    Column(name="expected", meaning="planned seeds", value=lambda row: row.cell.expected),
-    Column(
+    ResultColumn(name="n", meaning="seeds that have a score", value=lambda row: row.cell.n),
+    ResultColumn(name="expected", meaning="planned seeds", value=lambda row: row.cell.expected),
+    ResultColumn(
         name="retention",
         meaning="100 × mean / the reference's mean at its full budget, over the seeds both have; "
         "none where the reference is not above chance",
@@ -159,7 +159,7 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         heading="retention @{} [%]",
         latex_heading=r"Retention [\%]",
     ),
-    Column(
+    ResultColumn(
         name="low",
         meaning="lower end of the mean's 95 % interval, over seeds and, where they are known, "
         "items; with a single pretraining it holds given its checkpoints",
@@ -168,8 +168,8 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         grid=SPREADS,
         text=lambda row: interval_text(row.cell),
     ),
-    Column(name="high", meaning="its upper end", value=lambda row: row.cell.high),
-    Column(
+    ResultColumn(name="high", meaning="its upper end", value=lambda row: row.cell.high),
+    ResultColumn(
         name="chance",
         meaning="score of the best guess from the training texts or masks that never sees the "
         "pixels",
@@ -178,12 +178,12 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         heading="chance",
         latex_heading="Chance",
     ),
-    Column(
+    ResultColumn(
         name="error",
         meaning="standard error of `margin`, over seeds and items",
         value=lambda row: row.cell.error,
     ),
-    Column(
+    ResultColumn(
         name="margin",
         meaning="mean − chance; shown ± `error`, and with ✗ where it is less than three of them",
         value=lambda row: row.cell.margin,
@@ -191,42 +191,42 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         grid=SPREADS,
         text=lambda row: margin_text(row.cell),
     ),
-    Column(
+    ResultColumn(
         name="above_chance",
         meaning="whether `margin` is positive and at least three `error`s",
         value=lambda row: row.cell.above_chance,
     ),
-    Column(
+    ResultColumn(
         name="accepted",
         meaning="whether it depends on an artifact that was kept although its code has changed",
         value=lambda row: row.cell.accepted,
     ),
-    Column(
+    ResultColumn(
         name="metric",
         meaning="metric of the score",
         value=lambda row: row.section.metric,
         is_shared=True,
     ),
-    Column(
+    ResultColumn(
         name="scores",
         meaning="score of each seed; in the JSON with the key of its predictions",
         value=lambda row: row.cell.scores,
         csv=_seed_scores,
         json=None,  # `json_file` nests them, the last of a cell's entries.
     ),
-    Column(
+    ResultColumn(
         name="group",
         meaning="group of benchmarks that it belongs to",
         value=lambda row: row.section.group,
         is_shared=True,
     ),
-    Column(
+    ResultColumn(
         name="resolution",
         meaning="image side in pixels, if the study has several",
         value=lambda row: row.section.resolution,
         is_shared=True,
     ),
-    Column(
+    ResultColumn(
         name="unseen",
         meaning="mean score without the items whose picture hygiene found in a training corpus; "
         "only with `hygiene.contamination: report`",
@@ -234,35 +234,35 @@ CELL_COLUMNS: tuple[Column[CellRow], ...] = (
         heading="@{}",
         grid=UNSEEN,
     ),
-    _cost("tokens", "soft tokens of the longest prompt"),
-    _cost("tflops", "compute of its prefill [1e12 FLOPs]"),
-    _cost("kv_mb", "size of its key-value cache [2**20 bytes]"),
+    _cost_column("tokens", "soft tokens of the longest prompt"),
+    _cost_column("tflops", "compute of its prefill [1e12 FLOPs]"),
+    _cost_column("kv_mb", "size of its key-value cache [2**20 bytes]"),
 )
 """Columns of a cell, in the order of the CSV."""
 
-AGGREGATE_COLUMNS: tuple[Column[Aggregate], ...] = (
-    Column(name="name", meaning="the benchmarks it is over", value=lambda entry: entry.name),
-    Column(
+AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
+    ResultColumn(name="name", meaning="the benchmarks it is over", value=lambda entry: entry.name),
+    ResultColumn(
         name="resolution",
         meaning="their image side in pixels, if the study has several",
         value=lambda entry: entry.resolution,
     ),
-    Column(name="method", meaning="name of the method", value=lambda entry: entry.method),
-    Column(name="budget", meaning="soft tokens per image", value=lambda entry: entry.budget),
-    Column(
+    ResultColumn(name="method", meaning="name of the method", value=lambda entry: entry.method),
+    ResultColumn(name="budget", meaning="soft tokens per image", value=lambda entry: entry.budget),
+    ResultColumn(
         name="rows",
         meaning="benchmarks that are complete and have a retention",
         value=lambda entry: entry.rows,
     ),
-    Column(name="expected", meaning="all its benchmarks", value=lambda entry: entry.expected),
-    Column(
+    ResultColumn(name="expected", meaning="all its benchmarks", value=lambda entry: entry.expected),
+    ResultColumn(
         name="mean",
         meaning="unweighted mean of the scores; none while benchmarks are incomplete",
         value=lambda entry: entry.mean,
         heading="mean score @{}",
         rank=1,
     ),
-    Column(
+    ResultColumn(
         name="retention",
         meaning="unweighted mean of the retentions; none while benchmarks are incomplete, where "
         "`partial` is shown in its place",
@@ -270,7 +270,7 @@ AGGREGATE_COLUMNS: tuple[Column[Aggregate], ...] = (
         heading="retention @{} [%]",
         text=mean_retention_text,
     ),
-    Column(
+    ResultColumn(
         name="partial",
         meaning="mean of the retentions there are",
         value=lambda entry: entry.partial,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.report.average import aggregate
+from flows.report.average import aggregate_sections
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.spread import t_interval
 
@@ -26,7 +26,7 @@ REFERENCE = "vanilla"
 
 
 @functools.cache
-def suites() -> Mapping[str, tuple[str, ...]]:
+def paper_suites() -> Mapping[str, tuple[str, ...]]:
     """Returns the paper's own selections of benchmarks at 224 px, by their rows' titles.
 
     They are the 27 headline rows and the two "top 3". The paper does not name the rows of a "top
@@ -74,7 +74,7 @@ def read_scores(path: str | Path, *, seeds: int = 3) -> Report:
     benchmark is expected with every method and budget; a cell without a line, or with an empty
     `score_mean`, is missing. An empty `score_std` is an unknown spread. `pg2_score` is the
     reference, vanilla at the largest budget of that resolution; it has no spread. Aggregates:
-    every group, every resolution ("all"), and the paper's `suites`.
+    every group, every resolution ("all"), and the paper's own (`paper_suites`).
 
     Args:
       path: a local CSV file.
@@ -275,10 +275,12 @@ def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     if len(groups) > 1:
         groups["all"] = sections
     entries = [
-        a for g, scored in groups.items() for a in aggregate(g, scored, len(scored), resolution)
+        a
+        for g, scored in groups.items()
+        for a in aggregate_sections(g, scored, len(scored), resolution)
     ]
     if resolution == SUITE_RESOLUTION:
-        for name, members in suites().items():
+        for name, members in paper_suites().items():
             scored = [s for s in sections if s.benchmark in members]
-            entries += aggregate(name, scored, len(members), resolution) if scored else []
+            entries += aggregate_sections(name, scored, len(members), resolution) if scored else []
     return entries

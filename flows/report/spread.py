@@ -9,7 +9,7 @@ LEVEL = 0.05
 """Share of intervals that may miss the truth, and largest p-value of a significant difference."""
 
 
-def summarize(values: Sequence[float]) -> dict[str, Any]:
+def summarize_scores(values: Sequence[float]) -> dict[str, Any]:
     """Returns `mean`, `std` (ddof=1) and `n` of some scores.
 
     The mean is None without values; std is None below two. The mean is computed exactly and then

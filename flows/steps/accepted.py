@@ -10,7 +10,7 @@ _CODE = 16
 """Number of hex digits of a code's digest in the name of a note."""
 
 
-def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -> None:
+def accept_artifact(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -> None:
     """Notes that an artifact is as good as one made with the code of digest `code`.
 
     Args:
@@ -22,11 +22,11 @@ def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     note = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
     text = json.dumps(note, indent=1)
-    store.files.create_if_absent(_note(artifact.key, code), f"{text}\n".encode())
+    store.files.create_if_absent(_acceptance_note(artifact.key, code), f"{text}\n".encode())
 
 
 def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
-    """Whether `accept` was called with these."""
+    """Whether `accept_artifact` was called with these."""
     return code[:_CODE] in accepted_codes(store).get(artifact.key, ())
 
 
@@ -39,5 +39,5 @@ def accepted_codes(store: Store) -> dict[str, list[str]]:
     return codes
 
 
-def _note(key: str, code: str) -> str:
+def _acceptance_note(key: str, code: str) -> str:
     return f"{ACCEPTED}/{key}-as-{code[:_CODE]}.json"

@@ -23,7 +23,7 @@ class EventFile:
     """
 
     def __init__(self, logs: Path, out: Path) -> None:
-        self._logs = {logs / METRICS: _of_training, logs / WATCH: _of_watch}
+        self._logs = {logs / METRICS: _training_event, logs / WATCH: _watch_event}
         self._read: dict[Path, tuple[int, int]] = dict.fromkeys(self._logs, (0, 0))
         self._written: set[tuple[str, int]] = set()
         self._writer = SummaryWriter(str(out / EVENTS))
@@ -54,7 +54,7 @@ class EventFile:
         self._writer.close()
 
 
-def _of_training(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _training_event(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields the points of a training log's line; each budget has a loss curve of its own."""
     yield f"loss_at_budget/{row['budget']}", row["loss"]
     for name, value in row.items():
@@ -64,7 +64,7 @@ def _of_training(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, value
 
 
-def _of_watch(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _watch_event(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields the point of a watch log's line: one task at one budget."""
     quantity = "loss" if "loss" in row else "score"
     yield f"watched_{quantity}/{row['task']}_{row['budget']}", row[quantity]

@@ -33,7 +33,7 @@ _REPORT_EVERY = 3.0
 
 
 @dataclasses.dataclass(kw_only=True)
-class Report:
+class JobReport:
     """Progress of a job, and the outcomes of its steps so far.
 
     Attributes:
@@ -53,7 +53,7 @@ class Report:
         files.put(f"{JOBS}/{job}/report.json", text.encode())
 
     @classmethod
-    def read(cls, files: StoreBackend, job: str) -> "Report":
+    def read(cls, files: StoreBackend, job: str) -> "JobReport":
         """Returns the report of a job; an empty one if it has not written any."""
         try:
             raw: dict[str, Any] = json.loads(files.read(f"{JOBS}/{job}/report.json"))
@@ -82,11 +82,11 @@ def command(
     """
     work = pickle.dumps((tuple(recipes), dict(context)))
     digest = hashlib.sha256(work).hexdigest()
-    store.volatile.put(_work(job, digest), work)
+    store.volatile.put(_job_work_name(job, digest), work)
     return shlex.join(["python", "-m", "flows.steps.job", store.uri, job, digest, *earlier])
 
 
-def _work(job: str, digest: str) -> str:
+def _job_work_name(job: str, digest: str) -> str:
     return f"{JOBS}/{job}/work-{digest}"
 
 
@@ -96,11 +96,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     uri, job, digest, *earlier = sys.argv[1:]
     store = Store(uri)
-    work = store.volatile.read(_work(job, digest))
+    work = store.volatile.read(_job_work_name(job, digest))
     if hashlib.sha256(work).hexdigest() != digest:
         sys.exit(f"the work of {job} in {uri} is not what was submitted.")
     recipes, context = pickle.loads(work)
-    report, written = Report(), 0.0
+    report, written = JobReport(), 0.0
     for item in make_apart(uri, recipes, context, job, tuple(earlier)):
         if isinstance(item, StepOutcome):
             report.ends.append(item)

@@ -126,7 +126,7 @@ class StepContext:
             return None
         recipe, store = self._recipe, self._store
         config = redact(json.loads(canonical_json(recipe.config)))  # The form of manifests.
-        wanted = config, recipe.seed, recipe.code, dict(recipe.libraries)
+        wanted_identity = config, recipe.seed, recipe.code, dict(recipe.libraries)
         candidates = []
         # The key's end is the code's digest: most artifacts are ruled out without reading them.
         for key in store.keys(recipe.kind):
@@ -139,7 +139,7 @@ class StepContext:
                         manifest.seed,
                         manifest.code,
                         manifest.libraries,
-                    ) == wanted:
+                    ) == wanted_identity:
                         candidates.append(artifact)
         # A damaged artifact is passed over for the next older one.
         newest = sorted(candidates, key=lambda artifact: artifact.manifest.started, reverse=True)
@@ -181,7 +181,8 @@ class Kind:
         `make_together`, which finds the pieces in `work.pieces`; None: there are no pieces.
       make_together: makes several steps that read the same inputs with the same seed, with the same
         bytes as `make`; None: each step is made alone.
-      alike: function from the config to a value; steps with equal values can be made together.
+      group_value: function from the config to a value; steps with equal values can be made
+        together.
     """
 
     name: str
@@ -194,17 +195,17 @@ class Kind:
     make_piece: (
         Callable[[Sequence[StepContext], int, int], Generator[Progress, None, bytes]] | None
     ) = None
-    alike: Callable[[Any], Any] = lambda config: config
+    group_value: Callable[[Any], Any] = lambda config: config
 
-    def own_modules(self, config: Any) -> tuple[str, ...]:
+    def user_modules(self, config: Any) -> tuple[str, ...]:
         """Returns the modules of the functions that a config names; most kinds name none."""
         if self.functions is None:
             return ()
-        return _own_modules(self.functions, settings_json(config))
+        return _user_modules(self.functions, settings_json(config))
 
 
 @functools.lru_cache(4096)
-def _own_modules(functions: Callable[[Any], Iterable[str]], config: str) -> tuple[str, ...]:
+def _user_modules(functions: Callable[[Any], Iterable[str]], config: str) -> tuple[str, ...]:
     references = map(module_reference, functions(json.loads(config)))
     return tuple(reference[0] for reference in references if reference)
 

@@ -65,7 +65,7 @@ def look_up(
         kind=step.kind,
         name=step.name,
         inputs={role: artifact.as_input for role, artifact in inputs.items()},
-        config=_config_of(step, accepted),
+        config=_step_config(step, accepted),
         seed=step.seed,
         libraries=libraries_of(step.kind, step.config),
         code=code_digest(step.kind, step.config),
@@ -95,7 +95,7 @@ def device_seconds(artifact: Artifact) -> float:
     return manifest.seconds * manifest.environment.get("devices", 1)
 
 
-def _config_of(step: Step, accepted: Set[Step]) -> Any:
+def _step_config(step: Step, accepted: Set[Step]) -> Any:
     """Returns the step's config; that of a report lists its cells that rest on accepted artifacts.
 
     All cells of a benchmark rest on its chance score, which decides whether they are above chance.
@@ -103,7 +103,9 @@ def _config_of(step: Step, accepted: Set[Step]) -> Any:
     if step.kind != "results":
         return step.config
     # A table shows which cells rest on accepted artifacts: another set of them is another table.
-    kept = {role for role, read in step.inputs.items() if read in accepted}
+    accepted_roles = {role for role, read in step.inputs.items() if read in accepted}
     cells = [cell for role in step.inputs if (cell := CellKey.of_role(role))]
-    marked = [c for c in cells if str(c) in kept or f"{CHANCE}{c.benchmark}" in kept]
+    marked = [
+        c for c in cells if str(c) in accepted_roles or f"{CHANCE}{c.benchmark}" in accepted_roles
+    ]
     return dataclasses.replace(step.config, accepted=tuple(sorted(marked, key=str)))

@@ -20,7 +20,7 @@ import sys
 import traceback
 
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
-from flows.steps.own_code import install_user_code
+from flows.steps.user_code import install_user_code
 from flows.steps.worker import OtherCodeError, import_step_code
 from infra.errors import one_line_message
 from infra.gang.launcher import launcher_rank, rendezvous_address
@@ -64,47 +64,51 @@ def main() -> None:
     )
     # Two ways to be started: by hand or by a process on this machine, with rank and coordinator; or
     # by a launcher, which sets the rank, and then rank 0's address is found in FOLDER.
-    asked = parser.parse_args()
-    if asked.rank is None:
-        asked.rank = launcher_rank(os.environ)
-    if asked.rank is None or not (asked.coordinator or asked.supervised):
+    arguments = parser.parse_args()
+    if arguments.rank is None:
+        arguments.rank = launcher_rank(os.environ)
+    if arguments.rank is None or not (arguments.coordinator or arguments.supervised):
         parser.error(
             "without a launcher that sets the rank, --rank is required; without --supervised, "
             "--coordinator is"
         )
-    if asked.supervised:
+    if arguments.supervised:
         exit_on_stdin_close(PEER_LOST)
-    code = _run(asked)
+    code = _run_member(arguments)
     with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
-        write_exit_code(asked.supervised, asked.rank, code)
+        write_exit_code(arguments.supervised, arguments.rank, code)
     sys.stdout.flush()
     sys.stderr.flush()
     # A normal exit would wait for JAX's threads, and these wait for members that are lost.
     os._exit(code)
 
 
-def _run(asked: argparse.Namespace) -> int:
+def _run_member(arguments: argparse.Namespace) -> int:
     """Returns the exit code of a member."""
     import jax
     from jax.experimental.multihost_utils import reached_preemption_sync_point
 
     from model.train.loop import PreemptedError
 
-    writer = ProgressWriter(asked.supervised)
+    writer = ProgressWriter(arguments.supervised)
     try:
-        stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
-        install_user_code(stage.own)
-        _check_code(stage)
+        stage: Stage = pickle.loads(_read_task(arguments.task, arguments.sha256))
+        install_user_code(stage.user_code)
+        _check_stage_code(stage)
         # Code is checked before members meet: a wrong checkout on one host fails at once, and not
         # after all have waited for one another.
-        coordinator = asked.coordinator or rendezvous_address(asked.supervised, asked.rank, _START)
-        join(coordinator, asked.of, asked.rank)
-        if asked.rank == 0:
+        coordinator = arguments.coordinator or rendezvous_address(
+            arguments.supervised, arguments.rank, _START
+        )
+        join_gang(coordinator, arguments.of, arguments.rank)
+        if arguments.rank == 0:
             writer.write_accelerator(jax.devices()[0].device_kind)
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
-        told = asked.supervised or ""
-        for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
-            if asked.rank == 0:
+        report_place = arguments.supervised or ""
+        for progress in train(
+            stage, must_leave=reached_preemption_sync_point, report_place=report_place
+        ):
+            if arguments.rank == 0:
                 writer.write(progress)
         # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
@@ -114,11 +118,11 @@ def _run(asked: argparse.Namespace) -> int:
     except Exception as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            write_failure_reason(asked.supervised, asked.rank, one_line_message(error))
-        return PEER_LOST if _is_of_runtime(error) else FAILED
+            write_failure_reason(arguments.supervised, arguments.rank, one_line_message(error))
+        return PEER_LOST if _is_runtime_error(error) else FAILED
 
 
-def join(coordinator: str, size: int, rank: int) -> None:
+def join_gang(coordinator: str, size: int, rank: int) -> None:
     """Connects this process with the others of its gang.
 
     Args:
@@ -129,8 +133,8 @@ def join(coordinator: str, size: int, rank: int) -> None:
     import jax
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
-    is_here = coordinator.rpartition(":")[0] in ("127.0.0.1", "localhost")
-    if is_here:
+    is_local = coordinator.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    if is_local:
         # On CPUs the members exchange arrays over connections of their own. JAX lets each listen
         # where this machine's name leads, which may be the network, and has no option for it.
         _jax.make_gloo_tcp_collectives = functools.partial(
@@ -144,11 +148,11 @@ def join(coordinator: str, size: int, rank: int) -> None:
         heartbeat_timeout_seconds=_HEARTBEAT,
         shutdown_timeout_seconds=_END,
         # Left to JAX, rank 0 listens on every interface.
-        coordinator_bind_address=coordinator if is_here else None,
+        coordinator_bind_address=coordinator if is_local else None,
     )
 
 
-def _task(place: str, sha256: str) -> bytes:
+def _read_task(place: str, sha256: str) -> bytes:
     folder, _, name = place.rpartition("/")
     task = open_backend(folder).read(name)
     if hashlib.sha256(task).hexdigest() != sha256:
@@ -158,7 +162,7 @@ def _task(place: str, sha256: str) -> bytes:
     return task
 
 
-def _is_of_runtime(error: BaseException | None) -> bool:
+def _is_runtime_error(error: BaseException | None) -> bool:
     """Returns whether an error came from JAX's runtime, as it does when a member is lost."""
     import jax
 
@@ -169,13 +173,13 @@ def _is_of_runtime(error: BaseException | None) -> bool:
     return False
 
 
-def _check_code(stage: Stage) -> None:
+def _check_stage_code(stage: Stage) -> None:
     """Refuses other code than the supervisor's: the artifact's key would state the wrong code."""
-    here = code_sha256(import_step_code(CHECKPOINT.name, stage.spec))
-    if here != stage.code:
+    code_digest = code_sha256(import_step_code(CHECKPOINT.name, stage.spec))
+    if code_digest != stage.code:
         raise OtherCodeError(
             f"the stage must be trained with code {stage.code[:8]}, but this process has "
-            f"{here[:8]}; start it from the same checkout."
+            f"{code_digest[:8]}; start it from the same checkout."
         )
 
 

@@ -19,7 +19,7 @@ from flows.steps.kinds.results import RESULTS
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
-from flows.steps.own_code import libraries
+from flows.steps.user_code import library_versions
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
 
@@ -42,7 +42,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def code_of(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
+def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
     """Returns module -> digest of the code that makes a step of a kind.
 
     Args:
@@ -50,40 +50,40 @@ def code_of(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
       config: config of the step, typed or as plain values.
       tree: source tree to look in; None takes the sources of this process.
     """
-    return _reach(kind, _also(kind, config), tree or checkout())
+    return _reached_code(kind, _extra_modules(kind, config), tree or checkout())
 
 
 def code_digest(kind: str, config: Any) -> str:
     """Returns the digest of the code that this process would make a step with [hex]."""
-    return _digest(kind, _also(kind, config))
+    return _code_digest(kind, _extra_modules(kind, config))
 
 
-def own_modules(kind: str, config: Any) -> tuple[str, ...]:
+def user_modules(kind: str, config: Any) -> tuple[str, ...]:
     """Returns the modules of the functions that a step's config names; most name none."""
-    return KINDS[kind].own_modules(config)
+    return KINDS[kind].user_modules(config)
 
 
-def _also(kind: str, config: Any) -> tuple[str, ...]:
+def _extra_modules(kind: str, config: Any) -> tuple[str, ...]:
     also = KINDS[kind].also
     modules = tuple(also(json.loads(settings_json(config)))) if also else ()
-    return modules + own_modules(kind, config)
+    return modules + user_modules(kind, config)
 
 
-def _reach(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
+def _reached_code(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
     step_kind = KINDS[kind]
     return tree.reach([step_kind.make.__module__, *also], stop=step_kind.stop)
 
 
 @functools.cache
-def _digest(kind: str, also: tuple[str, ...]) -> str:
-    return code_sha256(_reach(kind, also, checkout()))
+def _code_digest(kind: str, also: tuple[str, ...]) -> str:
+    return code_sha256(_reached_code(kind, also, checkout()))
 
 
 def libraries_of(kind: str, config: Any) -> dict[str, str]:
     """Returns name -> installed version of the libraries that decide the bytes of a step."""
     versions = dict(_libraries(kind))
-    for module in own_modules(kind, config):
-        versions |= libraries(module)
+    for module in user_modules(kind, config):
+        versions |= library_versions(module)
     return versions
 
 

@@ -13,14 +13,14 @@ import sys
 
 def main() -> None:
     """Commits the step's artifact to the store; writes a JSON line with its key, or the error."""
-    told = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     from flows.steps.worker import StepOutcome, make
 
     recipe = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     for item in make(sys.argv[1], [recipe], json.loads(sys.argv[2])):
         if isinstance(item, StepOutcome):
-            print(json.dumps({"key": recipe.key, "error": item.error}), file=told, flush=True)
+            print(json.dumps({"key": recipe.key, "error": item.error}), file=output, flush=True)
     # A normal exit may hang: it waits for JAX's threads.
     sys.stderr.flush()
     os._exit(0)

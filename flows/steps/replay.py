@@ -23,7 +23,9 @@ class ReplayError(RuntimeError):
     """A step could not be made under a source tree."""
 
 
-def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) -> tuple[str, ...]:
+def replay_step(
+    store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int
+) -> tuple[str, ...]:
     """Makes a step, or the beginning of a training, with the code of a tree; keeps nothing of it.
 
     Args:
@@ -40,19 +42,19 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
       ReplayError: if the step fails, with the last line that its process wrote.
     """
     # A training is stopped at the first report after `units` updates: leaving this block ends it.
-    with _child(replay_child.__file__, [store.uri], tree, recipe) as (child, errors):
+    with _start_child(replay_child.__file__, [store.uri], tree, recipe) as (child, errors):
         lines: list[str] = []
-        for report in _lines(child):
+        for report in _child_lines(child):
             if "content" in report:
                 return *lines, f"contents {report['content']}"
             if not math.isnan(report["loss"]):
                 lines.append(f"loss {report['loss']!r} after {report['done']} updates")
                 if report["done"] >= units:
                     return tuple(lines)
-        raise _failed(child, errors)
+        raise _child_error(child, errors)
 
 
-def remake(
+def remake_step(
     store: Store,
     recipe: Recipe,
     tree: Mapping[str, bytes],
@@ -72,16 +74,16 @@ def remake(
       ReplayError: if the step fails, or its process does.
     """
     words = [store.uri, json.dumps(dict(context))]
-    with _child(remake_child.__file__, words, tree, recipe, variables) as (child, errors):
-        for report in _lines(child):
+    with _start_child(remake_child.__file__, words, tree, recipe, variables) as (child, errors):
+        for report in _child_lines(child):
             if report["error"]:
                 raise ReplayError(report["error"])
             return store.get(report["key"])
-        raise _failed(child, errors)
+        raise _child_error(child, errors)
 
 
 @contextlib.contextmanager
-def _child(
+def _start_child(
     file: str,
     words: Sequence[str],
     tree: Mapping[str, bytes],
@@ -130,11 +132,11 @@ def _child(
             child.communicate()
 
 
-def _lines(child: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+def _child_lines(child: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
     assert child.stdout is not None
     yield from map(json.loads, child.stdout)
 
 
-def _failed(child: subprocess.Popen[bytes], errors: Path) -> ReplayError:
+def _child_error(child: subprocess.Popen[bytes], errors: Path) -> ReplayError:
     wrote = errors.read_text(errors="replace").strip().splitlines()
     return ReplayError(wrote[-1] if wrote else f"its process ended with code {child.wait()}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 def main() -> None:
     """Writes a JSON line per progress, and one with the content digest at the end."""
-    told = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     store, folder = sys.argv[1], Path(sys.argv[2])
     from flows.steps.kind import StepContext
@@ -30,11 +30,11 @@ def main() -> None:
     scratch.mkdir()
     work = StepContext(recipe, Store(store), out, scratch)
     for progress in KINDS[recipe.kind].make(work):
-        print(json.dumps({"done": progress.done, "loss": progress.loss}), file=told, flush=True)
+        print(json.dumps({"done": progress.done, "loss": progress.loss}), file=output, flush=True)
     # The digest that a commit would have stated: the step's own, else that of its files.
     files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
     listing = listing_sha256({name: file_sha256(path) for name, path in files.items()})
-    print(json.dumps({"content": work.content or listing}), file=told, flush=True)
+    print(json.dumps({"content": work.content or listing}), file=output, flush=True)
 
 
 if __name__ == "__main__":

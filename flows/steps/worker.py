@@ -72,7 +72,7 @@ def make(
     """
     opened = Store(store)
     # Group by group; an error ends its group alone, and every step of it is reported once.
-    for group in _groups(recipes):
+    for group in _group_recipes(recipes):
         reported: set[str] = set()
         try:
             for item in _make(opened, group, context, token, lost):
@@ -86,7 +86,7 @@ def make(
                     yield StepOutcome(name=recipe.name, error=reason, traceback=where)
 
 
-def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
+def _group_recipes(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     """Returns groups of recipes that are made together, in the order of their first members."""
     from flows.steps.registry import KINDS
 
@@ -96,10 +96,16 @@ def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     groups: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         kind = KINDS[recipe.kind]
-        alike = (recipe.kind, recipe.inputs, kind.alike(recipe.config), recipe.seed, recipe.code)
+        parts = (
+            recipe.kind,
+            recipe.inputs,
+            kind.group_value(recipe.config),
+            recipe.seed,
+            recipe.code,
+        )
         # Kinds that cannot be made together get their own key into the digest: a group of one.
         alone = "" if kind.make_together else recipe.key
-        groups.setdefault(value_sha256([alone, *alike]), []).append(recipe)
+        groups.setdefault(value_sha256([alone, *parts]), []).append(recipe)
     return list(groups.values())
 
 
@@ -141,7 +147,7 @@ def _make_piece(
 
     # A piece is named by its group, and by how many pieces there are: where one lies already, an
     # earlier attempt made it.
-    for group in _groups(recipes):
+    for group in _group_recipes(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece
         if make_piece is None or store.volatile.total_stat(name).size:
@@ -149,16 +155,16 @@ def _make_piece(
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for recipe in group:
-                    _take_over_own(store, recipe)
+                    _install_user_code(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
-                making = make_piece(
+                progress_stream = make_piece(
                     [StepContext(r, store, out, out) for r in group], number, num_pieces
                 )
                 # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
-                        yield group[0].name, next(making)
+                        yield group[0].name, next(progress_stream)
                     except StopIteration as end:
                         took = f"{time.monotonic() - began:.3f}\n"
                         store.volatile.put(name, took.encode() + end.value)
@@ -175,7 +181,7 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
     return f"{JOBS}/pieces-{together}/{number}-of-{num_pieces}"
 
 
-def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
+def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     #   jobs/pieces-<group>/0-of-3, 1-of-3, 2-of-3
     #
@@ -205,38 +211,38 @@ def _make(
     #
     #   take over code, check it ─▶ lease ─▶ there already? ─▶ attempt ─▶ make ─▶ commit each
     kind = KINDS[group[0].kind]
-    with contextlib.ExitStack() as held:
-        begun: list[tuple[StepContext, Attempt, Scratch]] = []
+    with contextlib.ExitStack() as leases:
+        attempts: list[tuple[StepContext, Attempt, Scratch]] = []
         for recipe in sorted(
             group, key=lambda recipe: recipe.key
         ):  # Same order everywhere: no deadlock.
-            _take_over_own(store, recipe)
+            _install_user_code(store, recipe)
             _check_code(store, recipe)
-            scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
+            scratch = leases.enter_context(store.lock(recipe.key, token=token, lost=lost))
             # Looked up under the lease: another holder may have committed while we waited for it.
             if store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
             else:
-                begun.append((*_begin(store, recipe, scratch, context), scratch))
-        if not begun:
+                attempts.append((*_begin_attempt(store, recipe, scratch, context), scratch))
+        if not attempts:
             return
         # The group shares the first member's scratch, where its progress and its clock are kept.
-        works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
-        clock = _Clock(scratch.path / "seconds")
+        contexts, (_, _, scratch) = [work for work, *_ in attempts], attempts[0]
+        clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         if kind.make_piece is not None:
-            works[0].pieces, seconds = _pieces(store, group)
+            contexts[0].pieces, seconds = _read_pieces(store, group)
             earlier += seconds
-        for progress in together(works) if together else kind.make(works[0]):
+        for progress in together(contexts) if together else kind.make(contexts[0]):
             clock.note()
             # Copied to the store, so that another machine can resume from here.
             if progress.resumable:
                 scratch.save()
             yield group[0].name, progress
-        for work, attempt, step_scratch in begun:
+        for work, attempt, step_scratch in attempts:
             # Everything was made in one go; each artifact is charged its equal share of the time.
-            attempt.earlier_seconds, attempt.share = earlier, 1 / len(begun)
+            attempt.earlier_seconds, attempt.share = earlier, 1 / len(attempts)
             attempt.counts, attempt.content = work.counts, work.content
             attempt.accelerator = work.accelerator
             attempt.commit(context)
@@ -245,7 +251,7 @@ def _make(
             yield StepOutcome(name=attempt.step.name)
 
 
-def _begin(
+def _begin_attempt(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
 ) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
@@ -266,7 +272,7 @@ def _begin(
     return work, attempt
 
 
-class _Clock:
+class _AttemptClock:
     """Keeps the time that killed attempts at a step took, which is part of the artifact's cost."""
 
     def __init__(self, path: Path) -> None:
@@ -292,48 +298,50 @@ def import_step_code(kind: str, config: Any) -> dict[str, str]:
     Afterwards an edit of a file does not affect this process. Before, it would: imports are inside
     functions, and a study may run for days before it reaches one.
     """
-    from flows.steps.registry import code_of
+    from flows.steps.registry import step_code
     from infra.source_code import checkout, read_checkout
 
-    reached = code_of(kind, config, checkout())
+    reached = step_code(kind, config, checkout())
     if any(module not in sys.modules for module in reached):
         # Modules not yet imported come from the disk as it is now, so the digests must, too.
-        reached = code_of(kind, config, read_checkout())
+        reached = step_code(kind, config, read_checkout())
         for module in reached:
             importlib.import_module(module)
     return reached
 
 
-def _take_over_own(store: Store, recipe: Recipe) -> None:
+def _install_user_code(store: Store, recipe: Recipe) -> None:
     """Takes the user's own code over from the sources of the run, if this process lacks it."""
-    from flows.steps.own_code import install_user_code
-    from flows.steps.registry import own_modules
+    from flows.steps.registry import user_modules
+    from flows.steps.user_code import install_user_code
     from infra.source_code import checkout
 
-    if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
+    if recipe.source and any(m not in checkout() for m in user_modules(recipe.kind, recipe.config)):
         install_user_code(store.open_source(recipe.source))
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code or libraries than its key states."""
-    from flows.steps.own_code import libraries
-    from flows.steps.registry import code_of, own_modules
+    from flows.steps.registry import step_code, user_modules
+    from flows.steps.user_code import library_versions
     from infra.source_code import Tree, code_sha256
 
     # Library versions first: the error can name a version, but of a digest only that it differs.
-    for module in own_modules(recipe.kind, recipe.config):
-        for name, version in libraries(module).items():
-            if (wanted := recipe.libraries.get(name)) != version:
+    for module in user_modules(recipe.kind, recipe.config):
+        for name, version in library_versions(module).items():
+            if (wanted_version := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(
-                    f"step {recipe.name!r} must be made with {name} {wanted}, but this process has "
-                    f"{version}; install the same version."
+                    f"step {recipe.name!r} must be made with {name} {wanted_version}, but this "
+                    f"process has {version}; install the same version."
                 )
     modules = import_step_code(recipe.kind, recipe.config)
     if recipe.code == code_sha256(modules):
         return
-    wanted = code_of(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
+    wanted_code = step_code(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
     # Only on this failing path is the asked code read, to name the modules that differ.
-    differ = sorted(name for name in wanted | modules if wanted.get(name) != modules.get(name))
+    differ = sorted(
+        name for name in wanted_code | modules if wanted_code.get(name) != modules.get(name)
+    )
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "
         f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flows.steps import worker
-from flows.steps.job import Report, command
+from flows.steps.job import JobReport, command
 from flows.steps.worker import StepOutcome
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
@@ -23,7 +23,7 @@ them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Joined:
+class AlreadyRunning:
     """Notice that the work was under way already, started by another run or by one that died.
 
     Attributes:
@@ -50,7 +50,7 @@ class Workers(Protocol):
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | StepOutcome | Joined]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome | AlreadyRunning]:
         """Makes the missing steps of a job; yields progress and outcomes, as `worker.make` does.
 
         Args:
@@ -142,7 +142,7 @@ class JobWorkers:
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | StepOutcome | Joined]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome | AlreadyRunning]:
         """See `Workers.make`."""
         # The store is part of the name: the same step in another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
@@ -159,34 +159,34 @@ class JobWorkers:
                 self._jobs[work] = job
             return job
 
-        # The report grows while the job runs; `told` of its outcomes were yielded already.
-        job, told = submit(), 0
+        # The report grows while the job runs; `num_yielded` of its outcomes were yielded already.
+        job, num_yielded = submit(), 0
         if job.reattached:
-            yield Joined(job=job.id)
+            yield AlreadyRunning(job=job.id)
         try:
             while True:
                 why = self._server.end_reason(
                     job
                 )  # Before the report: an ended job has written its last.
-                report = Report.read(self._store.volatile, job.name)
+                report = JobReport.read(self._store.volatile, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress
-                yield from report.ends[told:]
-                told = len(report.ends)
+                yield from report.ends[num_yielded:]
+                num_yielded = len(report.ends)
                 if report.is_ended:
                     break
                 # Ray gives up a job that finds no free node: no failure, so it is submitted again.
                 if why is not None and self._server.timed_out_unscheduled(job):
-                    job, told = submit(), 0
+                    job, num_yielded = submit(), 0
                 elif why is not None:
                     raise RayWorkerLostError(f"the worker of {name!r} {why}")
                 self._server.wait(len(self._jobs))
         finally:
             with self._changing:
                 self._jobs.pop(work, None)
-        made = {end.name for end in report.ends}
+        yielded_names = {end.name for end in report.ends}
         for recipe in recipes:  # A joined job may not have been asked for all of them.
-            if recipe.name not in made and self._store.find(recipe.key):
+            if recipe.name not in yielded_names and self._store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
 
     def cancel(self) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from flows.steps.accepted import accept
+from flows.steps.accepted import accept_artifact
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest
-from flows.steps.replay import ReplayError, replay
+from flows.steps.replay import ReplayError, replay_step
 from flows.study.explain import Explanation
 from infra.errors import ConfigError
 from infra.source_code import checkout
@@ -49,13 +49,13 @@ def accept_stale(
     for step in steps:
         artifact = keys[step]
         assert artifact is not None
-        agreed = _agreed(store, step, artifact, units) if units else ""
-        accept(store, artifact, code_digest(step.kind, step.config), replayed=agreed)
-        agreement = f"; both codes give {agreed}" if agreed else ""
+        replay_note = _replay_agrees(store, step, artifact, units) if units else ""
+        accept_artifact(store, artifact, code_digest(step.kind, step.config), replayed=replay_note)
+        agreement = f"; both codes give {replay_note}" if replay_note else ""
         yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started}{agreement})"
 
 
-def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
+def _replay_agrees(store: Store, step: Step, artifact: Artifact, units: int) -> str:
     """Makes a step with the old code and with today's; returns the last line that both report."""
     manifest = artifact.manifest
     if not manifest.source:
@@ -75,7 +75,7 @@ def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
         ("today's", checkout().files),
     ):
         try:
-            ends.append(replay(store, recipe, tree, units))
+            ends.append(replay_step(store, recipe, tree, units))
         except ReplayError as error:
             raise ConfigError(
                 f"{step.name} is not kept: it fails with {when} code: {error}"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from flows.config.load import load
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
 from infra.errors import ConfigError
 from model.connector.contract import PromiseCheck, check_promises
 
 
-def check(name: str, config: str | None) -> Iterator[PromiseCheck]:
+def check_user_connector(name: str, config: str | None) -> Iterator[PromiseCheck]:
     """Yields a finding for each promise of a connector.
 
     Args:
@@ -21,7 +21,7 @@ def check(name: str, config: str | None) -> Iterator[PromiseCheck]:
     """
     study = load(config)
     try:
-        model = study.model_of(connector_named("NAME", name))
+        model = study.model_of(connector_reference("NAME", name))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     yield from check_promises(model)

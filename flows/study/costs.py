@@ -17,15 +17,15 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
     #
     #   (1 image, 64 tokens)      chartqa:test_human, docvqa:val, …
     #   (16 images, 64 tokens)    msvd_qa, …
-    alike: dict[tuple[int, int], list[str]] = {}
+    rows_by_size: dict[tuple[int, int], list[str]] = {}
     for name, row in config.rows.items():
         transfer = config.transfers[row.benchmark]
         text_len = transfer.eval_text_len or transfer.train.text_len
-        alike.setdefault((num_images_of(config, row.benchmark), text_len), []).append(name)
+        rows_by_size.setdefault((num_images_of(config, row.benchmark), text_len), []).append(name)
     costs = []
     for method in config.methods:
         model = config.model_of(method, transfer=True)
-        for (num_images, text_len), rows in alike.items():
+        for (num_images, text_len), rows in rows_by_size.items():
             prompt = flops.Modality(name="", num_images=num_images, text_tokens=text_len)
             for budget in config.budgets_of(method):
                 cost = flops.efficiency_cell(model, budget, prompt)

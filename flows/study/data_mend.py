@@ -22,7 +22,7 @@ _SHOWN = 20
 """Most rejects of one sort that are listed; the rest are counted."""
 
 
-def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
+def mend_dataset(name: str, *, data_root: str, store: str) -> Iterator[str]:
     """Prepares a dataset again from raw files, some of them repaired; yields lines to show.
 
     Shards whose inputs did not change are taken from an earlier dataset. The result is the artifact
@@ -38,7 +38,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
       RuntimeError: if the dataset cannot be made.
     """
     opened = Store(store)
-    before = _dataset(opened, name)
+    before = _dataset_artifact(opened, name)
     if "://" not in data_root and not Path(data_root).is_dir():
         raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
     raw = opened.get(before.manifest.inputs["raw"].key)
@@ -65,12 +65,12 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
     # Pinned: the old dataset's shards are re-used, and a gc meanwhile must not delete them.
     with opened.pin_run(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
-        noted = _find_or_make(opened, files, {}, pin)
-        after = _find_or_make(opened, dataset, {"raw": noted}, pin)
+        raw_files = _find_or_make(opened, files, {}, pin)
+        after = _find_or_make(opened, dataset, {"raw": raw_files}, pin)
     yield from _describe_mended(before, after)
 
 
-def _dataset(store: Store, name: str) -> Artifact:
+def _dataset_artifact(store: Store, name: str) -> Artifact:
     try:
         artifact = store.resolve(name)
     except KeyError as error:
@@ -97,10 +97,10 @@ def _find_or_make(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pi
 
 def _describe_mended(before: Artifact, after: Artifact) -> Iterator[str]:
     was, now = (Dataset(artifact.uri) for artifact in (before, after))
-    yield f"{before.key}: {_counts(was)}"
+    yield f"{before.key}: {_dataset_counts(was)}"
     if after.key == before.key:
         yield "its raw files have not changed; these inputs are rejected:"
-        yield from _listed("rejected", list(was.rejects()))
+        yield from _list_rejects("rejected", list(was.rejects()))
         return
     # Three lists, by the ids of the rejects:
     #
@@ -110,22 +110,26 @@ def _describe_mended(before: Artifact, after: Artifact) -> Iterator[str]:
     counts = after.manifest.counts
     shards = len(next(iter(now.info.parts.values())).shards) if now.info.parts else 0
     reused = f"{counts.get('reused_shards', 0)} of {shards} shards re-used"
-    yield f"{after.key}: {_counts(now)}; {reused}"
-    rejected = {reject.id for reject in now.rejects()}
+    yield f"{after.key}: {_dataset_counts(now)}; {reused}"
+    rejected_now = {reject.id for reject in now.rejects()}
     rejected_before = {reject.id for reject in was.rejects()}
-    yield from _listed("mended", [r for r in was.rejects() if r.id not in rejected])
-    yield from _listed("still rejected", [r for r in now.rejects() if r.id in rejected_before])
-    yield from _listed("newly rejected", [r for r in now.rejects() if r.id not in rejected_before])
+    yield from _list_rejects("mended", [r for r in was.rejects() if r.id not in rejected_now])
+    yield from _list_rejects(
+        "still rejected", [r for r in now.rejects() if r.id in rejected_before]
+    )
+    yield from _list_rejects(
+        "newly rejected", [r for r in now.rejects() if r.id not in rejected_before]
+    )
 
 
-def _counts(dataset: Dataset) -> str:
+def _dataset_counts(dataset: Dataset) -> str:
     info = dataset.info
     return (
         f"{info.num_inputs:,} inputs = {info.num_records:,} records + {info.num_rejected:,} rejects"
     )
 
 
-def _listed(sort: str, rejects: list[Reject]) -> Iterator[str]:
+def _list_rejects(sort: str, rejects: list[Reject]) -> Iterator[str]:
     for reject in rejects[:_SHOWN]:
         yield f"{sort}  {reject.id}  {reject.stage}: {reject.reason}  ({reject.source})"
     if len(rejects) > _SHOWN:

@@ -13,9 +13,9 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from flows.config.references import CONNECTORS
-from flows.config.server_limits import check_commands, limits
+from flows.config.server_limits import check_commands, limit_variables
 from flows.config.study import StudyConfig
-from flows.study.form import deployments_of, describe_next_sweep, described
+from flows.study.form import deployments_of, describe_deployment, describe_next_sweep
 from flows.study.sweep import SweepRun
 from flows.study.sweep_limits import SweepLimits
 from infra.errors import ConfigError
@@ -33,7 +33,7 @@ _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Target:
+class DeploymentTarget:
     """Where and how the runs of a deployment are started.
 
     Attributes:
@@ -61,7 +61,9 @@ class Target:
     any_runner: bool = False
 
 
-def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) -> Iterator[str]:
+def deploy_study(
+    config: StudyConfig, target: DeploymentTarget, alerts: Alerts | None = None
+) -> Iterator[str]:
     """Registers a study as deployments `study/NAME` and `sweep/NAME`; yields lines on what changed.
 
     Args:
@@ -73,20 +75,22 @@ def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) ->
       ConfigError: if no server answers, or it or the pool cannot take the deployment.
     """
     # What this machine alone can tell is checked before a server is asked.
-    store = _store_of(target.store)
+    store = _pool_store(target.store)
     _check_paths(config)
-    times = None if target.cron is None else _cron(target.cron, target.timezone)
+    times = None if target.cron is None else _cron_schedule(target.cron, target.timezone)
     try:
         with named_server() as client:
-            yield from _register(client, config, target, store, times, alerts or Alerts())
+            yield from _register_deployments(
+                client, config, target, store, times, alerts or Alerts()
+            )
     except (NoServerError, PoolError, DeploymentError, AlertError) as error:
         raise ConfigError(str(error)) from None
 
 
-def _register(
+def _register_deployments(
     client: SyncPrefectClient,
     config: StudyConfig,
-    target: Target,
+    target: DeploymentTarget,
     store: str,
     times: CronSchedule | None,
     alerts: Alerts,
@@ -102,20 +106,20 @@ def _register(
     yield f"work pool {pool.name}: {'there' if existing_pool else 'new'}, {kind}"
     # Forms are open to whoever reaches the server. The limits travel as variables of the run's
     # environment, and the run checks itself against them; a form has no field for these.
-    allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
+    allowed = limit_variables(store, any_store=target.any_store, any_runner=target.any_runner)
     variables = {**target.variables, "env": {**_RUNS, **allowed, **target.environment}}
     if target.image is not None:
         variables["image"] = target.image
     check_variables(pool, variables)
     values = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     # Two forms, for two ways to start a run; only the study runs by `--cron`, since a sweep's
-    # schedule has a sweep to go with it (`schedule`).
+    # schedule has a sweep to go with it (`schedule_sweep`).
     for deployment in deployments_of(
         config.name,
         store,
         name=config.name,
         any_store=target.any_store,
-        given={config.name: values},
+        deployed_studies={config.name: values},
         work_pool_name=pool.name,
         job_variables=variables,
     ):
@@ -129,7 +133,7 @@ def _register(
     yield f"and beside the server: parcel watch --store {store}"
 
 
-def _store_of(store: str) -> str:
+def _pool_store(store: str) -> str:
     try:
         return canonical_uri(store)
     except ValueError as error:
@@ -138,7 +142,7 @@ def _store_of(store: str) -> str:
 
 def _check_paths(config: StudyConfig) -> None:
     """Checks that every path is absolute, since runs start in another folder."""
-    paths = {"data_root": config.data_root, **config.given}
+    paths = {"data_root": config.data_root, **config.input_paths}
     for key, path in paths.items():
         if path is not None and "://" not in path and not PurePosixPath(path).is_absolute():
             raise ConfigError(
@@ -147,7 +151,7 @@ def _check_paths(config: StudyConfig) -> None:
             )
 
 
-def _check_pool(kind: str, target: Target, store: str) -> None:
+def _check_pool(kind: str, target: DeploymentTarget, store: str) -> None:
     # A process runs on the worker's machine, with its packages and its folders. A container has
     # neither, so it needs an image and a store that it can reach.
     if kind == "process":
@@ -168,7 +172,7 @@ def _check_pool(kind: str, target: Target, store: str) -> None:
         )
 
 
-def check_code(kind: str, config: StudyConfig, target: Target) -> None:
+def check_code(kind: str, config: StudyConfig, target: DeploymentTarget) -> None:
     """Checks that runs can find users' readers, metrics and connectors, and may use them.
 
     Args:
@@ -207,38 +211,38 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
             )
 
 
-def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
+def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
     """Sets the schedule on which a sweep fires, and yields lines on what changed.
 
     Args:
-      firing: the sweep.
+      sweep_run: the sweep.
       when: limits on when its cells may begin.
       cron: times at which it fires, in the time zone of `when`.
 
     Raises:
       ConfigError: if no server answers, or it has no deployment that runs sweeps.
     """
-    times = _cron(cron, when.timezone)
-    name, study = firing.config.name, firing.source
+    times = _cron_schedule(cron, when.timezone)
+    name, study = sweep_run.config.name, sweep_run.source
     # The run starts in another folder: a relative path would not be found there.
     if PurePath(study).suffix:
         study = str(Path(study).resolve())
     # What the schedule will call the flow `sweep` with, each time it fires.
     parameters: dict[str, Any] = {
         "study": study,
-        "add": _short(firing.sweep),
-        "when": _short(when),
-        "overrides": list(firing.overrides),
+        "add": _changed_settings(sweep_run.sweep),
+        "when": _changed_settings(when),
+        "overrides": list(sweep_run.overrides),
     }
     try:
         with named_server() as client:
-            deployment = _deployed(client, name)
+            deployment = _find_deployment(client, name)
             if deployment.name == name:
                 parameters["study"] = name  # The deployed values: runs may not see local files.
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
-            describe(deployment.id, described(firing))
+            describe(deployment.id, describe_deployment(sweep_run))
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
-            yield from describe_next_sweep(firing)
+            yield from describe_next_sweep(sweep_run)
             yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
     except NoServerError as error:
         raise ConfigError(str(error)) from None
@@ -246,23 +250,23 @@ def schedule(firing: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
         raise ConfigError(f"--cron: {error.response.json().get('detail', error)}") from None
 
 
-def _deployed(client: SyncPrefectClient, name: str) -> DeploymentResponse:
+def _find_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse:
     # That of `parcel deploy`, which carries the study; else the general one of `parcel serve`.
-    for each in (name, "sweep"):
+    for deployment_name in (name, "sweep"):
         with contextlib.suppress(ObjectNotFound):
-            return client.read_deployment_by_name(f"sweep/{each}")
+            return client.read_deployment_by_name(f"sweep/{deployment_name}")
     raise ConfigError(
         f"--cron must have a deployment that runs it: start `parcel serve`, or register {name} "
         f"with a work pool, `parcel deploy`."
     )
 
 
-def _short(value: Any) -> dict[str, Any]:
+def _changed_settings(value: Any) -> dict[str, Any]:
     """Returns the settings that differ from the defaults, as plain values."""
     return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=True)
 
 
-def _cron(cron: str, timezone: str) -> CronSchedule:
+def _cron_schedule(cron: str, timezone: str) -> CronSchedule:
     try:
         return CronSchedule(cron=cron, timezone=timezone)
     except pydantic.ValidationError as error:

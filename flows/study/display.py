@@ -18,7 +18,7 @@ _LINE_EVERY = 15.0
 """Interval between two lines about one running step, where output is not a terminal [s]."""
 
 
-_SHOWN = 16
+_MAX_BARS = 16
 """Most running steps shown as a bar each; a cluster runs hundreds."""
 _FORECAST_EVERY = 1.0
 """Interval between two estimates of the time left [s]."""
@@ -32,22 +32,22 @@ class Display:
     Args:
       num_steps: number of steps of the study, as its graph counts nodes.
       console: console to print on; None takes standard output.
-      left: function that returns the time until all is done [s], or None if unknown.
+      time_left: function that returns the time until all is done [s], or None if unknown.
     """
 
     def __init__(
         self,
         num_steps: int,
         console: Console | None = None,
-        left: Callable[[], float | None] = lambda: None,
+        time_left: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.console = console or Console(file=sys.stdout, highlight=False)
         self.counts = {"made": 0, "reused": 0, "failed": 0}
         self._num_steps = num_steps
-        self._time_left, self._told_left, self._asked_left = left, "", float("-inf")
+        self._time_left, self._time_left_text, self._last_forecast_at = time_left, "", float("-inf")
         self._lock = threading.Lock()
         self._tasks: dict[str, TaskID] = {}
-        self._spoke: dict[str, float] = {}
+        self._last_line_at: dict[str, float] = {}
         self._began = time.monotonic()
         # On a terminal, a bar for the study, and below it one for each running step:
         #
@@ -62,7 +62,7 @@ class Display:
             console=self.console,
         )
         self._live = Live(self._progress, console=self.console, refresh_per_second=4)
-        self._whole = self._progress.add_task("[bold]study", total=num_steps, note="")
+        self._study_task = self._progress.add_task("[bold]study", total=num_steps, note="")
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -82,14 +82,14 @@ class Display:
     def update(self, name: str, progress: StepProgress) -> None:
         """Shows the progress of a step."""
         with self._lock:
-            # Bars beyond `_SHOWN` exist, but are hidden until one above them ends.
+            # Bars beyond `_MAX_BARS` exist, but are hidden until one above them ends.
             if name not in self._tasks:
-                shown = len(self._tasks) < _SHOWN
+                shown = len(self._tasks) < _MAX_BARS
                 self._tasks[name] = self._progress.add_task(
                     name, total=progress.total, note="", visible=shown
                 )
-                self._spoke[name] = time.monotonic()
-            self._show_whole()
+                self._last_line_at[name] = time.monotonic()
+            self._update_study_bar()
             self._progress.update(
                 self._tasks[name],
                 completed=progress.done,
@@ -97,15 +97,15 @@ class Display:
                 note=progress.note,
             )
             # In a log file there are no bars: now and then a line says how far a step is.
-            quiet = time.monotonic() - self._spoke[name]
+            quiet = time.monotonic() - self._last_line_at[name]
             if not self.console.is_terminal and quiet > _LINE_EVERY:
-                self._spoke[name] = time.monotonic()
+                self._last_line_at[name] = time.monotonic()
                 self.console.print(
                     f"       … {name}: {progress.done}/{progress.total} {progress.note}",
                     markup=False,
                 )
 
-    def tell(self, name: str, what: str) -> None:
+    def print_event(self, name: str, what: str) -> None:
         """Prints a line on an event in a step that is still running."""
         with self._lock:
             self._print(sum(self.counts.values()), f"{'':<15} {name}: {what}")
@@ -124,9 +124,9 @@ class Display:
                 self._progress.remove_task(task)
             # A place is free now: the next hidden bar appears.
             done = sum(self.counts.values())
-            for waiting in list(self._tasks.values())[:_SHOWN]:
-                self._progress.update(waiting, visible=True)
-            self._show_whole()
+            for hidden_task in list(self._tasks.values())[:_MAX_BARS]:
+                self._progress.update(hidden_task, visible=True)
+            self._update_study_bar()
             if outcome == "reused" and self.console.is_terminal:
                 return
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
@@ -136,38 +136,43 @@ class Display:
         """Records that `num` steps are re-used, in one line."""
         with self._lock:
             self.counts["reused"] += num
-            self._show_whole()
+            self._update_study_bar()
             self._print(sum(self.counts.values()), f"reused {num} steps")
 
     def _print(self, done: int, text: str) -> None:
         #   02:40 [  4/17, 5 min left] made     72.3 s stage1 vanilla steps 900, loss 1.93
         minutes, rest = divmod(int(time.monotonic() - self._began), 60)
-        left = f", {self._told_left}" if self._told_left and done < self._num_steps else ""
-        line = f"{minutes:02}:{rest:02} [{done:>3}/{self._num_steps}{left}] {text}"
+        suffix = (
+            f", {self._time_left_text}" if self._time_left_text and done < self._num_steps else ""
+        )
+        line = f"{minutes:02}:{rest:02} [{done:>3}/{self._num_steps}{suffix}] {text}"
         self.console.print(line.rstrip(), markup=False, soft_wrap=True)
 
-    def _show_whole(self) -> None:
-        if time.monotonic() - self._asked_left > _FORECAST_EVERY:
-            self._asked_left, self._told_left = time.monotonic(), spoken(self._time_left())
-        hidden = len(self._tasks) - _SHOWN
+    def _update_study_bar(self) -> None:
+        if time.monotonic() - self._last_forecast_at > _FORECAST_EVERY:
+            self._last_forecast_at, self._time_left_text = (
+                time.monotonic(),
+                time_left_text(self._time_left()),
+            )
+        hidden = len(self._tasks) - _MAX_BARS
         more = f"and {hidden} more under way" if hidden > 0 else ""
         self._progress.update(
-            self._whole,
+            self._study_task,
             completed=sum(self.counts.values()),
-            note=", ".join(filter(None, (self._told_left, more))),
+            note=", ".join(filter(None, (self._time_left_text, more))),
         )
 
 
-def spoken(left: float | None) -> str:
+def time_left_text(seconds: float | None) -> str:
     """Returns the time left in words, as "5 min left"; "" where it is unknown.
 
     Args:
-      left: the time left [s].
+      seconds: the time left [s].
     """
-    if left is None:
+    if seconds is None:
         return ""
-    if left < 50:
-        return f"{max(10, round(left, -1)):.0f} s left"
-    if left < 5400:
-        return f"{round(left / 60)} min left"
-    return f"{left / 3600:.1f} h left"
+    if seconds < 50:
+        return f"{max(10, round(seconds, -1)):.0f} s left"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min left"
+    return f"{seconds / 3600:.1f} h left"

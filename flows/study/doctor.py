@@ -33,23 +33,23 @@ _FREE = 10e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class SetupFinding:
     """Result of one check.
 
     Attributes:
       what: the thing that was checked, in a word.
       state: "ok"; "note", which stops nothing; "bad", which stops a study that needs it.
-      told: what the check found.
+      detail: what the check found.
       cure: what to do about it; "" where nothing need be done.
     """
 
     what: str
     state: Literal["ok", "note", "bad"]
-    told: str
+    detail: str
     cure: str = ""
 
 
-def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
+def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[SetupFinding]:
     """Checks packages, store, server, study and engines; yields one finding after the other.
 
     Args:
@@ -59,59 +59,67 @@ def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
     """
     # From what everything needs to what only some studies do, so that the first BAD is most likely
     # the cause.
-    yield _python()
-    yield _packages()
-    yield from _store(uri)
-    yield from _prefect(uri)
+    yield _check_python()
+    yield _check_packages()
+    yield from _check_store(uri)
+    yield from _check_prefect(uri)
     if config is not None:
-        yield from _study(config)
+        yield from _check_study_inputs(config)
     for name in engines:
-        yield _engine(name)
+        yield _check_engine(name)
 
 
-def _python() -> Finding:
+def _check_python() -> SetupFinding:
     # The project's own requirement, as it was installed with it.
-    told = f"{sys.version.split()[0]} at {sys.executable}"
+    interpreter = f"{sys.version.split()[0]} at {sys.executable}"
     try:
         accepted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
     except importlib.metadata.PackageNotFoundError:
         accepted = ""  # The finding on packages says that the project is not installed.
     if SpecifierSet(accepted).contains(".".join(map(str, sys.version_info[:3]))):
-        return Finding(what="python", state="ok", told=told)
-    return Finding(
+        return SetupFinding(what="python", state="ok", detail=interpreter)
+    return SetupFinding(
         what="python",
         state="bad",
-        told=f"{told}, not {accepted}",
+        detail=f"{interpreter}, not {accepted}",
         cure="run make setup PYTHON=/path/to/python with one of these",
     )
 
 
-def _packages() -> Finding:
+def _check_packages() -> SetupFinding:
     """Compares the installed packages with this package's requirements."""
     try:
-        asked = [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
+        requirements = [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
     except importlib.metadata.PackageNotFoundError:
-        return Finding(
-            what="packages", state="bad", told=f"{_PACKAGE} is not installed", cure="make setup"
+        return SetupFinding(
+            what="packages", state="bad", detail=f"{_PACKAGE} is not installed", cure="make setup"
         )
     # Extras are optional, and markers rule out what is for another platform.
-    needed = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
+    needed = [
+        requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
     wrong = []
-    for one in needed:
+    for requirement in needed:
         try:
-            version = importlib.metadata.version(one.name)
+            version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            wrong.append(f"{one.name} is missing")
+            wrong.append(f"{requirement.name} is missing")
             continue
-        if not one.specifier.contains(version, prereleases=True):
-            wrong.append(f"{one.name} is {version}, not {one.specifier}")
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} is {version}, not {requirement.specifier}")
     if wrong:
-        return Finding(what="packages", state="bad", told="; ".join(wrong), cure="make setup")
+        return SetupFinding(
+            what="packages", state="bad", detail="; ".join(wrong), cure="make setup"
+        )
     version = importlib.metadata.version(_PACKAGE)
-    return Finding(what="packages", state="ok", told=f"{_PACKAGE} {version} and what it needs")
+    return SetupFinding(
+        what="packages", state="ok", detail=f"{_PACKAGE} {version} and what it needs"
+    )
 
 
-def _store(uri: str) -> Iterator[Finding]:
+def _check_store(uri: str) -> Iterator[SetupFinding]:
     """Opens the store, writes, reads and deletes a file, and compares the clocks."""
     try:
         store = Store(uri)
@@ -126,68 +134,68 @@ def _store(uri: str) -> Iterator[Finding]:
             if uri.startswith("gs://")
             else "name a folder you may write to: --store, or PARCEL_STORE"
         )
-        yield Finding(what="store", state="bad", told=one_line_message(error), cure=cure)
+        yield SetupFinding(what="store", state="bad", detail=one_line_message(error), cure=cure)
         return
     # A store that loses or alters bytes shows here, before a study relies on it.
     if read != b"written by parcel doctor":
-        yield Finding(
+        yield SetupFinding(
             what="store",
             state="bad",
-            told=f"{store.uri} returned other bytes than were written",
+            detail=f"{store.uri} returned other bytes than were written",
             cure="check the disk, and the network or file system in between",
         )
     else:
-        yield Finding(what="store", state="ok", told=f"{store.uri} can be read and written")
+        yield SetupFinding(what="store", state="ok", detail=f"{store.uri} can be read and written")
     # Time at the store when it stored the file, against ours when it answered.
     off = abs(time.time() - modified / 1e9)
     if off > _SKEW:
-        yield Finding(
+        yield SetupFinding(
             what="clock",
             state="bad",
-            told=f"it differs from the store's by {off:.0f} s",
+            detail=f"it differs from the store's by {off:.0f} s",
             cure="set this machine's clock by NTP; leases lapse by the store's clock",
         )
-    there = next(path for path in (store.state, *store.state.parents) if path.is_dir())
-    free = shutil.disk_usage(there).free
-    yield Finding(
+    folder = next(path for path in (store.state, *store.state.parents) if path.is_dir())
+    free = shutil.disk_usage(folder).free
+    yield SetupFinding(
         what="disk",
         state="note" if free < _FREE else "ok",
-        told=f"{free / 1e9:.0f} GB free at {there}",
+        detail=f"{free / 1e9:.0f} GB free at {folder}",
         cure="parcel gc lists what can be deleted" if free < _FREE else "",
     )
 
 
-def _prefect(uri: str) -> Iterator[Finding]:
+def _check_prefect(uri: str) -> Iterator[SetupFinding]:
     # A named server counts; without one, the server that `parcel serve` left a note of.
-    named = os.environ.get("PREFECT_API_URL")
-    if not named:
+    api_url = os.environ.get("PREFECT_API_URL")
+    if not api_url:
         try:
             note = running(Store(uri).state)
         except (OSError, ValueError):
             return  # The finding on the store says why.
         if note is None:
-            yield Finding(
+            yield SetupFinding(
                 what="prefect",
                 state="ok",
-                told="no server runs for the store; a run "
+                detail="no server runs for the store; a run "
                 "starts its own, `parcel serve` one that stays",
             )
             return
-        named = note.api
+        api_url = note.api
     # Any answer will do, even a refusal without a login: the question is whether a server is there.
-    why = _why_silent(f"{named}/health")
+    why = _server_failure(f"{api_url}/health")
     if why:
-        yield Finding(
+        yield SetupFinding(
             what="prefect",
             state="bad",
-            told=f"{named} does not answer: {why}",
+            detail=f"{api_url} does not answer: {why}",
             cure="start it, or unset PREFECT_API_URL",
         )
     else:
-        yield Finding(what="prefect", state="ok", told=f"{named} answers")
+        yield SetupFinding(what="prefect", state="ok", detail=f"{api_url} answers")
 
 
-def _study(config: Any) -> Iterator[Finding]:
+def _check_study_inputs(config: Any) -> Iterator[SetupFinding]:
     """Checks what a study uses outside the store: its raw data and its cluster."""
     # Listed, not read: a missing or an empty folder shows at once.
     root = config.data_root
@@ -196,30 +204,30 @@ def _study(config: Any) -> Iterator[Finding]:
 
         try:
             folders = sorted(path.name for path in raw_path(root).iterdir())
-            told, bad = f"{root} has {', '.join(folders[:8]) or 'nothing'}", not folders
+            detail, is_bad = f"{root} has {', '.join(folders[:8]) or 'nothing'}", not folders
         except (OSError, ValueError) as error:
-            told, bad = one_line_message(error), True
-        yield Finding(
+            detail, is_bad = one_line_message(error), True
+        yield SetupFinding(
             what="data_root",
-            state="bad" if bad else "ok",
-            told=told,
-            cure="download published data with parcel data fetch" if bad else "",
+            state="bad" if is_bad else "ok",
+            detail=detail,
+            cure="download published data with parcel data fetch" if is_bad else "",
         )
     # Only a job server can be asked by HTTP; a head named by host:port cannot.
     address = config.compute.ray_address
     if address and address.startswith("http"):
-        why = _why_silent(f"{address.rstrip('/')}/api/version")
-        yield Finding(
+        why = _server_failure(f"{address.rstrip('/')}/api/version")
+        yield SetupFinding(
             what="cluster",
             state="bad" if why else "ok",
-            told=f"{address} does not answer: {why}" if why else f"{address} answers",
+            detail=f"{address} does not answer: {why}" if why else f"{address} answers",
             cure="start its head with `ray start --head`, with ray[default] installed"
             if why
             else "",
         )
 
 
-def _why_silent(url: str) -> str:
+def _server_failure(url: str) -> str:
     """Returns why a server does not answer; "" if it does, be it with an HTTP error below 500."""
     try:
         urllib.request.urlopen(url, timeout=_ANSWER_TIMEOUT).close()
@@ -230,7 +238,7 @@ def _why_silent(url: str) -> str:
     return ""
 
 
-def _engine(name: str) -> Finding:
+def _check_engine(name: str) -> SetupFinding:
     """Tries an engine in a process of its own, so that a hang or a crash stays there."""
     cure = f"python -m flows.study.engines {name} shows the full error; make setup installs it"
     # Under the project's root, so that this checkout's engine is tried, from any folder.
@@ -243,10 +251,10 @@ def _engine(name: str) -> Finding:
             cwd=Path(__file__).parents[2],
         )
     except subprocess.TimeoutExpired:
-        told = f"no answer within {_ENGINE_TIMEOUT:.0f} s"
-        return Finding(what=name, state="bad", told=told, cure=cure)
+        detail = f"no answer within {_ENGINE_TIMEOUT:.0f} s"
+        return SetupFinding(what=name, state="bad", detail=detail, cure=cure)
     if tried.returncode == 0:
-        return Finding(what=name, state="ok", told=tried.stdout.strip().splitlines()[-1])
+        return SetupFinding(what=name, state="ok", detail=tried.stdout.strip().splitlines()[-1])
     # The last line of a traceback is its error.
-    words = tried.stderr.strip().splitlines() or [f"it ended with code {tried.returncode}"]
-    return Finding(what=name, state="bad", told=words[-1], cure=cure)
+    error_lines = tried.stderr.strip().splitlines() or [f"it ended with code {tried.returncode}"]
+    return SetupFinding(what=name, state="bad", detail=error_lines[-1], cure=cure)

@@ -37,8 +37,8 @@ def try_beam() -> str:
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             counted = pipeline | beam.Create(range(NUM)) | beam.combiners.Count.Globally()
             _ = counted | WriteToText(f"{folder}/count", shard_name_template="")
-        found = Path(f"{folder}/count").read_text().strip()
-    _check(found == str(NUM), f"of {NUM} elements it counted {found}")
+        count_text = Path(f"{folder}/count").read_text().strip()
+    _check(count_text == str(NUM), f"of {NUM} elements it counted {count_text}")
     return "FnApiRunner counts right"
 
 
@@ -48,7 +48,7 @@ def try_ray() -> str:
 
     cluster = Cluster(num_cpus=1)
     try:
-        counted = list(cluster.stream(_count, num_cpus=1, name="doctor"))
+        counted = list(cluster.stream(_count_task, num_cpus=1, name="doctor"))
     finally:
         cluster.stop()
     _check(counted == [*range(NUM)], f"a task yielded {counted}")
@@ -83,7 +83,7 @@ def try_video() -> str:
     return f"PyAV{' and decord find' if has_decord else ' finds'} the frames asked for"
 
 
-def _count() -> Iterator[int]:
+def _count_task() -> Iterator[int]:
     yield from range(NUM)
 
 

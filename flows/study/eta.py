@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.study.graph import Graph, Node
+from flows.study.graph import GraphNode, StudyGraph
 
 _RECENT = 20
 """Number of the latest nodes from whose rate the time left is estimated."""
@@ -17,7 +17,7 @@ _RECENT = 20
 _SEEDS = re.compile(r" (seed|pretrain)=\d+")
 
 
-class Expected:
+class TimeEstimates:
     """Estimates the time of a step from earlier steps that differ from it only in their seeds.
 
     Where there are none, it uses the time per unit of work of other steps of the kind. Safe to call
@@ -25,34 +25,34 @@ class Expected:
     """
 
     def __init__(self) -> None:
-        self._alike: dict[str, tuple[float, int]] = {}
+        self._by_name: dict[str, tuple[float, int]] = {}
         self._kinds: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def learn(self, step: Step, seconds: float) -> None:
         """Records the time that a step took [s]."""
-        name = _alike(step.name)
+        name = _name_without_seeds(step.name)
         with self._lock:
             # Twice: by name without seeds, exact; and per unit of work of the kind, for the rest.
-            total, count = self._alike.get(name, (0.0, 0))
-            self._alike[name] = total + seconds, count + 1
+            total, count = self._by_name.get(name, (0.0, 0))
+            self._by_name[name] = total + seconds, count + 1
             total, work = self._kinds.get(step.kind, (0.0, 0.0))
-            self._kinds[step.kind] = total + seconds, work + _work(step)
+            self._kinds[step.kind] = total + seconds, work + _work_amount(step)
 
     def seconds(self, step: Step) -> float | None:
         """Returns the estimated time of a step [s]; None where no step of its kind was seen."""
-        alike = self._alike.get(_alike(step.name))
-        if alike is not None:
-            return alike[0] / alike[1]
+        times = self._by_name.get(_name_without_seeds(step.name))
+        if times is not None:
+            return times[0] / times[1]
         kind = self._kinds.get(step.kind)
-        return kind[0] / kind[1] * _work(step) if kind is not None else None
+        return kind[0] / kind[1] * _work_amount(step) if kind is not None else None
 
-    def of_node(self, node: Node) -> float | None:
+    def of_node(self, node: GraphNode) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
         times = [self.seconds(step) for step in node.steps]
         return None if None in times else sum(filter(None, times))
 
-    def ranks(self, graph: Graph) -> dict[Node, tuple[float, float]]:
+    def ranks(self, graph: StudyGraph) -> dict[GraphNode, tuple[float, float]]:
         """Returns the urgency of each node: the time, then the work, of the longest chain it heads.
 
         The chain includes the node. Nodes of unknown time add 0 to the time, so that among those
@@ -62,13 +62,13 @@ class Expected:
         #
         #   stage1 (60 s) ─▶ transfer a (30 s) ─▶ results (1 s)      ranks 91, 31, 1
         #                 └▶ transfer b (10 s) ─▶                    b: 11, so a begins before b
-        after: dict[Node, tuple[float, float]] = {}
-        ranks: dict[Node, tuple[float, float]] = {}
+        after: dict[GraphNode, tuple[float, float]] = {}
+        ranks: dict[GraphNode, tuple[float, float]] = {}
         upstream = graph.upstream
         for node in reversed(graph.nodes):  # Backwards, readers are visited before their inputs.
             chain, work = after.get(node, (0.0, 0.0))
             seconds = self.of_node(node)
-            ranks[node] = chain + (seconds or 0.0), work + sum(map(_work, node.steps))
+            ranks[node] = chain + (seconds or 0.0), work + sum(map(_work_amount, node.steps))
             for read in upstream[node]:
                 after[read] = max(after.get(read, (0.0, 0.0)), ranks[node])
         return ranks
@@ -82,17 +82,17 @@ class Forecast:
       nodes: all nodes of the run.
     """
 
-    def __init__(self, expected: Expected, nodes: Sequence[Node]) -> None:
+    def __init__(self, expected: TimeEstimates, nodes: Sequence[GraphNode]) -> None:
         self._expected = expected
-        self._alike = {_alike(node.name): node for node in nodes}
-        self._left = collections.Counter(_alike(node.name) for node in nodes)
+        self._node_by_name = {_name_without_seeds(node.name): node for node in nodes}
+        self._num_remaining = collections.Counter(_name_without_seeds(node.name) for node in nodes)
         self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
         self._lock = threading.Lock()
 
     def end(self, name: str, seconds: float = 0.0) -> None:
         """Records the end of a node, with the time of its work [s]; 0 if it made nothing."""
         with self._lock:
-            self._left[_alike(name)] -= 1
+            self._num_remaining[_name_without_seeds(name)] -= 1
             if seconds:
                 self._recent.append((time.monotonic(), seconds))
 
@@ -103,25 +103,29 @@ class Forecast:
         did per second of wall time: this rate covers parallel nodes and the gaps between them.
         """
         with self._lock:
-            left, recent = dict(self._left), list(self._recent)
-        each = {name: self._expected.of_node(self._alike[name]) for name in left if left[name] > 0}
-        if not recent or any(seconds is None for seconds in each.values()):
+            counts, recent = dict(self._num_remaining), list(self._recent)
+        seconds_by_name = {
+            name: self._expected.of_node(self._node_by_name[name])
+            for name in counts
+            if counts[name] > 0
+        }
+        if not recent or any(seconds is None for seconds in seconds_by_name.values()):
             return None
         # Twenty nodes of 30 s that all ran within 60 s did 600 s of work: 10 s of work in a second.
         last = recent[-1][0]
         since = min(ended - seconds for ended, seconds in recent)
         at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)
-        total = sum((seconds or 0.0) * left[name] for name, seconds in each.items())
+        total = sum((seconds or 0.0) * counts[name] for name, seconds in seconds_by_name.items())
         # `recent` ends with the last node that ended; the others have worked on since then.
         return max(total / at_once - (time.monotonic() - last), 0.0)
 
 
-def _alike(name: str) -> str:
+def _name_without_seeds(name: str) -> str:
     """Returns a node's or step's name without its seeds."""
     return _SEEDS.sub("", name)
 
 
-def _work(step: Step) -> float:
+def _work_amount(step: Step) -> float:
     """Returns a step's amount of work, comparable within its kind: examples, or tokens."""
     match step.config:
         case FitSpec(train=train):

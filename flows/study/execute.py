@@ -19,12 +19,12 @@ from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.workers import Joined, Workers
+from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
-from flows.study.eta import Expected, Forecast
-from flows.study.graph import Graph, Job, Node
-from flows.study.sweep_limits import Admission, HeldError
+from flows.study.eta import Forecast, TimeEstimates
+from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
@@ -49,7 +49,7 @@ class StepFailedError(RuntimeError):
 
 
 @dataclasses.dataclass
-class Session:
+class RunSession:
     """The state that the nodes of one run share.
 
     Attributes:
@@ -59,7 +59,7 @@ class Session:
       display: the terminal's progress display.
       view: snapshot of the store at the start of the run; answers look-ups of `foreseen` keys.
       foreseen: step -> key of the artifact found for it at the start, which is pinned.
-      kept: steps that, at the start, rested on an artifact kept by `parcel accept`.
+      accepted_at_start: steps that, at the start, rested on an artifact kept by `parcel accept`.
       journal: record of the run, from which the UI's rows are settled.
       live: sender of rows, log lines and pages to the UI while the run is under way.
       expected: estimated time of each step.
@@ -68,11 +68,11 @@ class Session:
       retries: further attempts at a node whose worker died.
       rebuild: names of steps to make again at any cost, accepted ones included; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
-      gate: decides whether a node may begin.
+      admission: decides whether a node may begin.
       artifacts: step -> its artifact; grows during the run.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node's name -> why it failed.
-      held: node -> why it was not begun.
+      holds: node -> why it was not begun.
       allowed: keys of stale artifacts that `rebuild_seconds` was already charged for.
       lock: guard of `allowed` and `rebuild_seconds`.
     """
@@ -81,22 +81,22 @@ class Session:
     store: Store
     view: Store
     foreseen: Mapping[Step, str]
-    kept: Set[Step]
+    accepted_at_start: Set[Step]
     workers: Workers
     display: Display
     journal: Journal
     live: Live
-    expected: Expected
+    expected: TimeEstimates
     forecast: Forecast
     pin: Pin
     retries: int = 0
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
-    gate: Admission = dataclasses.field(default_factory=Admission)
+    admission: Admission = dataclasses.field(default_factory=Admission)
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-    held: dict[Node, str] = dataclasses.field(default_factory=dict)
+    holds: dict[GraphNode, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -110,22 +110,22 @@ class Session:
 
         Raises:
           StepFailedError: if an input of the step was not made.
-          HeldError: if the node of that input was not begun.
+          NodeHeldError: if the node of that input was not begun.
         """
         # A step whose input is missing has no key, since the contents of the inputs are part of it.
         # It shares that input's fate: held back with it, or failed with it. Only a partial step,
         # the table of results, takes the inputs that there are.
-        lacking = [read for read in step.inputs.values() if read not in self.artifacts]
-        if lacking and not step.partial:
-            for node, why in list(self.held.items()):  # Other threads add to it.
-                if lacking[0] in node.steps:
-                    raise HeldError(why)
-            raise StepFailedError(f"{lacking[0].name} was not made")
-        there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
-        asked = functools.partial(
+        missing_inputs = [read for read in step.inputs.values() if read not in self.artifacts]
+        if missing_inputs and not step.partial:
+            for node, why in list(self.holds.items()):  # Other threads add to it.
+                if missing_inputs[0] in node.steps:
+                    raise NodeHeldError(why)
+            raise StepFailedError(f"{missing_inputs[0].name} was not made")
+        inputs = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
+        look_up_in = functools.partial(
             look_up,
             step=step,
-            inputs=there,
+            inputs=inputs,
             accepted=self.accepted,
             source=self.source,
             pin=self.pin.add,
@@ -134,15 +134,15 @@ class Session:
         # The snapshot is fast, and right for keys pinned at the start: `gc` cannot have removed
         # those. If an input was remade with other bytes, the key is new, and only the store knows.
         foreseen = self.foreseen.get(step)
-        found = asked(self.view if foreseen else self.store)
-        if foreseen and found.recipe.key != foreseen:
-            found = asked(self.store)
+        lookup = look_up_in(self.view if foreseen else self.store)
+        if foreseen and lookup.recipe.key != foreseen:
+            lookup = look_up_in(self.store)
         # What rests on an artifact that `parcel accept` kept is accepted, too.
-        if found.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
+        if lookup.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
             self.accepted.add(step)
-        return found
+        return lookup
 
-    def allow(self, node: Node, stale: Artifact) -> None:
+    def allow(self, node: GraphNode, stale: Artifact) -> None:
         """Charges the remaking of a stale artifact to `rebuild_seconds`, once.
 
         `Explanation.check` refused too much such work before the run, but could not foresee steps
@@ -166,17 +166,17 @@ class Session:
             self.allowed.add(stale.key)
             self.rebuild_seconds -= device_seconds(stale)
 
-    def rebuilds(self, node: Node) -> bool:
+    def rebuilds(self, node: GraphNode) -> bool:
         """Whether `rebuild` names a node or one of its steps."""
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
 def run_graph(
-    session: Session,
-    graph: Graph,
-    reused: Set[Node],
+    session: RunSession,
+    graph: StudyGraph,
+    reused: Set[GraphNode],
     at_once: int,
-    ahead: Mapping[Node, int] = MappingProxyType({}),
+    ahead: Mapping[GraphNode, int] = MappingProxyType({}),
 ) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
@@ -190,21 +190,23 @@ def run_graph(
       at_once: most nodes in flight at a time.
       ahead: nodes that begin before all other ready ones, by their place among themselves.
     """
-    ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
+    ended_nodes: queue.SimpleQueue[GraphNode] = queue.SimpleQueue()
     upstream = graph.upstream
-    shared: set[Node] = set()
+    shared_row_nodes: set[GraphNode] = set()
     if len(reused) > MAX_REUSED_ROWS:
-        # So many nodes share one row and skip the scheduler. `_find` needs the graph's order: a
-        # node's inputs must be found before it. A node that is no longer found (damaged or
-        # collected meanwhile) is scheduled like the others.
-        found = [node for node in graph.nodes if node in reused and _find(session, node)]
-        _tell_reused(session, found)
-        shared = set(found)
+        # So many nodes share one row and skip the scheduler. `_find_reused_artifacts` needs the
+        # graph's order: a node's inputs must be found before it. A node that is no longer found
+        # (damaged or collected meanwhile) is scheduled like the others.
+        reused_nodes = [
+            node for node in graph.nodes if node in reused and _find_reused_artifacts(session, node)
+        ]
+        _report_reused_nodes(session, reused_nodes)
+        shared_row_nodes = set(reused_nodes)
     order = graphlib.TopologicalSorter(
         {
-            node: [before for before in upstream[node] if before not in shared]
+            node: [before for before in upstream[node] if before not in shared_row_nodes]
             for node in graph.nodes
-            if node not in shared
+            if node not in shared_row_nodes
         }
     )
     # The way of a node through a run; a failed one goes the same way, so its readers begin, find
@@ -214,11 +216,11 @@ def run_graph(
     #             ▲                                                             │
     #             └───────────── `order.done` frees its readers ◀───────────────┘
     #
-    # Only this thread touches `order` and `ready`; the pool's threads only put into `ended`.
+    # Only this thread touches `order` and `ready`; the pool's threads only put into `ended_nodes`.
     order.prepare()
     ranks = session.expected.ranks(graph)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
-    ready: list[tuple[tuple[float, float, float], int, Node]] = []
+    ready: list[tuple[tuple[float, float, float], int, GraphNode]] = []
     in_flight = 0
     with ThreadPoolExecutor(at_once, thread_name_prefix="node") as pool:
         try:
@@ -232,17 +234,19 @@ def run_graph(
                 while ready and in_flight < at_once:
                     *_, node = heapq.heappop(ready)
                     in_flight += 1
-                    reads = [before.name for before in upstream[node] if before not in shared]
-                    pool.submit(_run, session, node, reads).add_done_callback(
-                        lambda _, node=node: ended.put(node)
+                    reads = [
+                        before.name for before in upstream[node] if before not in shared_row_nodes
+                    ]
+                    pool.submit(_run_with_retries, session, node, reads).add_done_callback(
+                        lambda _, node=node: ended_nodes.put(node)
                     )
-                order.done(ended.get())
+                order.done(ended_nodes.get())
                 in_flight -= 1
         finally:
             session.workers.leave()
 
 
-def _find(session: Session, node: Node) -> bool:
+def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
     """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
@@ -262,11 +266,11 @@ def _find(session: Session, node: Node) -> bool:
     except (OSError, ValueError):
         return False
     session.artifacts.update(artifacts)
-    session.accepted.update(artifacts.keys() & session.kept)
+    session.accepted.update(artifacts.keys() & session.accepted_at_start)
     return True
 
 
-def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
+def _run_with_retries(session: RunSession, node: GraphNode, reads: Sequence[str]) -> None:
     """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
     for attempt in range(1, session.retries + 2):
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
@@ -278,9 +282,9 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         detail, took = "", None
         try:
             outcome = _run_node(session, node)
-        except HeldError as error:
+        except NodeHeldError as error:
             outcome, detail = "not run", str(error)
-            session.held[node] = detail
+            session.holds[node] = detail
         except BaseException as error:
             outcome, detail = "failed", one_line_message(error)
             # Only a lost worker is worth another try: other errors would come again.
@@ -292,9 +296,9 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             session.failures[node.name] = detail
             session.forecast.end(node.name)
         # From here on, what its estimate was too high by is free for other nodes.
-        session.gate.leave(node)
+        session.admission.leave(node)
         if outcome == "made" or outcome == "reused":
-            detail, took = _tell_end(session, node, outcome)
+            detail, took = _report_node_end(session, node, outcome)
         else:
             session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
             session.journal.ended(node.name, outcome, detail)
@@ -305,27 +309,27 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         return
 
 
-def _tell_reused(session: Session, nodes: Sequence[Node]) -> None:
+def _report_reused_nodes(session: RunSession, nodes: Sequence[GraphNode]) -> None:
     """Reports many re-used nodes at once, without a line for each."""
     for node in nodes:
         session.forecast.end(node.name)
     session.display.reuse(len(nodes))
-    session.journal.reused({node.name: _detail(session, node) for node in nodes})
+    session.journal.reused({node.name: _describe_counts(session, node) for node in nodes})
 
 
-def _tell_end(
-    session: Session, node: Node, outcome: Literal["made", "reused"]
+def _report_node_end(
+    session: RunSession, node: GraphNode, outcome: Literal["made", "reused"]
 ) -> tuple[str, float]:
     """Reports a node's success to terminal and journal; returns its detail line and work [s]."""
     seconds = sum(session.artifacts[step].manifest.seconds for step in node.steps)
-    detail = _detail(session, node)
+    detail = _describe_counts(session, node)
     session.forecast.end(node.name, seconds if outcome == "made" else 0.0)
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
     return detail, seconds
 
 
-def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
+def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]:
     """Makes or finds every artifact of a node; returns "made" or "reused".
 
     If a step fails, the artifacts of the other steps of its job are kept.
@@ -347,17 +351,17 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
         keys: list[str] = []
         for step in job.steps:
             try:
-                found = session.look_up(step)
-                keys.append(found.recipe.key)
-                remade = found.state == "accepted" and session.rebuilds(node)
-                remade = remade or (found.state == "let go" and _is_wanted(session, node, found))
-                if found.state == "stale":
-                    session.allow(node, cast(Artifact, found.artifact))
-                if found.artifact is None or found.state == "stale" or remade:
-                    missing[step] = found.recipe
+                lookup = session.look_up(step)
+                keys.append(lookup.recipe.key)
+                remade = lookup.state == "accepted" and session.rebuilds(node)
+                remade = remade or (lookup.state == "let go" and _is_wanted(session, node, lookup))
+                if lookup.state == "stale":
+                    session.allow(node, cast(Artifact, lookup.artifact))
+                if lookup.artifact is None or lookup.state == "stale" or remade:
+                    missing[step] = lookup.recipe
                 else:
-                    session.artifacts[step] = found.artifact
-                    _publish(session, node, step, found.artifact, reused=True)
+                    session.artifacts[step] = lookup.artifact
+                    _publish_lineage_page(session, node, step, lookup.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -365,7 +369,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
             if missing:
                 # A table of the results so far always passes the gate: the cells it reads are made.
                 partial = any(step.partial for step in missing)
-                closes = math.inf if partial else session.gate.enter(node)
+                closes = math.inf if partial else session.admission.enter(node)
                 _run_job(session, node, job, keys, list(missing.values()), ends, closes)
         finally:  # Even if the worker is lost, the steps that it committed before count.
             for step, recipe in missing.items():
@@ -377,31 +381,31 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
                     if not end.reused:
                         outcome = "made"
-                        session.gate.spend(node, device_seconds(artifact))
+                        session.admission.spend(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
-                    _publish(session, node, step, artifact, reused=end.reused)
+                    _publish_lineage_page(session, node, step, artifact, reused=end.reused)
         # After all steps of this job, so that one failed budget does not lose the others; before
         # the next job, which may read the step that failed.
         if errors:
             alone = len(node.steps) == 1
-            told = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
-            raise StepFailedError("; ".join(told))
+            messages = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
+            raise StepFailedError("; ".join(messages))
     return outcome
 
 
-def _is_wanted(session: Session, node: Node, found: StepLookup) -> bool:
-    """Whether a step of the node must be made and reads `found`, whose files were let go."""
+def _is_wanted(session: RunSession, node: GraphNode, lookup: StepLookup) -> bool:
+    """Whether a step of the node must be made and reads `lookup`, whose files were let go."""
     # The readers can only be looked up once this step has an artifact, so it gets the old one.
-    step = next(step for step in node.steps if step.name == found.recipe.name)
-    session.artifacts[step] = cast(Artifact, found.artifact)
+    step = next(step for step in node.steps if step.name == lookup.recipe.name)
+    session.artifacts[step] = cast(Artifact, lookup.artifact)
     readers = (reader for reader in node.steps if step in reader.inputs.values())
     return any(session.look_up(reader).state in ("missing", "stale") for reader in readers)
 
 
 def _run_job(
-    session: Session,
-    node: Node,
-    job: Job,
+    session: RunSession,
+    node: GraphNode,
+    job: StepJob,
     keys: Sequence[str],
     recipes: Sequence[Recipe],
     ends: dict[str, worker.StepOutcome],
@@ -410,7 +414,7 @@ def _run_job(
     """Runs the missing steps of a job and shows their progress; fills `ends` as each step ends.
 
     Raises:
-      HeldError: if no worker was free before `closes` [seconds since the epoch].
+      NodeHeldError: if no worker was free before `closes` [seconds since the epoch].
     """
     prefect = {
         "task_run_id": session.live.task_run_id(node.name),
@@ -440,32 +444,34 @@ def _run_job(
             if not item.held:
                 ends[item.name] = item
             continue
-        if isinstance(item, Joined):
+        if isinstance(item, AlreadyRunning):
             detail = f": it was under way already, as Ray Job {item.job}"
             session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item
         if not has_begun:  # Before its first progress the job may have waited for a free worker.
             has_begun = True
-            session.live.log(run_log.beginning(node, session.expected.of_node(node)), node.name)
+            session.live.log(
+                run_log.beginning_line(node, session.expected.of_node(node)), node.name
+            )
         if progress.happened and progress != last:  # The same report may arrive several times.
-            session.display.tell(node.name, progress.note)
+            session.display.print_event(node.name, progress.note)
             session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
         last = progress
         session.display.update(node.name, progress)
         show(name, progress)
     # No step ended and the window is closed: the worker never started one.
     if not ends and time.time() >= closes:
-        raise HeldError(session.gate.told)
+        raise NodeHeldError(session.admission.outside_window)
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")
 
 
 def _make_pieces(
-    session: Session,
-    node: Node,
-    job: Job,
+    session: RunSession,
+    node: GraphNode,
+    job: StepJob,
     keys: Sequence[str],
     recipes: Sequence[Recipe],
     context: Mapping[str, Any],
@@ -484,14 +490,14 @@ def _make_pieces(
         # would all join the first one's job.
         piece = number, job.pieces
         name = f"{node.name} ({number + 1} of {job.pieces})"
-        own = [keys[0], f"{piece}", *keys[1:]]
+        piece_keys = [keys[0], f"{piece}", *keys[1:]]
         for item in session.workers.make(
-            name, own, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
+            name, piece_keys, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
         ):
             if isinstance(item, worker.StepOutcome):
                 if item.error:
                     session.live.log(f"{name}: {item.traceback}", node.name, failed=True)
-            elif not isinstance(item, Joined):
+            elif not isinstance(item, AlreadyRunning):
                 session.display.update(node.name, item[1])
 
     #   piece 0 of 3 ──┐
@@ -500,11 +506,13 @@ def _make_pieces(
     #
     # `result` raises what a thread raised: here, that a worker was lost.
     with ThreadPoolExecutor(job.pieces, thread_name_prefix="piece") as pool:
-        for made in [pool.submit(make, number) for number in range(job.pieces)]:
-            made.result()
+        for future in [pool.submit(make, number) for number in range(job.pieces)]:
+            future.result()
 
 
-def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:
+def _publish_lineage_page(
+    session: RunSession, node: GraphNode, step: Step, artifact: Artifact, *, reused: bool
+) -> None:
     """Publishes a page about an artifact in the UI."""
     text = lineage_page(session.view, artifact, reused=reused)
     session.live.page(page_key(artifact.key), text, step.name, node.name)
@@ -519,12 +527,12 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
         nonlocal last, logged, page
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
-        # Two rhythms: the page every few seconds, in place; a log line every `TOLD_EVERY`, since
+        # Two rhythms: the page every few seconds, in place; a log line every `LINE_EVERY`, since
         # log lines pile up.
         last = time.monotonic()
-        if last - logged >= run_log.TOLD_EVERY:
+        if last - logged >= run_log.LINE_EVERY:
             logged = last
-            live.log(run_log.going(name, progress), node)
+            live.log(run_log.progress_line(name, progress), node)
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
         if page is None:
@@ -535,7 +543,7 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
     return show
 
 
-def _detail(session: Session, node: Node) -> str:
+def _describe_counts(session: RunSession, node: GraphNode) -> str:
     return ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
 
 

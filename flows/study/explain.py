@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.lineage.leaves import leaves
-from flows.report.columns import listed
+from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import code_of, libraries_of
-from flows.study.graph import Graph, Node
+from flows.steps.registry import libraries_of, step_code
+from flows.study.graph import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
@@ -36,7 +36,7 @@ _SEED = "the seed"
 _COMPARED = 200
 """Most artifacts with other names that a new step is compared with."""
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Most reasons or names given in one line; the others are only counted."""
 
 
@@ -73,25 +73,25 @@ class Explanation:
       accepted: steps that rest on an artifact kept although its code has changed since.
     """
 
-    def __init__(self, store: Store, graph: Graph) -> None:
+    def __init__(self, store: Store, graph: StudyGraph) -> None:
         self.graph = graph
         self.steps: dict[Step, Verdict] = {}
         self._store = store
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
-        self._let_go: list[Step] = []
-        self._known: dict[str, list[_Known]] = {}
+        self._pruned_steps: list[Step] = []
+        self._comparable_steps: dict[str, list[_ComparableStep]] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         # In the graph's order, so that the verdicts on a step's inputs are there before its own.
         for step in graph.steps:
             self.steps[step] = self._judge(step)
-            kept = any(read in self.accepted for read in step.inputs.values())
-            if kept or self.steps[step].state == "accepted":
+            rests_on_accepted = any(read in self.accepted for read in step.inputs.values())
+            if rests_on_accepted or self.steps[step].state == "accepted":
                 self.accepted.add(step)
-        if self._let_go:
-            self._judge_again()
+        if self._pruned_steps:
+            self._judge_pruned_steps()
 
-    def of_node(self, node: Node) -> Verdict:
+    def of_node(self, node: GraphNode) -> Verdict:
         """Returns the verdict on a node: that of its step with the last state in `STATES`."""
         verdicts = [self.steps[step] for step in node.steps]
         # Of equal states `max` takes the first step, which caused those of later steps.
@@ -104,7 +104,7 @@ class Explanation:
         )
 
     def check(
-        self, limit: float, rebuild: Sequence[str], held: Collection[Node] = frozenset()
+        self, limit: float, rebuild: Sequence[str], holds: Collection[GraphNode] = frozenset()
     ) -> None:
         """Refuses a run that would redo much work because of changed code.
 
@@ -114,7 +114,7 @@ class Explanation:
         Args:
           limit: most work that may be redone without `rebuild` [device-hours].
           rebuild: names of steps to make again at any cost; may hold `*`.
-          held: nodes that the run does not begin, so that their stale steps do not count.
+          holds: nodes that the run does not begin, so that their stale steps do not count.
 
         Raises:
           ConfigError: naming the steps, the functions that changed, and what to do.
@@ -126,49 +126,51 @@ class Explanation:
                     f"`--explain` lists them."
                 )
         # What the user named with --rebuild, or what does not begin anyway, costs nothing here.
-        stale = [step for step in self.stale(but=rebuild) if self._owner[step] not in held]
-        hours = self._at_stake(stale) / 3600
+        stale = [step for step in self.stale(but=rebuild) if self._owner[step] not in holds]
+        hours = self._cost_of_stale(stale) / 3600
         if not stale or hours <= limit:
             return
         # One clause per change: twenty trainings that ran one edited function are one thing to
         # decide.
-        ran: dict[str, list[str]] = {}
+        names_by_change: dict[str, list[str]] = {}
         for step in stale:
-            ran.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
-        told = "; ".join(
-            f"{what} changed, which {listed(list(dict.fromkeys(who)), _NAMED)} ran"
-            for what, who in ran.items()
+            names_by_change.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
+        changes_text = "; ".join(
+            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(names)), _MAX_NAMES)} ran"
+            for what, names in names_by_change.items()
         )
         raise ConfigError(
             f"the code of {len(stale)} artifacts has changed, and making them and what follows "
             f"again takes about {hours:.2g} device-hours, above compute.rebuild_limit={limit:g}: "
-            f"{told}. Make them again with --rebuild STEP (or '*'), or keep them with `parcel "
-            f"accept STEP`."
+            f"{changes_text}. Make them again with --rebuild STEP (or '*'), or keep them with "
+            f"`parcel accept STEP`."
         )
 
     def stale(self, *, but: Sequence[str] = ()) -> list[Step]:
         """Returns the stale steps, except those of nodes that a pattern in `but` matches."""
-        named = {node for node in self.graph.nodes for pattern in but if node.matches(pattern)}
+        matching_nodes = {
+            node for node in self.graph.nodes for pattern in but if node.matches(pattern)
+        }
         return [
             step
             for step, verdict in self.steps.items()
-            if verdict.state == "stale" and self._owner[step] not in named
+            if verdict.state == "stale" and self._owner[step] not in matching_nodes
         ]
 
-    def _at_stake(self, stale: Sequence[Step]) -> float:
+    def _cost_of_stale(self, stale: Sequence[Step]) -> float:
         """Returns the cost of stale steps and of all steps that follow them [device-seconds]."""
         #   stale ─▶ follows ─▶ follows       all count: the first one's bytes decide about the rest
         #   touched raw files ─▶ follows      does not: no code changed
-        touched = set(stale)
+        affected_steps = set(stale)
         for step in self.graph.steps:  # In the graph's order, inputs come before their readers.
-            if self.steps[step].state == "follows" and touched & set(step.inputs.values()):
-                touched.add(step)
-        return sum(self.steps[step].seconds for step in touched)
+            if self.steps[step].state == "follows" and affected_steps & set(step.inputs.values()):
+                affected_steps.add(step)
+        return sum(self.steps[step].seconds for step in affected_steps)
 
-    def found(self) -> dict[Step, Artifact]:
+    def artifacts(self) -> dict[Step, Artifact]:
         """Returns step -> its artifact, for steps that have one already."""
-        found = {step: verdict.artifact for step, verdict in self.steps.items()}
-        return {step: artifact for step, artifact in found.items() if artifact is not None}
+        by_step = {step: verdict.artifact for step, verdict in self.steps.items()}
+        return {step: artifact for step, artifact in by_step.items() if artifact is not None}
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
         """Yields a line per node, a summary line, and lines on reading and on the store's size."""
@@ -181,10 +183,12 @@ class Explanation:
             verdict = self.of_node(node)
             counts[verdict.state] += 1
             yield f"{verdict.state:<8}  {node.name:<{width}}  {'; '.join(verdict.why)}".rstrip()
-        found = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        cost = self._at_stake(self.stale())
-        told = f"; remaking the stale steps takes about {cost:.0f} device-seconds" if cost else ""
-        yield f"{len(self.graph.nodes)} steps: {found}{told}"
+        counts_text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        cost = self._cost_of_stale(self.stale())
+        cost_text = (
+            f"; remaking the stale steps takes about {cost:.0f} device-seconds" if cost else ""
+        )
+        yield f"{len(self.graph.nodes)} steps: {counts_text}{cost_text}"
         yield from self.describe_storage(keep)
 
     def describe_storage(
@@ -196,9 +200,9 @@ class Explanation:
           keep: which files the study keeps.
           expected: name of a step -> size that its artifact is expected to have [bytes].
         """
-        there = {step: verdict.artifact for step, verdict in self.steps.items()}
-        yield describe_reads(self.graph.steps, there)
-        yield describe_future_disk_use(self.graph.steps, there, keep, expected or {})
+        artifacts = {step: verdict.artifact for step, verdict in self.steps.items()}
+        yield describe_reads(self.graph.steps, artifacts)
+        yield describe_future_disk_use(self.graph.steps, artifacts, keep, expected or {})
 
     def markdown(self) -> str:
         """Returns a table with a row per node."""
@@ -224,77 +228,78 @@ class Explanation:
         # The contents of the inputs are part of the key: without them there is nothing to look up.
         if len(inputs) < len(reads):
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
-            told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
-            return Verdict(state="new", why=(*self._differences(step, {}), told))
-        found = look_up(self._store, step, inputs, self.accepted)
+            reason = f"{self._node_names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
+            return Verdict(state="new", why=(*self._differences(step, {}), reason))
+        lookup = look_up(self._store, step, inputs, self.accepted)
         # Raw files that were only touched have the old contents: what reads them may yet be reused.
-        if found.artifact is None and (earlier := self._earlier(step)):
+        if lookup.artifact is None and (earlier := self._earlier_raw_files(step)):
             why = ("its raw files have changed, or were touched, since then",)
             return Verdict(state="follows", why=why, artifact=earlier)
-        if found.artifact is None:
+        if lookup.artifact is None:
             why = tuple(self._differences(step, inputs))
-            return Verdict(state="new", why=why, key=found.recipe.key)
-        if found.state == "let go":
-            self._let_go.append(step)
-        seconds = device_seconds(found.artifact)
+            return Verdict(state="new", why=why, key=lookup.recipe.key)
+        if lookup.state == "let go":
+            self._pruned_steps.append(step)
+        seconds = device_seconds(lookup.artifact)
         # Its own code changed; the names of what changed are what a person decides by.
-        if found.state == "stale":
-            changed = self._changed(found)
-            why = (f"{changed} changed since {found.artifact.key}",)
+        if lookup.state == "stale":
+            changed = self._changed_functions(lookup)
+            why = (f"{changed} changed since {lookup.artifact.key}",)
             return Verdict(
-                state="stale", why=why, changed=changed, artifact=found.artifact, seconds=seconds
+                state="stale", why=why, changed=changed, artifact=lookup.artifact, seconds=seconds
             )
         # Its inputs may become other artifacts, or the same bytes again: known when they are made.
         uncertain = [s for s in step.inputs.values() if self.steps[s].state in ("follows", "stale")]
         if uncertain:
-            why = (f"reads {self._names(uncertain)}",)
-            return Verdict(state="follows", why=why, artifact=found.artifact, seconds=seconds)
-        if found.state == "accepted":
-            why = (f"{found.artifact.key} was kept",)
-            return Verdict(state="accepted", why=why, artifact=found.artifact)
-        return Verdict(state="reused", artifact=found.artifact)
+            why = (f"reads {self._node_names(uncertain)}",)
+            return Verdict(state="follows", why=why, artifact=lookup.artifact, seconds=seconds)
+        if lookup.state == "accepted":
+            why = (f"{lookup.artifact.key} was kept",)
+            return Verdict(state="accepted", why=why, artifact=lookup.artifact)
+        return Verdict(state="reused", artifact=lookup.artifact)
 
-    def _earlier(self, step: Step) -> Artifact | None:
+    def _earlier_raw_files(self, step: Step) -> Artifact | None:
         """Returns the newest artifact of the same raw files in an earlier state, if there is any.
 
         Their contents may be unchanged: the state changes when a file is only touched, too.
         """
         if step.kind != RAW_FILES.name:
             return None
-        wanted = _without_state(json.loads(canonical_json(step.config)))
-        found = [
+        wanted_config = _without_state(json.loads(canonical_json(step.config)))
+        candidates = [
             artifact
             for artifact in self._store.artifacts(step.kind)
             if artifact.manifest.name == step.name
-            and _without_state(artifact.manifest.config) == wanted
+            and _without_state(artifact.manifest.config) == wanted_config
         ]
-        return max(found, key=lambda artifact: artifact.manifest.started, default=None)
+        return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
-    def _judge_again(self) -> None:
+    def _judge_pruned_steps(self) -> None:
         """Makes those steps "new" whose files were let go, but which a step to be made would read.
 
         This needs the verdicts on all readers, which come later in the graph's order.
         """
-        wanting: dict[Step, list[str]] = {}
+        reader_names: dict[Step, list[str]] = {}
         for step in self.graph.steps:
             if self.steps[step].state in ("new", "stale"):
                 for read in step.inputs.values():
-                    wanting.setdefault(read, []).append(step.name)
-        for step in self._let_go:
-            if step in wanting:
-                why = (
-                    f"its files were not kept, and {listed(wanting[step], _NAMED)} would read them",
-                )
+                    reader_names.setdefault(read, []).append(step.name)
+        for step in self._pruned_steps:
+            if step in reader_names:
+                readers = abbreviate_list(reader_names[step], _MAX_NAMES)
+                why = (f"its files were not kept, and {readers} would read them",)
                 self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
-    def _names(self, steps: Sequence[Step]) -> str:
+    def _node_names(self, steps: Sequence[Step]) -> str:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
-        return listed(list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED)
+        return abbreviate_list(
+            list(dict.fromkeys(self._owner[step].name for step in steps)), _MAX_NAMES
+        )
 
-    def _changed(self, found: StepLookup) -> str:
+    def _changed_functions(self, lookup: StepLookup) -> str:
         """Returns the names of the functions that changed since an artifact was made."""
-        assert found.artifact is not None
-        manifest, recipe = found.artifact.manifest, found.recipe
+        assert lookup.artifact is not None
+        manifest, recipe = lookup.artifact.manifest, lookup.recipe
         if not manifest.source:
             return "its code"
         # Hundreds of transfers share one change, so two trees are compared once per kind of step.
@@ -303,43 +308,47 @@ class Explanation:
             then, now = Tree(self._store.open_source(manifest.source)), checkout()
             # Modules that the step reached then and those it reaches now: code that a step no
             # longer calls, or only now calls, is a change as well.
-            reached = code_of(recipe.kind, recipe.config, then) | code_of(
+            reached = step_code(recipe.kind, recipe.config, then) | step_code(
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changed_definitions(then, now, reached)
-        return listed(self._changes[key], _NAMED) or "its code"
+        return abbreviate_list(self._changes[key], _MAX_NAMES) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Returns, as texts, the differences between a step and the most similar artifact."""
-        if step.kind not in self._known:
-            self._known[step.kind] = [_Known.of(a) for a in self._store.artifacts(step.kind)]
-        wanted = _Known.wanted(step, inputs)
-        every = self._known[step.kind]
-        if not every:
+        if step.kind not in self._comparable_steps:
+            self._comparable_steps[step.kind] = [
+                _ComparableStep.of_artifact(a) for a in self._store.artifacts(step.kind)
+            ]
+        target = _ComparableStep.of_step(step, inputs)
+        comparable_steps = self._comparable_steps[step.kind]
+        if not comparable_steps:
             return ["the first of its kind"] if not step.inputs or inputs else []
         # Artifacts of the same name if there are any; else a bounded number of others, since a
         # large sweep has thousands. Another name counts as one more difference.
-        candidates = [c for c in every if c.name == step.name] or every[-_COMPARED:]
-        far = [(wanted.differs_from(c), c.name != step.name) for c in candidates]
+        candidates = [c for c in comparable_steps if c.name == step.name] or comparable_steps[
+            -_COMPARED:
+        ]
+        distances = [(target.differs_from(c), c.name != step.name) for c in candidates]
         # The nearest artifact tells most: a step with one other value is explained by that value.
         # On a tie, one of the same name.
-        nearest, _ = min(far, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
+        nearest, _ = min(distances, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
         if not nearest and inputs:
             return ["its artifact is damaged"]
-        told = [_spoken(path, was, now, step) for path, was, now in nearest]
-        more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
-        return told[:_NAMED] + more
+        texts = [_describe_difference(path, was, now, step) for path, was, now in nearest]
+        more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
+        return texts[:_MAX_NAMES] + more
 
 
 @dataclasses.dataclass(frozen=True)
-class _Known:
+class _ComparableStep:
     """An artifact, or a step that would make one, in comparable form: path -> value."""
 
     name: str
     leaves: Mapping[str, Any]
 
     @classmethod
-    def of(cls, artifact: Artifact) -> "_Known":
+    def of_artifact(cls, artifact: Artifact) -> "_ComparableStep":
         #   train.peak_lr     0.001           a leaf of the config
         #   the seed          3
         #   jax               0.9.0           a library
@@ -352,14 +361,14 @@ class _Known:
         )
 
     @classmethod
-    def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
+    def of_step(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_ComparableStep":
         config = leaves(redact(json.loads(canonical_json(step.config))))  # As in manifests.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
         return cls(
             step.name, {**config, _SEED: step.seed, **libraries_of(step.kind, step.config), **read}
         )
 
-    def differs_from(self, other: "_Known") -> list[tuple[str, Any, Any]]:
+    def differs_from(self, other: "_ComparableStep") -> list[tuple[str, Any, Any]]:
         """Returns (path, the other's value, own value) for every path whose values differ.
 
         Inputs are compared only if those of this one are known.
@@ -375,7 +384,7 @@ def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "state"}
 
 
-def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
+def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
     """Returns a difference with the study's config key: `stage1.peak_lr 0.001 → 0.002`."""
     if path.startswith("input "):
         read = step.inputs.get(path.removeprefix("input "))
@@ -393,9 +402,9 @@ def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
         path = f"{step.keys['']}.{path}"
     elif path == _SEED:
         path = "seed"
-    return f"{path} {_short(was)} → {_short(now)}"
+    return f"{path} {_short_value(was)} → {_short_value(now)}"
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     return text if len(text) <= 40 else text[:37] + "…"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.config.load import load
-from flows.config.own_checkpoint import config_of
-from flows.config.references import connector_named
+from flows.config.references import connector_reference
+from flows.config.user_checkpoint import checkpoint_config
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
@@ -15,21 +15,23 @@ from model.files import CONFIG
 from model.presets import paligemma2_3b
 
 
-def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) -> list[ModelConfig]:
+def flops_models(
+    config: str | None, image_px: int | None, user_connectors: Sequence[str] = ()
+) -> list[ModelConfig]:
     """Returns a model once with each connector that its sizes allow.
 
     Args:
       config: a study's YAML file or a checkpoint's folder; None is PaliGemma 2 3B.
       image_px: side of the input instead of the model's own [pixels]; at the side of a study's
         Stage 2, the settings are those of Stage 2.
-      own: connectors of the user's own, beside those of the study or the checkpoint.
+      user_connectors: connectors of the user's own, beside those of the study or the checkpoint.
 
     Raises:
       ConfigError: if `config` is neither, the size does not fit the model, or there is no such
         connector.
     """
     try:
-        more = [connector_named("--connector", name) for name in own]
+        more = [connector_reference("--connector", name) for name in user_connectors]
     except ValueError as error:
         raise ConfigError(str(error)) from None
     try:
@@ -37,7 +39,7 @@ def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) ->
         # Every connector of ours is tried in any case; a checkpoint adds its own, a study those of
         # its methods.
         if config is not None and (Path(config) / CONFIG).is_file():
-            model = config_of(Path(config))
+            model = checkpoint_config(Path(config))
             more.append(model.connector.kind)
         elif config is not None:
             views = {view.model.vision.image_px: view for view in load(config).resolutions}

@@ -12,26 +12,26 @@ from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
-from flows.config.input_files import raw_files
+from flows.config.input_files import raw_digest_cache
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.pages.rebuild import publish_results
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import run_log
 from flows.study.display import Display
-from flows.study.eta import Expected, Forecast
-from flows.study.execute import Session, run_graph
+from flows.study.eta import Forecast, TimeEstimates
+from flows.study.execute import RunSession, run_graph
 from flows.study.explain import Explanation
-from flows.study.graph import Graph, Phase, graph_of
+from flows.study.graph import Phase, StudyGraph, graph_of
 from flows.study.retry_policy import (
     GIVEN_UP,
-    Held,
-    all_but,
+    HoldRule,
     describe_failed_steps,
     failed_steps_of_last_run,
-    none_held,
+    hold_all_but,
+    hold_none,
 )
 from flows.study.sweep_limits import ALWAYS, Admission, SweepLimits
 from infra.prefect.approval import NotApprovedError, wait_for_approval
@@ -68,7 +68,7 @@ class StudyResult:
       made: number of nodes that the run made.
       reused: number of nodes that it re-used.
       flow_run_id: id of the Prefect flow run.
-      held: name of a node that was not begun -> why; a later run begins it.
+      holds: name of a node that was not begun -> why; a later run begins it.
       config: the study.
     """
 
@@ -77,7 +77,7 @@ class StudyResult:
     made: int
     reused: int
     flow_run_id: str
-    held: Mapping[str, str]
+    holds: Mapping[str, str]
     config: StudyConfig
 
     def then(self, later: "StudyResult") -> "StudyResult":
@@ -87,19 +87,21 @@ class StudyResult:
         return dataclasses.replace(later, made=self.made + later.made)
 
     @property
-    def held_by_reason(self) -> dict[str, list[str]]:
+    def steps_by_hold_reason(self) -> dict[str, list[str]]:
         """Reason for not beginning steps -> names of these steps."""
-        found: dict[str, list[str]] = {}
-        for step, why in self.held.items():
-            found.setdefault(why, []).append(step)
-        return found
+        steps_by_reason: dict[str, list[str]] = {}
+        for step, why in self.holds.items():
+            steps_by_reason.setdefault(why, []).append(step)
+        return steps_by_reason
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Summary of the outcome, in one line."""
-        held = "".join(f", {len(h)} not begun: {why}" for why, h in self.held_by_reason.items())
-        made = f"{self.made} made" if self.made else "everything was there"
-        return f"{made}, {self.reused} re-used{held}"
+        holds_text = "".join(
+            f", {len(h)} not begun: {why}" for why, h in self.steps_by_hold_reason.items()
+        )
+        made_text = f"{self.made} made" if self.made else "everything was there"
+        return f"{made_text}, {self.reused} re-used{holds_text}"
 
     @property
     def why(self) -> str:
@@ -136,7 +138,7 @@ def study(
 
 def run_once(
     config: StudyConfig,
-    opened: Store,
+    store: Store,
     until: Phase,
     rebuild: tuple[str, ...],
     *,
@@ -144,36 +146,36 @@ def run_once(
     failed: bool,
 ) -> Any:
     """Runs a study within a flow run, with the arguments of `study`; returns the run's state."""
-    held = none_held
+    hold_rule = hold_none
     if failed:
-        names = failed_steps_of_last_run(opened, config.name)
+        names = failed_steps_of_last_run(store, config.name)
         if not names:
             return Completed(message=f"nothing to run: no step failed in {config.name}'s last run")
         print(describe_failed_steps(config.name, names), flush=True)
-        held = all_but(names)
-    return run_passes(iter([config]), opened, until, rebuild, approve=approve, held=held)
+        hold_rule = hold_all_but(names)
+    return run_passes(iter([config]), store, until, rebuild, approve=approve, hold_rule=hold_rule)
 
 
 def run_passes(
     passes: Iterator[StudyConfig],
-    opened: Store,
+    store: Store,
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
     *,
-    allowance: SweepLimits = ALWAYS,
+    limits: SweepLimits = ALWAYS,
     approve: bool = False,
-    held: Held = none_held,
+    hold_rule: HoldRule = hold_none,
 ) -> Any:
     """Runs studies one after the other, within one flow run; returns the run's state.
 
     Args:
       passes: the studies; the next is drawn only if none before it failed or was held back.
-      opened: the store of all these studies.
+      store: the store of all these studies.
       until: the last phase to run.
       rebuild: as in `study`.
-      allowance: when steps may begin, and how much work they may do.
+      limits: when steps may begin, and how much work they may do.
       approve: wait for somebody's approval before the first study begins.
-      held: function that names the nodes not to begin.
+      hold_rule: function that names the nodes not to begin.
     """
     # Within one flow run:
     #
@@ -189,32 +191,32 @@ def run_passes(
             workers.cancel()
 
     result: StudyResult | None = None
-    gate = Admission(allowance)
+    admission = Admission(limits)
     # The pin encloses all else: its lease shows others that this run is alive (see
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
-        opened.pin_run(run_id or uuid.uuid4().hex) as pin,
-        recorded(opened.state, run_id, cancel=cancel) as journal,
+        store.pin_run(run_id or uuid.uuid4().hex) as pin,
+        recorded(store.state, run_id, cancel=cancel) as journal,
     ):
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
             for config in passes:
-                graph = graph_of(config, until, known=raw_files(opened))
-                workers = _workers(config.compute, opened)
-                ended = carry_out(
+                graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
+                workers = _workers(config.compute, store)
+                pass_result = run_study_graph(
                     config,
-                    opened,
+                    store,
                     graph,
                     workers,
                     pin,
                     journal,
                     rebuild,
-                    gate=gate,
+                    admission=admission,
                     approve=approve and result is None,
-                    held=held,
+                    hold_rule=hold_rule,
                 )
-                result = result.then(ended) if result else ended
-                if ended.failed or ended.held:
+                result = result.then(pass_result) if result else pass_result
+                if pass_result.failed or pass_result.holds:
                     break
         except NotApprovedError as error:
             journal.close("cancelled", str(error))
@@ -225,46 +227,46 @@ def run_passes(
     RESULTS.append(result)
     if result.failed:
         return Failed(message=result.why, data=result)
-    return Completed(message=result.told, data=result)
+    return Completed(message=result.summary, data=result)
 
 
-def carry_out(
+def run_study_graph(
     config: StudyConfig,
-    opened: Store,
-    graph: Graph,
+    store: Store,
+    graph: StudyGraph,
     workers: Workers,
     pin: Pin,
     journal: Journal,
     rebuild: tuple[str, ...] = (),
     *,
-    gate: Admission | None = None,
+    admission: Admission | None = None,
     approve: bool = False,
-    held: Held = none_held,
+    hold_rule: HoldRule = hold_none,
 ) -> StudyResult:
     """Runs the graph of a study, within a flow run.
 
     Args:
       config: the study.
-      opened: the store.
+      store: the store.
       graph: the study's graph.
       workers: processes for the steps that use JAX; released when all is done.
       pin: this run's protection of artifacts from garbage collection.
       journal: this run's journal.
       rebuild: as in `study`.
-      gate: decides when nodes may begin; None lets all begin.
+      admission: decides when nodes may begin; None lets all begin.
       approve: wait for somebody's approval before any node begins.
-      held: function that names the nodes not to begin.
+      hold_rule: function that names the nodes not to begin.
 
     Raises:
       NotApprovedError: if approval is refused.
     """
-    explanation = Explanation(opened.snapshot(), graph)
-    gate = gate or Admission()
+    explanation = Explanation(store.snapshot(), graph)
+    admission = admission or Admission()
     # In this order: who may begin, whether that redoes too much work, and only then the first
     # trace of the run: pins, journal, page, a request for approval.
-    gate.held = held(explanation)
-    explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
-    foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
+    admission.holds = hold_rule(explanation)
+    explanation.check(config.compute.rebuild_limit, rebuild, admission.holds)
+    foreseen = {step: artifact.key for step, artifact in explanation.artifacts().items()}
     pin.add(*foreseen.values())  # All at once; look-ups during the run pin new keys one by one.
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
@@ -274,27 +276,27 @@ def carry_out(
         key=f"explain-{config.name}",
         description="Before the run",
     )
-    there = ("reused", "accepted")
-    reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
+    reused_states = ("reused", "accepted")
+    reused = {node for node in graph.nodes if explanation.of_node(node).state in reused_states}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        told = load_reference(_APPROVAL)(config, opened, explanation)
-        wait_for_approval(journal.flow_run_id, told)
+        text = load_reference(_APPROVAL)(config, store, explanation)
+        wait_for_approval(journal.flow_run_id, text)
     # Times of what is there already teach the times of what is missing.
-    expected = Expected()
-    for step, artifact in explanation.found().items():
+    expected = TimeEstimates()
+    for step, artifact in explanation.artifacts().items():
         expected.learn(step, artifact.manifest.seconds)
-    gate.expected = expected
+    admission.expected = expected
     forecast = Forecast(expected, graph.nodes)
-    display, began = Display(len(graph.nodes), left=forecast.seconds), time.monotonic()
+    display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
     with display, Live(journal.flow_run_id) as live:
-        live.log(run_log.opening(graph, reused))
-        session = Session(
+        live.log(run_log.opening_line(graph, reused))
+        session = RunSession(
             study=config.name,
-            store=opened,
-            view=opened.snapshot(),
+            store=store,
+            view=store.snapshot(),
             foreseen=foreseen,
-            kept=explanation.accepted,
+            accepted_at_start=explanation.accepted,
             workers=workers,
             display=display,
             journal=journal,
@@ -305,7 +307,7 @@ def carry_out(
             retries=config.compute.retries,
             rebuild=rebuild,
             rebuild_seconds=3600 * config.compute.rebuild_limit,
-            gate=gate,
+            admission=admission,
         )
         for node in graph.nodes:
             if node not in reused:
@@ -315,8 +317,8 @@ def carry_out(
                     import_step_code(step.kind, step.config)
         # With a window, a bound or an order, no node is queued beyond the workers' capacity: a node
         # that has passed the gate should begin at once, and none before those that come first.
-        at_once = workers.at_once + (_WAITING if gate.allowance.queues else 0)
-        run_graph(session, graph, reused, at_once, gate.allowance.ahead(graph))
+        at_once = workers.at_once + (_WAITING if admission.limits.queues else 0)
+        run_graph(session, graph, reused, at_once, admission.limits.ahead(graph))
         results = session.artifacts.get(graph.results) if graph.results else None
         result = StudyResult(
             results=results.key if results else None,
@@ -324,22 +326,22 @@ def carry_out(
             made=display.counts["made"],
             reused=display.counts["reused"],
             flow_run_id=journal.flow_run_id,
-            held={node.name: why for node, why in session.held.items()},
+            holds={node.name: why for node, why in session.holds.items()},
             config=config,
         )
-        seconds = time.monotonic() - began
-        live.log(run_log.ending(result.told, result.failed, seconds, result.results))
-    note_run(
-        opened,
+        seconds = time.monotonic() - start_time
+        live.log(run_log.closing_line(result.summary, result.failed, seconds, result.results))
+    write_run_record(
+        store,
         dataclasses.asdict(config),
         result.results,
         artifacts=[artifact.key for artifact in session.artifacts.values()],
         flow_run_id=journal.flow_run_id,
         failed=result.failed,
-        given_up=[name for name, why in result.held.items() if why == GIVEN_UP],
+        given_up=[name for name, why in result.holds.items() if why == GIVEN_UP],
     )
     if results:
-        published(publish_results, opened, config.name, results.key)
+        published(publish_results, store, config.name, results.key)
     return result
 
 

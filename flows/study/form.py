@@ -11,9 +11,9 @@ from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
 from flows.study.flow import run_once, run_passes
-from flows.study.form_values import Given, open_form_store, study_of_form, sweep_of_form
+from flows.study.form_values import DeployedStudies, open_form_store, study_of_form, sweep_of_form
 from flows.study.graph import Phase
-from flows.study.retry_policy import failures, given_up
+from flows.study.retry_policy import failures_by_node, hold_given_up
 from flows.study.sweep import NOTHING, Sweep, SweepRun, describe_sweep
 from flows.study.sweep_limits import ALWAYS, SweepLimits
 from infra.prefect.deployed import describe, name_run
@@ -70,37 +70,41 @@ def sweep(
 ) -> Any:
     """Runs the missing steps of a sweep, and publishes what its next firing would run."""
     # Checked as a whole before the first pass, so that a slip shows before anything runs.
-    firing = sweep_of_form(study, open_form_store(store), overrides, add, given)
-    published(name_run, firing.config.name)
+    sweep_run = sweep_of_form(study, open_form_store(store), overrides, add, given)
+    published(name_run, sweep_run.config.name)
     state = run_passes(
-        firing.passes(), firing.store, allowance=when, approve=approve, held=given_up(firing.store)
+        sweep_run.passes(),
+        sweep_run.store,
+        limits=when,
+        approve=approve,
+        hold_rule=hold_given_up(sweep_run.store),
     )
-    published(_tell_next, firing)
+    published(_publish_next_sweep, sweep_run)
     if state.is_completed() and state.message == "nothing to run":
-        return Completed(message=firing.why_nothing())
+        return Completed(message=sweep_run.why_nothing())
     return state
 
 
-def describe_next_sweep(firing: SweepRun) -> Iterator[str]:
+def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
     """Yields lines on the work that a firing would do if it began now."""
-    config = next(firing.passes(), None)
+    config = next(sweep_run.passes(), None)
     if config is None:
-        yield firing.why_nothing()
+        yield sweep_run.why_nothing()
         return
-    explanation = firing.explain(config)
-    yield from describe_sweep(explanation, config, failures(firing.store, explanation))
+    explanation = sweep_run.explain(config)
+    yield from describe_sweep(explanation, config, failures_by_node(sweep_run.store, explanation))
 
 
-def described(firing: SweepRun) -> str:
+def describe_deployment(sweep_run: SweepRun) -> str:
     """Returns the description of a deployment that runs a sweep, in Markdown."""
-    told = "\n".join(f"- {line}" for line in describe_next_sweep(firing))
-    return f"{_FORMS['sweep']}\n\n**The next firing of {firing.config.name}**\n\n{told}"
+    items = "\n".join(f"- {line}" for line in describe_next_sweep(sweep_run))
+    return f"{_FORMS['sweep']}\n\n**The next firing of {sweep_run.config.name}**\n\n{items}"
 
 
-def _tell_next(firing: SweepRun) -> None:
+def _publish_next_sweep(sweep_run: SweepRun) -> None:
     """Publishes what the next firing would run, as an artifact and as the deployment's text."""
-    text, context = described(firing), FlowRunContext.get()
-    key = f"next-{firing.config.name}"
+    text, context = describe_deployment(sweep_run), FlowRunContext.get()
+    key = f"next-{sweep_run.config.name}"
     create_markdown_artifact(text, key=key, description="The next firing")
     if context is not None and context.flow_run and context.flow_run.deployment_id:
         describe(context.flow_run.deployment_id, text)
@@ -112,7 +116,7 @@ def deployments_of(
     *,
     any_store: bool,
     name: str | None = None,
-    given: Given | None = None,
+    deployed_studies: DeployedStudies | None = None,
     **options: Any,
 ) -> list[RunnerDeployment]:
     """Returns the deployments `study/NAME` and `sweep/NAME`, not registered yet.
@@ -122,18 +126,19 @@ def deployments_of(
       store: the store of their runs [URI].
       name: name of both deployments; None names each after its flow.
       any_store: whether the forms may name another store.
-      given: studies that the deployments carry with them, by name; the forms do not show them.
+      deployed_studies: studies that the deployments carry with them, by name; the forms do not show
+        them.
       **options: further arguments of Prefect's `Flow.to_deployment`.
     """
-    filled: dict[str, Any] = {"study": study, "store": store}
-    if given:
-        filled["given"] = dict(given)
-    made = []
-    for each in (study_form, sweep):
-        deployment: Any = cast(Flow[..., Any], each).to_deployment(
-            name=name or each.name,
-            description=_FORMS[each.name],
-            parameters=filled,
+    parameters: dict[str, Any] = {"study": study, "store": store}
+    if deployed_studies:
+        parameters["given"] = dict(deployed_studies)
+    deployments = []
+    for form_flow in (study_form, sweep):
+        deployment: Any = cast(Flow[..., Any], form_flow).to_deployment(
+            name=name or form_flow.name,
+            description=_FORMS[form_flow.name],
+            parameters=parameters,
             tags=["parcel"],
             entrypoint_type=EntrypointType.MODULE_PATH,
             **options,
@@ -142,13 +147,15 @@ def deployments_of(
         deployment.model_fields_set.discard("schedules")
         # The form is drawn from this schema: what is not in it cannot be entered there.
         schema = deployment._parameter_openapi_schema
-        _shorten(schema, None if any_store else store)
-        _offer(schema, [m for values in (given or {}).values() for m in values["methods"]])
-        made.append(deployment)
-    return made
+        _trim_form(schema, None if any_store else store)
+        _offer_methods(
+            schema, [m for values in (deployed_studies or {}).values() for m in values["methods"]]
+        )
+        deployments.append(deployment)
+    return deployments
 
 
-def _shorten(schema: Any, store: str | None) -> None:
+def _trim_form(schema: Any, store: str | None) -> None:
     """Gives every field of a form its help text, and removes what people should not see."""
     fields: dict[str, Any] = schema.properties
     fields.pop("given", None)
@@ -161,9 +168,9 @@ def _shorten(schema: Any, store: str | None) -> None:
         definition.pop("description", None)
 
 
-def _offer(schema: Any, methods: Sequence[str]) -> None:
+def _offer_methods(schema: Any, methods: Sequence[str]) -> None:
     """Adds a study's methods to those that a sweep's form offers: users' connectors among them."""
     for field in ("methods", "compare"):
         if "Sweep" in schema.definitions:
-            offered = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]
-            offered += [method for method in methods if method not in offered]
+            offered_methods = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]
+            offered_methods += [method for method in methods if method not in offered_methods]

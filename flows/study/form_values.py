@@ -7,11 +7,11 @@ from typing import Any
 
 import pydantic
 
-from flows.config.load import DEMO, overridden, read
-from flows.config.server_limits import check_served, check_store
+from flows.config.load import DEMO, apply_overrides, read_config
+from flows.config.server_limits import check_served, check_served_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
-from flows.lineage.runs import records
+from flows.lineage.runs import ended_run_records
 from flows.study.retry_policy import failed_steps_of_last_run
 from flows.study.sweep import Sweep, SweepRun
 from flows.study.sweep_limits import SweepLimits
@@ -19,33 +19,41 @@ from infra.errors import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
 
-Given = Mapping[str, Mapping[str, Any]]
+DeployedStudies = Mapping[str, Mapping[str, Any]]
 """Name -> values of the studies that a deployment carries with it."""
 
 
-def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[str, Any]:
+def study_values(
+    study: str, store: Store, deployed_studies: DeployedStudies | None = None
+) -> Mapping[str, Any]:
     """Returns the values of a study, not checked yet.
 
     Args:
-      study: "demo", a YAML file, a study of `given`, or the name of one that ran in the store.
+      study: "demo", a YAML file, a study of `deployed_studies`, or the name of one that ran in the
+        store.
       store: the store with the records of earlier runs.
-      given: studies that the deployment carries, by name.
+      deployed_studies: studies that the deployment carries, by name.
 
     Raises:
       ConfigError: if there is no such study, listing the known ones; or if the record of its run
         leaves credentials out.
     """
     # From the nearest to the farthest: what the deployment carries, the demo, a file, the store.
-    if given and study in given:
-        return given[study]
+    if deployed_studies and study in deployed_studies:
+        return deployed_studies[study]
     if study == "demo":
-        return read(DEMO)
+        return read_config(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
-        return read(Path(study))
+        return read_config(Path(study))
     # Of several runs with one name the newest: its record has the config as it ran.
-    runs = [record for record in records(store).values() if record["name"] == study]
+    runs = [record for record in ended_run_records(store).values() if record["name"] == study]
     if not runs:
-        names = sorted({*(given or ()), *(record["name"] for record in records(store).values())})
+        names = sorted(
+            {
+                *(deployed_studies or ()),
+                *(record["name"] for record in ended_run_records(store).values()),
+            }
+        )
         raise ConfigError(
             f"study must be demo, a YAML file, or the name of one that ran in {store.uri}, got "
             f"{study!r}. Known: {', '.join(names) or 'none yet'}."
@@ -63,44 +71,48 @@ def study_of_form(
     store: Store,
     overrides: Sequence[str],
     data_root: str = "",
-    given: Given | None = None,
+    deployed_studies: DeployedStudies | None = None,
 ) -> StudyConfig:
     """Returns the study that a form asks for.
 
     Args:
-      study: as in `values_of`.
-      store: as in `values_of`.
+      study: as in `study_values`.
+      store: as in `study_values`.
       overrides: changes as "key.path=value" texts.
       data_root: folder with the raw data; "" leaves the study's.
-      given: as in `values_of`.
+      deployed_studies: as in `study_values`.
 
     Raises:
       ConfigError: if there is no such study, or this process may not run it.
     """
     words = [*overrides, *([f"data_root={json.dumps(data_root)}"] if data_root else [])]
-    config = overridden(values_of(study, store, given), words, source=study)
+    config = apply_overrides(study_values(study, store, deployed_studies), words, source=study)
     check_served(config, store.uri)
     return config
 
 
 def sweep_of_form(
-    study: str, store: Store, overrides: Sequence[str], sweep: Sweep, given: Given | None = None
+    study: str,
+    store: Store,
+    overrides: Sequence[str],
+    sweep: Sweep,
+    deployed_studies: DeployedStudies | None = None,
 ) -> SweepRun:
     """Returns the sweep that a form asks for; arguments as in `study_of_form`.
 
     Raises:
       ConfigError: as `study_of_form`.
     """
-    firing = SweepRun(
-        values=values_of(study, store, given),
+    sweep_run = SweepRun(
+        values=study_values(study, store, deployed_studies),
         source=study,
         overrides=tuple(overrides),
         sweep=sweep,
         store=store,
     )
-    check_served(firing.config, store.uri)
-    firing.check()
-    return firing
+    check_served(sweep_run.config, store.uri)
+    sweep_run.check()
+    return sweep_run
 
 
 def open_form_store(store: str) -> Store:
@@ -109,11 +121,11 @@ def open_form_store(store: str) -> Store:
     Raises:
       ConfigError: if this process may not use it, before anything of it is touched.
     """
-    check_store(store)
+    check_served_store(store)
     return Store(store)
 
 
-def problem(parameters: Mapping[str, Any]) -> str | None:
+def form_problem(parameters: Mapping[str, Any]) -> str | None:
     """Returns the first fault in a form's parameters, in one line; None if there is none.
 
     A Prefect server checks only their types; our server also calls this before it creates a run.
@@ -128,14 +140,14 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
             if stated.get("failed"):
                 failed_steps_of_last_run(store, config.name)
             return None
-        sweep_of_form(*arguments, checked(Sweep, stated["add"], "add"), stated.get("given"))
-        checked(SweepLimits, stated.get("when", {}), "when")
+        sweep_of_form(*arguments, check_values(Sweep, stated["add"], "add"), stated.get("given"))
+        check_values(SweepLimits, stated.get("when", {}), "when")
     except (ConfigError, ValueError, OSError) as error:
         return str(error)
     return None
 
 
-def checked(kind: type[Any], values: Any, source: str) -> Any:
+def check_values(kind: type[Any], values: Any, source: str) -> Any:
     """Returns an instance of the dataclass `kind`, made from plain values.
 
     Raises:

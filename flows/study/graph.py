@@ -30,12 +30,12 @@ from flows.config.benchmark import (
     trained_on,
 )
 from flows.config.groups import check_groups
-from flows.config.input_files import files_of, paths_of
-from flows.config.own_connectors import check_own_connectors
-from flows.config.own_data import check_own_data
-from flows.config.references import corpus_named
+from flows.config.input_files import input_file_paths, input_files_spec
+from flows.config.references import corpus_reference
 from flows.config.study import REFERENCE, Method, StudyConfig
-from flows.config.watched import name_of
+from flows.config.user_connectors import check_user_connectors
+from flows.config.user_data import check_user_data
+from flows.config.watched import watched_name
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
@@ -59,7 +59,7 @@ PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class StepJob:
     """Steps that run one after the other in one process.
 
     Attributes:
@@ -87,7 +87,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Node:
+class GraphNode:
     """One task, as a person sees it: one row of the run's page.
 
     Attributes:
@@ -96,7 +96,7 @@ class Node:
     """
 
     name: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[StepJob, ...]
 
     @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -111,7 +111,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Graph:
+class StudyGraph:
     """The nodes of a study up to a phase; every node comes after those that it reads.
 
     Attributes:
@@ -120,7 +120,7 @@ class Graph:
       results: the step that makes the table; None where the graph ends before the report.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
 
@@ -130,7 +130,7 @@ class Graph:
         return tuple(step for node in self.nodes for step in node.steps)
 
     @functools.cached_property
-    def upstream(self) -> Mapping[Node, tuple[Node, ...]]:
+    def upstream(self) -> Mapping[GraphNode, tuple[GraphNode, ...]]:
         """Node -> the nodes whose artifacts it reads."""
         # By node, not by step: an evaluation reads the checkpoint of its own node, which is no
         # edge, and all evaluations of a node read the same dataset, which is one.
@@ -149,40 +149,40 @@ class Graph:
 
 
 def graph_of(
-    config: StudyConfig, until: Phase = "report", *, known: RawDigestCache | None = None
-) -> Graph:
+    config: StudyConfig, until: Phase = "report", *, digest_cache: RawDigestCache | None = None
+) -> StudyGraph:
     """Returns the graph of a study, up to and including a phase.
 
     Args:
       config: the study.
       until: the last phase.
-      known: memory of digests of files that need not be read again; None reads all.
+      digest_cache: memory of digests of files that need not be read again; None reads all.
 
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
-    return _Builder(config, PHASES.index(until), known).graph()
+    return _GraphBuilder(config, PHASES.index(until), digest_cache).graph()
 
 
-class _Builder:
+class _GraphBuilder:
     """Builds a graph, phase by phase.
 
     Identical steps become one step, under the first one's name: a corpus of the mixture may also
     be the training split of a benchmark.
     """
 
-    def __init__(self, config: StudyConfig, last: int, known: RawDigestCache | None) -> None:
+    def __init__(self, config: StudyConfig, last: int, digest_cache: RawDigestCache | None) -> None:
         self.config = config
         self.last = last
-        self.known_files = known
-        self.given = paths_of(config)
-        check_own_data(config)
-        check_own_connectors(config)
+        self.digest_cache = digest_cache
+        self.input_paths = input_file_paths(config)
+        check_user_data(config)
+        check_user_connectors(config)
         check_groups(config)
-        self.nodes: list[Node] = []
-        self._known: dict[str, Step] = {}
+        self.nodes: list[GraphNode] = []
+        self._step_by_digest: dict[str, Step] = {}
 
-    def graph(self) -> Graph:
+    def graph(self) -> StudyGraph:
         # The graph of a study, phase by phase; `until` cuts it off below one of them:
         #
         #   prepare    corpus, or files ─▶ dataset ─▶ screened (of the mixture only)
@@ -198,32 +198,32 @@ class _Builder:
         cells: dict[CellKey, Step] = {}
         results: Step | None = None
         if self.last >= PHASES.index("train"):
-            shared = self._vocabulary(datasets)
-            checkpoints = self._pretrain(datasets, shared)
+            vocabulary_steps = self._vocabulary(datasets)
+            checkpoints = self._pretrain(datasets, vocabulary_steps)
             if self.last >= PHASES.index("transfer"):
                 for view in self.config.resolutions:
-                    cells |= self._transfer(view, datasets, shared, checkpoints)
+                    cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
+        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results)
 
     def _add(
-        self, kind: str, name: str, *, asks: Mapping[str, Any] | None = None, **more: Any
+        self, kind: str, name: str, *, resources: Mapping[str, Any] | None = None, **more: Any
     ) -> Step:
         """Returns a step, in a new node of its own unless an identical step was added before.
 
         Args:
           kind: kind of the step.
           name: name of the step.
-          asks: resources, as arguments of `Job`; None runs it in the study's own process.
+          resources: resources, as arguments of `StepJob`; None runs it in the study's own process.
           more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
-        existing = self._known.setdefault(_same(step), step)
-        if existing is step:
-            job = Job(steps=(step,), **(asks or {}))
-            self.nodes.append(Node(name=name, jobs=(job,)))
-        return existing
+        known_step = self._step_by_digest.setdefault(_step_digest(step), step)
+        if known_step is step:
+            job = StepJob(steps=(step,), **(resources or {}))
+            self.nodes.append(GraphNode(name=name, jobs=(job,)))
+        return known_step
 
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}
@@ -280,11 +280,16 @@ class _Builder:
         texts = datasets_of(config)  # The texts are the same at every resolution.
         # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
-        held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
+        held_out |= {
+            watched_name(source) for source in (config.watch.sources if config.watch else ())
+        }
         train = {role: datasets[role] for role in texts if role not in held_out}
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
-        pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
+        pieces, codec = (
+            self._input_files_step("tokenizer.path"),
+            self._input_files_step("mask_codec.path"),
+        )
         steps = {
             "tokenizer": self._add(
                 "tokenizer",
@@ -302,7 +307,7 @@ class _Builder:
                 config=config.mask_codec,
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
-                asks={
+                resources={
                     "cpus": config.compute.cpus_per_cell,
                     "gpus": config.compute.gpus_of_cell,
                 },
@@ -310,15 +315,15 @@ class _Builder:
             )
         return steps
 
-    def _given(self, key: str) -> dict[str, Step]:
+    def _input_files_step(self, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
-        if key not in self.given:
+        if key not in self.input_paths:
             return {}
-        files = files_of(self.given[key], self.known_files)
+        files = input_files_spec(self.input_paths[key], self.digest_cache)
         return {"given": self._add("files", f"files {key}", config=files)}
 
     def _pretrain(
-        self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
+        self, datasets: Mapping[str, Step], vocabulary_steps: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
         config, checkpoints = self.config, {}
@@ -326,7 +331,7 @@ class _Builder:
         inputs = {
             view.at: {
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
-                **shared,
+                **vocabulary_steps,
             }
             for view in config.resolutions
         }
@@ -352,8 +357,8 @@ class _Builder:
                     profile=config.compute.profiled,
                 ),
                 seed=config.stage_seed(stage, number),
-                inputs={**inputs[view.at], **init, **_watched(view, datasets)},
-                asks=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
+                inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
+                resources=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
                 keys={"train": "stage2.train" if view.at else stage},
             )
 
@@ -372,15 +377,15 @@ class _Builder:
             for method in config.methods:
                 last = first or starts[method]
                 if config.intermediary is not None:
-                    train = config.drawing(config.intermediary, method)
+                    train = config.train_config_for(config.intermediary, method)
                     last = {"init": fit("intermediary", config, method, train, number, last)}
                 checkpoints[config.at, method, number] = last["init"]
                 # Transfers at the study's size start from `last`, whether or not a Stage 2 follows.
                 for view in config.resolutions[1:]:
                     assert config.stage2 is not None
-                    train = view.drawing(config.stage2.train, method)
-                    made = fit("stage2", view, method, train, number, last)
-                    checkpoints[view.at, method, number] = made
+                    train = view.train_config_for(config.stage2.train, method)
+                    checkpoint = fit("stage2", view, method, train, number, last)
+                    checkpoints[view.at, method, number] = checkpoint
         return checkpoints
 
     def _start(self, method: Method) -> dict[str, Step]:
@@ -391,10 +396,10 @@ class _Builder:
         # One folder for all methods becomes one step, since `_add` returns an equal one that is
         # there; a folder per method becomes a step for each.
         is_by_method = isinstance(start, dict)
-        name = f"start.{method}" if is_by_method else "start"
+        key = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
-            "start", name.replace(".", " "), inputs=self._given(name), location=location
+            "start", key.replace(".", " "), inputs=self._input_files_step(key), location=location
         )
         return {"init": step}
 
@@ -402,7 +407,7 @@ class _Builder:
         self,
         config: StudyConfig,
         datasets: Mapping[str, Step],
-        shared: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
     ) -> dict[CellKey, Step]:
         """Adds a node per transfer at a resolution, and returns the steps that score its cells."""
@@ -414,7 +419,7 @@ class _Builder:
         for benchmark in config.fine_tunings:
             for method in config.methods:
                 # One object for all seeds: `settings_json` caches its text by the object's id.
-                fitting = FitSpec(
+                fit_spec = FitSpec(
                     model=models[method],
                     train=config.fine_tuning_of(benchmark, method),
                     profile=config.compute.profiled,
@@ -426,40 +431,41 @@ class _Builder:
                     checkpoint = Step(
                         kind="checkpoint",
                         name=f"transfer {method} {benchmark}{config.at} seed={seed}",
-                        config=fitting,
+                        config=fit_spec,
                         seed=seed,
                         inputs={
                             "data/0": datasets[f"{benchmark}{config.at}/train"],
-                            **shared,
+                            **vocabulary_steps,
                             "init": checkpoints[config.at, method, pretrain],
                         },
                         keys={"train": f"{of_stage2}transfers.{benchmark}.train"},
                     )
-                    scored: dict[CellKey, Step] = {}
+                    evaluation_steps: dict[CellKey, Step] = {}
                     if self.last >= PHASES.index("evaluate"):
                         for row, spec in evaluations:
                             cell = CellKey(
                                 benchmark=row, method=method, budget=spec.budget, seed=seed
                             )
-                            scored[cell] = Step(
+                            evaluation_steps[cell] = Step(
                                 kind="predictions",
                                 name=f"evaluate {method} {row} seed={seed} budget={spec.budget}",
                                 config=spec,
                                 inputs={"checkpoint": checkpoint, "data": datasets[f"{row}/eval"]},
                             )
-                    cells |= scored
+                    cells |= evaluation_steps
                     compute = config.compute
-                    jobs = [Job(steps=(checkpoint,), **compute.of_cell)]
-                    if scored:  # A job of its own, which may ask for other devices than training.
+                    jobs = [StepJob(steps=(checkpoint,), **compute.of_cell)]
+                    # A job of its own, which may ask for other devices than training.
+                    if evaluation_steps:
                         jobs.append(
-                            Job(
-                                steps=tuple(scored.values()),
+                            StepJob(
+                                steps=tuple(evaluation_steps.values()),
                                 cpus=compute.cpus_of_evaluation,
                                 gpus=compute.gpus_of_evaluation,
                                 pieces=compute.evaluation_pieces,
                             )
                         )
-                    self.nodes.append(Node(name=checkpoint.name, jobs=tuple(jobs)))
+                    self.nodes.append(GraphNode(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
@@ -483,10 +489,10 @@ class _Builder:
         }
         # Contamination is reported only if the pictures were left in the mixture.
         hygiene = self.config.hygiene
-        reported = hygiene is not None and hygiene.contamination == "report"
+        is_reported = hygiene is not None and hygiene.contamination == "report"
         screened = {
             f"{SCREENED}{name}": datasets[name]
-            for view in (self.config.resolutions if reported else ())
+            for view in (self.config.resolutions if is_reported else ())
             for name in mixture_of(view)
         }
         # Every input goes to one step; it is partial, so that a table comes out of what was made.
@@ -504,7 +510,7 @@ class _Builder:
 
 
 def _evaluations(
-    config: StudyConfig, trained: str, method: Method
+    config: StudyConfig, training_benchmark: str, method: Method
 ) -> list[tuple[str, EvaluateSpec]]:
     """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones."""
     #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
@@ -512,19 +518,19 @@ def _evaluations(
         (
             row,
             EvaluateSpec(
-                benchmark=found.benchmark,
+                benchmark=entry.benchmark,
                 budget=budget,
-                decode=decode_of(config, found.benchmark),
-                connector=_own(config, method),
+                decode=decode_of(config, entry.benchmark),
+                connector=_user_connector(config, method),
             ),
         )
-        for row, found in config.rows.items()
-        if trained_on(found.benchmark) == trained
+        for row, entry in config.rows.items()
+        if trained_on(entry.benchmark) == training_benchmark
         for budget in config.budgets_of(method)
     ]
 
 
-def _own(config: StudyConfig, method: Method) -> str:
+def _user_connector(config: StudyConfig, method: Method) -> str:
     """Returns a method's connector if it is a user's class; else ""."""
     connector = config.connector_of(method)
     return connector if connector not in KINDS else ""
@@ -532,7 +538,7 @@ def _own(config: StudyConfig, method: Method) -> str:
 
 def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
-    watch, served = config.watch, config.budgets_of(method)
+    watch, served_budgets = config.watch, config.budgets_of(method)
     if watch is None:
         return None
     # Two things can be watched during a stage: the loss on held-out records, and the score of a
@@ -554,7 +560,7 @@ def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     return WatchConfig(
         every=watch.every,
         examples=watch.examples,
-        budgets=served
+        budgets=served_budgets
         or (config.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
         probe=probe,
     )
@@ -573,17 +579,19 @@ def _probed_row(config: StudyConfig) -> str:
     return (rows or scored)[0]
 
 
-def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+def _watched_datasets(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
     """Returns role -> dataset that a stage's watching reads at a resolution."""
     sources = config.watch.sources if config.watch else ()
-    names = [f"{name_of(source)}{config.at}" for source in sources]
-    found = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
+    names = [f"{watched_name(source)}{config.at}" for source in sources]
+    steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
     if row := _probed_row(config):
         assert config.watch is not None
         assert config.watch.probe is not None
-        trained = f"{config.watch.probe.benchmark}{config.at}/train"
-        found |= dict(zip(PROBE, (datasets[trained], datasets[f"{row}/eval"]), strict=True))
-    return found
+        train_split = f"{config.watch.probe.benchmark}{config.at}/train"
+        steps_by_role |= dict(
+            zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
+        )
+    return steps_by_role
 
 
 def mixture_of(config: StudyConfig) -> list[str]:
@@ -591,7 +599,7 @@ def mixture_of(config: StudyConfig) -> list[str]:
     return [f"{source.name}{config.at}" for source in config.sources]
 
 
-def _same(step: Step) -> str:
+def _step_digest(step: Step) -> str:
     """Returns a digest that is equal for two steps exactly if they make the same artifact."""
     reads = {role: id(read) for role, read in step.inputs.items()}
     return value_sha256([step.kind, step.config, step.seed, reads])
@@ -635,12 +643,14 @@ def results_plan(config: StudyConfig) -> Plan:
             "`parcel prepare` and `parcel train` need none."
         )
     several = len(config.resolutions) > 1
-    plan, *also = (_plan_at(view, several=several) for view in config.resolutions)
+    plan, *also = (_plan_of_view(view, several=several) for view in config.resolutions)
     return dataclasses.replace(plan, also=tuple(also))
 
 
-def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
-    own = {method: config.budgets_of(method) for method in config.methods if method != REFERENCE}
+def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
+    served_budgets = {
+        method: config.budgets_of(method) for method in config.methods if method != REFERENCE
+    }
     main = tuple(name for name, row in config.rows.items() if row.main)
     return Plan(
         methods=config.methods,
@@ -648,7 +658,7 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
         budgets=config.budgets,
         seeds=config.seeds,
         reference=REFERENCE,
-        budgets_of={m: served for m, served in own.items() if served != config.budgets},
+        budgets_of={m: served for m, served in served_budgets.items() if served != config.budgets},
         # The paper's headline retention is over rows at 224 px only.
         groups={"main": main} if 1 < len(main) < len(config.rows) and not config.at else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
@@ -666,19 +676,19 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     #   web@448                     the same, for a Stage 2 at 448 px
     #   chartqa/train               what transfers to ChartQA learn from
     #   chartqa:test_human/eval     a row of the table
-    found: dict[str, DatasetSpec] = {}
+    specs: dict[str, DatasetSpec] = {}
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
-        found[f"{source.name}{config.at}"] = DatasetSpec(
-            reader=corpus_named(f"sources.{i}.reader", source.reader),
+        specs[f"{source.name}{config.at}"] = DatasetSpec(
+            reader=corpus_reference(f"sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
             features=source.features,
             prepare=source.prepare or config.prepare,
         )
     for i, source in enumerate(config.watch.sources if config.watch else ()):
-        found[f"{name_of(source)}{config.at}"] = DatasetSpec(
-            reader=corpus_named(f"watch.sources.{i}.reader", source.reader),
+        specs[f"{watched_name(source)}{config.at}"] = DatasetSpec(
+            reader=corpus_reference(f"watch.sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
             features=source.features,
@@ -687,24 +697,27 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     for name, transfer in config.transfers.items():
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
         # whichever of the two the config names first.
-        trained = trained_on(name)
-        if f"{trained}{config.at}/train" not in found:
-            own = config.transfers.get(trained)
-            prepare = _prepare_of(config, own or transfer)
+        training_benchmark = trained_on(name)
+        if f"{training_benchmark}{config.at}/train" not in specs:
+            parent = config.transfers.get(training_benchmark)
+            prepare = _prepare_of(config, parent or transfer)
             path, split = train_data(name, config.transfers)
-            found[f"{trained}{config.at}/train"] = DatasetSpec(
-                reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
+            specs[f"{training_benchmark}{config.at}/train"] = DatasetSpec(
+                reader=source_of(training_benchmark, parent or transfer),
+                path=path,
+                split=split,
+                prepare=prepare,
             )
         for row in rows_of(name, transfer):
             prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
-            found[f"{row.name}{config.at}/eval"] = DatasetSpec(
+            specs[f"{row.name}{config.at}/eval"] = DatasetSpec(
                 reader=source_of(name, transfer),
                 path=transfer.path,
                 split=row.split,
                 prepare=dataclasses.replace(prepare, limit=limit),
             )
-    return found
+    return specs
 
 
 def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:

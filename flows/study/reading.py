@@ -15,34 +15,36 @@ POD_PACE = 7300
 """Assumed throughput of training on 256 TPU v4 chips [records/s]."""
 
 
-def describe_reads(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
+def describe_reads(steps: Sequence[Step], artifacts: Mapping[Step, Artifact | None]) -> str:
     """Returns a line on the training that would make the most requests to a bucket.
 
     Args:
       steps: steps of the study.
-      there: step -> its artifact, or None if it has none yet.
+      artifacts: step -> its artifact, or None if it has none yet.
     """
     from model.data.reading import PartSize, Reading, reading_of
 
-    found: dict[str, Reading] = {}
+    readings: dict[str, Reading] = {}
     unknown = 0
     for step in steps:
         if not isinstance(step.config, FitSpec):
             continue
         # Sizes of the parts, such as captions, summed over the datasets of the mixture.
-        data = [there.get(read) for role, read in step.inputs.items() if role.startswith("data/")]
+        data = [
+            artifacts.get(read) for role, read in step.inputs.items() if role.startswith("data/")
+        ]
         parts: dict[str, PartSize] = {}
         for artifact in data:
-            for name, size in parts_of(artifact).items() if artifact else ():
+            for name, size in dataset_parts(artifact).items() if artifact else ():
                 parts[name] = parts[name] + size if name in parts else size
         # Every part that the mixture draws from must be there, or its share is not known.
         if not parts or None in data or not dict(step.config.train.mixture).keys() <= parts.keys():
             unknown += 1
             continue
-        found[step.name] = reading_of(parts, step.config.train.batches)
-    if not found:
+        readings[step.name] = reading_of(parts, step.config.train.batches)
+    if not readings:
         return "reading: known once the data of a training are prepared"
-    name, most = max(found.items(), key=lambda item: item[1].requests_per_record)
+    name, most = max(readings.items(), key=lambda item: item[1].requests_per_record)
     more = f"; not known yet of {unknown} trainings" if unknown else ""
     return (
         f"reading {POD_PACE:,} records/s from a bucket takes at most "
@@ -52,7 +54,7 @@ def describe_reads(steps: Sequence[Step], there: Mapping[Step, Artifact | None])
     )
 
 
-def parts_of(artifact: Artifact) -> "dict[str, PartSize]":
+def dataset_parts(artifact: Artifact) -> "dict[str, PartSize]":
     """Returns name -> size of each part of a dataset; {} if it has no description file."""
     from model.data.reading import PartSize
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from flows.lineage.runs import records
-from flows.report.columns import listed
+from flows.lineage.runs import ended_run_records
+from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
-from flows.study.graph import Node
+from flows.study.graph import GraphNode
 from infra.errors import ConfigError
 from infra.store.store import Store
 
-Held = Callable[[Explanation], Mapping[Node, str]]
+HoldRule = Callable[[Explanation], Mapping[GraphNode, str]]
 """Function from the explanation of a study to the nodes that a run must not begin, and why."""
 
 MAX_TRIES = 3
@@ -19,11 +19,11 @@ counts as a new step."""
 GIVEN_UP = f"they failed {MAX_TRIES} times, and `parcel run --failed` tries them again"
 """Why a sweep holds a node back that failed too often."""
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Most steps named in one line; the others are only counted."""
 
 
-def none_held(explanation: Explanation) -> Mapping[Node, str]:
+def hold_none(explanation: Explanation) -> Mapping[GraphNode, str]:
     """Holds back no node."""
     return {}
 
@@ -34,7 +34,7 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     Raises:
       ConfigError: if no run of that study has ended.
     """
-    runs = [record for record in records(store).values() if record["name"] == name]
+    runs = [record for record in ended_run_records(store).values() if record["name"] == name]
     if not runs:
         raise ConfigError(
             f"--failed needs a study with a finished run in {store.uri}, got {name!r}; run it "
@@ -48,13 +48,13 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
 def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
     count = f"{len(failed)} steps failed or were given up in {name}'s last run"
-    return f"{count}; only these are tried: {listed(failed, _NAMED)}"
+    return f"{count}; only these are tried: {abbreviate_list(failed, _MAX_NAMES)}"
 
 
-def all_but(names: Collection[str]) -> Held:
+def hold_all_but(names: Collection[str]) -> HoldRule:
     """Returns a rule that holds back every node except the named ones and all that they need."""
 
-    def held(explanation: Explanation) -> Mapping[Node, str]:
+    def holds(explanation: Explanation) -> Mapping[GraphNode, str]:
         upstream = explanation.graph.upstream
         nodes = {node for node in explanation.graph.nodes if node.name in names}
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
@@ -67,10 +67,10 @@ def all_but(names: Collection[str]) -> Held:
             if n not in nodes
         }
 
-    return held
+    return holds
 
 
-def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
+def failures_by_node(store: Store, explanation: Explanation) -> dict[GraphNode, int]:
     """Returns node -> number of its failed attempts, for nodes to be made that have failed.
 
     The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
@@ -79,7 +79,7 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     # A step that never began has no count. One whose input failed counts as failed as often, or a
     # sweep would try to make it for ever.
     begun = store.attempted_keys()
-    counts_of: dict[Node, int] = {}
+    counts_of: dict[GraphNode, int] = {}
     upstream = explanation.graph.upstream
     for node in explanation.graph.nodes:
         keys = {explanation.steps[step].key for step in node.steps} & begun
@@ -92,11 +92,11 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     return counts_of
 
 
-def given_up(store: Store) -> Held:
+def hold_given_up(store: Store) -> HoldRule:
     """Returns a rule that holds back the nodes that have failed `MAX_TRIES` times."""
 
-    def held(explanation: Explanation) -> Mapping[Node, str]:
-        counts = failures(store, explanation).items()
+    def holds(explanation: Explanation) -> Mapping[GraphNode, str]:
+        counts = failures_by_node(store, explanation).items()
         return {node: GIVEN_UP for node, count in counts if count >= MAX_TRIES}
 
-    return held
+    return holds

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from flows.config.disk_use import describe_disk_use
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run
-from flows.report.columns import listed
+from flows.report.text_lists import abbreviate_list
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
 from infra.prefect.published import published
@@ -21,7 +21,7 @@ from infra.prefect.server import UI
 from infra.store.records import PRUNED
 from infra.store.store import Store
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Most held-back steps named in one line; the others are only counted."""
 
 
@@ -46,7 +46,7 @@ def run_study(
       approve: as in `study`.
       failed: as in `study`.
     """
-    given = {
+    parameters = {
         "config": config,
         "store": store.uri,
         "until": until,
@@ -54,15 +54,17 @@ def run_study(
         "approve": approve,
         "failed": failed,
     }
-    return run_here(study, given, store, ui)
+    return run_flow_in_terminal(study, parameters, store, ui)
 
 
-def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI | None) -> int:
+def run_flow_in_terminal(
+    what: Flow[..., Any], parameters: dict[str, Any], store: Store, ui: UI | None
+) -> int:
     """Runs a flow of ours in this process, prints its table and a summary; returns the exit code.
 
     Args:
       what: the flow, `study` or `sweep`.
-      given: parameters of the flow.
+      parameters: parameters of the flow.
       store: store of its artifacts.
       ui: as in `run_study`.
     """
@@ -72,10 +74,10 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI |
     console = Console(highlight=False)
     began = time.monotonic()
     published(settle_ended, store.state)  # The rows of runs that were killed before they could.
-    row = published(begin, what, given)
+    row = published(begin, what, parameters)
     state: Any
     try:
-        state = run_flow(what, flow_run=row, parameters=given, return_type="state")
+        state = run_flow(what, flow_run=row, parameters=parameters, return_type="state")
     except Exception:
         if not RESULTS:
             raise
@@ -92,14 +94,14 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI |
     if result.results:
         table = (store.get(result.results).path / "results.md").read_text()
         console.print(Markdown(table)) if console.is_terminal else print(table)
-    _sum_up(console, store, result, time.monotonic() - began)
+    _print_summary(console, store, result, time.monotonic() - began)
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
     published(flush)
     published(settle_ended, store.state)
     return 1 if result.failed else 0
 
 
-def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float) -> None:
+def _print_summary(console: Console, store: Store, result: StudyResult, seconds: float) -> None:
     config = result.config
     # What went wrong comes first, and what to do next last, where a person looks:
     #
@@ -110,12 +112,16 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
     for failure in result.failed:
         console.print(f"failed: {failure}", markup=False, soft_wrap=True)
     steps = result.made + result.reused + len(result.failed)
-    idle = not (result.made or result.failed or result.held)
+    idle = not (result.made or result.failed or result.holds)
     summary = "everything re-used" if idle else f"{result.reused} re-used"
     failed = f", {len(result.failed)} failed" if result.failed else ""
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
-    for why, held in result.held_by_reason.items():
-        console.print(f"not begun, {why}: {listed(held, _NAMED)}", markup=False, soft_wrap=True)
+    for why, steps_held in result.steps_by_hold_reason.items():
+        console.print(
+            f"not begun, {why}: {abbreviate_list(steps_held, _MAX_NAMES)}",
+            markup=False,
+            soft_wrap=True,
+        )
     if result.results:
         record = find_run(store, config.name)
         keys = [*record["artifacts"], *record[PRUNED]]

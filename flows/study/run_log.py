@@ -14,29 +14,29 @@ from collections.abc import Collection
 
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.study.graph import Graph, Node
+from flows.study.graph import GraphNode, StudyGraph
 from infra.progress import Progress
 
-TOLD_EVERY = 60.0
+LINE_EVERY = 60.0
 """Interval between two lines about one running step [s]."""
-_NAMED = 5
+_MAX_NAMES = 5
 """Most sorts of steps that the first line names; the others are only counted."""
 
 
-def opening(graph: Graph, reused: Collection[Node]) -> str:
+def opening_line(graph: StudyGraph, reused: Collection[GraphNode]) -> str:
     """Returns the first line: how many steps there are, and how many of each sort to make."""
-    whole = f"{len(graph.nodes)} steps, "
-    whole += f"{len(reused)} of them there already" if reused else "none of them there"
+    total_text = f"{len(graph.nodes)} steps, "
+    total_text += f"{len(reused)} of them there already" if reused else "none of them there"
     missing = [node.name.partition(" ")[0] for node in graph.nodes if node not in reused]
     if not missing:
-        return f"{whole}: nothing is to be made"
+        return f"{total_text}: nothing is to be made"
     sorts = collections.Counter(missing)
-    told = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_NAMED])
-    others = sum(list(sorts.values())[_NAMED:])
-    return f"{whole}; to make: {told}{f' and {others} others' if others else ''}"
+    sorts_text = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_MAX_NAMES])
+    others = sum(list(sorts.values())[_MAX_NAMES:])
+    return f"{total_text}; to make: {sorts_text}{f' and {others} others' if others else ''}"
 
 
-def beginning(node: Node, seconds: float | None) -> str:
+def beginning_line(node: GraphNode, seconds: float | None) -> str:
     """Returns the line for a node that begins, with the work that it will do.
 
     Args:
@@ -48,33 +48,35 @@ def beginning(node: Node, seconds: float | None) -> str:
         if isinstance(step.config, FitSpec):
             train = step.config.train
             work = f", with {train.total_steps:,} updates of {train.batch_size:,} examples"
-    asked = sum(isinstance(step.config, EvaluateSpec) for step in node.steps)
-    scored = f"{' and' if work else ', with'} {asked} evaluation{'s'[: asked != 1]}"
-    known = f"; others like it took {spent(seconds)}" if seconds else ""
-    return f"{node.name} begins{work}{scored if asked else ''}{known}"
+    num_evaluations = sum(isinstance(step.config, EvaluateSpec) for step in node.steps)
+    scored = (
+        f"{' and' if work else ', with'} {num_evaluations} evaluation{'s'[: num_evaluations != 1]}"
+    )
+    estimate_text = f"; others like it took {duration_text(seconds)}" if seconds else ""
+    return f"{node.name} begins{work}{scored if num_evaluations else ''}{estimate_text}"
 
 
-def going(name: str, progress: Progress) -> str:
+def progress_line(name: str, progress: Progress) -> str:
     """Returns a line on the progress of a step."""
     note = f", {progress.note}" if progress.note else ""
     return f"{name}: {progress.done:,} of {progress.total:,}{note}"
 
 
-def ending(told: str, failed: Collection[str], seconds: float, results: str | None) -> str:
+def closing_line(summary: str, failed: Collection[str], seconds: float, results: str | None) -> str:
     """Returns the last line, on the outcome of the run.
 
     Args:
-      told: what was made, in words.
+      summary: what was made, in words.
       failed: "step: reason" for each step that failed.
       seconds: time that the run took [s].
       results: key of the results artifact; None where there is none.
     """
     wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
     table = f"; the table is {results}" if results else ""
-    return f"{told}, in {spent(seconds)}{wrong}{table}"
+    return f"{summary}, in {duration_text(seconds)}{wrong}{table}"
 
 
-def spent(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Returns a duration in words, as "4 min 10 s"."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

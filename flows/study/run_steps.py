@@ -1,8 +1,8 @@
 """The steps of a run, from its record."""
 
-from flows.config.input_files import raw_files
-from flows.config.load import check
-from flows.lineage.runs import records
+from flows.config.input_files import raw_digest_cache
+from flows.config.load import check_config
+from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
@@ -17,12 +17,17 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
       store: the store of the run.
       key: key of the artifact.
     """
-    runs = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))]
+    runs = [
+        r for r in ended_run_records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))
+    ]
     if not runs:
         return {}
     newest = max(runs, key=lambda record: record["finished"])
     try:
-        graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
+        graph = graph_of(
+            check_config(newest["config"], source=newest["name"]),
+            digest_cache=raw_digest_cache(store),
+        )
     except ConfigError:  # For example, its raw data are not on this machine.
         return {}
     return {step.name: step for step in graph.steps}

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from flows.config.references import metric_named
+from flows.config.references import metric_reference
 from infra.errors import ConfigError
 from model.eval import score_file
 from model.eval.score_file import ScoredFile
 
 
-def score(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
+def score_predictions(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
     """Scores a file of predictions; see `model.eval.score_file`.
 
     Args:
@@ -20,7 +20,7 @@ def score(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile
       ConfigError: if there is no such metric, or the file is wrong.
     """
     try:
-        name = metric_named("METRIC", metric)
+        name = metric_reference("METRIC", metric)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return score_file.score_file(name, path, mask_codec)

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from flows.config.server_limits import limits
+from flows.config.server_limits import limit_variables
 from flows.pages.app import beside
 from infra.errors import ConfigError
 from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
@@ -22,7 +22,7 @@ _CHILDREN_TIMEOUT = 3.2
 """Time that runs started from the UI have to settle their rows when `parcel serve` ends [s]."""
 
 
-def serve(
+def serve_studies(
     store: Store,
     *,
     host: str = "127.0.0.1",
@@ -56,7 +56,7 @@ def serve(
     # Both before anything imports Prefect, or a run that is started from here: settings and limits
     # are variables of the environment, which runs inherit.
     apply(store.state)
-    os.environ |= limits(store.uri, any_store=any_store, any_runner=any_runner)
+    os.environ |= limit_variables(store.uri, any_store=any_store, any_runner=any_runner)
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
     # A server that runs for the store already is joined, at its own port.
@@ -69,37 +69,37 @@ def serve(
             # Runs end before the server does: their last rows need somebody to take them.
             add_exit_hook(_end_runs)
             from flows.study.form import deployments_of
-            from flows.study.watch import look_forever
+            from flows.study.watch import settle_runs_forever
 
             deployments = deployments_of("demo", store.uri, any_store=any_store)
             # Only after these imports: Prefect's modules deadlock if two threads import them.
-            threading.Thread(target=look_forever, args=(store,), daemon=True).start()
+            threading.Thread(target=settle_runs_forever, args=(store,), daemon=True).start()
             console.print(f"UI: {server.ui.link()}  (store {store.uri}); end with Ctrl-C")
             console.print(f"results, item by item: {server.pages.link()}")
             if not console.is_terminal and auth is None:
                 console.print(f"name and password for a browser: {auth_file(store.state)}")
-            _run(deployments)
+            _run_deployments(deployments)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None
 
 
-def auth_of(given: str | None) -> str | None:
+def parse_auth(auth: str | None) -> str | None:
     """Returns an auth string, which is given literally or as "@FILE" with the file that holds it.
 
     Raises:
       ConfigError: if it is not "name:password", or the file cannot be read.
     """
-    if given is None or given == "":
+    if auth is None or auth == "":
         return None
-    if given.startswith("@"):
+    if auth.startswith("@"):
         try:
-            given = Path(given[1:]).expanduser().read_text().strip()
+            auth = Path(auth[1:]).expanduser().read_text().strip()
         except OSError as error:
-            raise ConfigError(f"--auth {given}: {error.strerror}.") from None
-    name, _, password = given.partition(":")
+            raise ConfigError(f"--auth {auth}: {error.strerror}.") from None
+    name, _, password = auth.partition(":")
     if not (name and password):
         raise ConfigError("--auth must be name:password, both not empty; it is not shown here.")
-    return given
+    return auth
 
 
 def _end_runs(number: signal.Signals) -> None:
@@ -116,7 +116,7 @@ def _end_runs(number: signal.Signals) -> None:
     psutil.wait_procs(children, timeout=_CHILDREN_TIMEOUT)
 
 
-def _run(deployments: list[Any]) -> None:
+def _run_deployments(deployments: list[Any]) -> None:
     """Registers the deployments and runs what is started of them; never returns."""
     from prefect import serve as serve_deployments
 

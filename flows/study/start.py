@@ -62,7 +62,7 @@ def start_study(
 
         return run_study(config, store, until, ui, tuple(rebuild), approve=approve, failed=failed)
 
-    return _reporting(store, f"study {config.name}: store {store.uri}\nstarting Prefect …", run)
+    return _run_with_ui(store, f"study {config.name}: store {store.uri}\nstarting Prefect …", run)
 
 
 def start_sweep(
@@ -77,7 +77,7 @@ def start_sweep(
     """Runs what a sweep is missing, and prints as `start_study` does; returns the exit code.
 
     Args:
-      study: as in `flows.study.form_values.values_of`.
+      study: as in `flows.study.form_values.study_values`.
       store: the study's store.
       overrides: changes to the study as "key.path=value" texts.
       add: what the sweep adds to the study.
@@ -88,9 +88,9 @@ def start_sweep(
     def run(ui: "UI | None") -> int:
         # Imported only now, after `apply` has set Prefect up; see the head of this file.
         from flows.study.form import sweep
-        from flows.study.run import run_here
+        from flows.study.run import run_flow_in_terminal
 
-        given: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "study": study,
             "add": add,
             "when": when,
@@ -98,12 +98,12 @@ def start_sweep(
             "approve": approve,
             "store": store.uri,
         }
-        return run_here(sweep, given, store, ui)
+        return run_flow_in_terminal(sweep, parameters, store, ui)
 
-    return _reporting(store, "starting Prefect …", run)
+    return _run_with_ui(store, "starting Prefect …", run)
 
 
-def _reporting(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
+def _run_with_ui(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
     """Calls `run` with the UI that outlives the run; None if it ends with it."""
     apply(store.state)
     from flows.pages.app import beside

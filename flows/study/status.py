@@ -4,15 +4,15 @@ import collections
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
-from flows.lineage.runs import records
-from flows.report.columns import listed
+from flows.lineage.runs import ended_run_records
+from flows.report.text_lists import abbreviate_list
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
 from infra.store.lease import LeaseView
 from infra.store.pins import list_pins
 from infra.store.store import Store
 
-_LISTED = 8
+_MAX_NAMES = 8
 """Most nodes that are named for one reason to wait."""
 _RUNS = 5
 """Most ended runs that are shown, the newest first."""
@@ -22,58 +22,61 @@ def status(store: Store) -> Iterator[str]:
     """Yields lines: runs under way, leases, and how the last runs ended."""
     # From now to the past: who is at work, what is held, whose process has died, how runs ended. A
     # run pins its artifacts by a lease, so a pin that is no longer renewed is a run that is gone.
-    held, leases = list_pins(store.volatile), store.leases()
-    running = [pin for pin in held if pin.is_live()]
+    pins, leases = list_pins(store.volatile), store.leases()
+    running = [pin for pin in pins if pin.is_live()]
     yield f"store {store.uri}: {len(store.keys())} artifacts"
     yield f"runs under way: {len(running) or 'none'}"
     for pin in running:
-        yield from _run(store, pin)
+        yield from _run_lines(store, pin)
     yield f"leases: {len(leases) or 'none'}"
     for lease in leases:
-        wanted = [_name(store, pin) for pin in running if lease.key in pin.lease.keys]
-        of = f", wanted by {' and '.join(wanted)}" if wanted else ""
-        yield f"  {lease.key}: {_holder(lease)}{of}"
-    if gone := [pin for pin in held if not pin.is_live()]:
-        yield f"runs whose process is gone: {len(gone)}"
-        for pin in gone:
-            yield f"  {_name(store, pin)}: {_holder(pin)}; `parcel run` resumes it"
-    ended = sorted(records(store).items(), key=lambda run: run[1]["finished"], reverse=True)
+        waiting_runs = [_run_name(store, pin) for pin in running if lease.key in pin.lease.keys]
+        of = f", wanted by {' and '.join(waiting_runs)}" if waiting_runs else ""
+        yield f"  {lease.key}: {_describe_holder(lease)}{of}"
+    if lost_pins := [pin for pin in pins if not pin.is_live()]:
+        yield f"runs whose process is gone: {len(lost_pins)}"
+        for pin in lost_pins:
+            yield f"  {_run_name(store, pin)}: {_describe_holder(pin)}; `parcel run` resumes it"
+    ended = sorted(
+        ended_run_records(store).items(), key=lambda run: run[1]["finished"], reverse=True
+    )
     yield f"runs that ended: {len(ended) or 'none'}"
     for name, record in ended[:_RUNS]:
         failed = record["failed"]
-        came = f"{len(failed)} steps failed: {failed[0]}" if failed else "complete"
-        yield f"  {name}: {record['finished'][:16].replace('T', ' ')} UTC, {came}"
+        outcome = f"{len(failed)} steps failed: {failed[0]}" if failed else "complete"
+        yield f"  {name}: {record['finished'][:16].replace('T', ' ')} UTC, {outcome}"
 
 
-def _run(store: Store, pin: LeaseView) -> Iterator[str]:
-    yield f"  {_name(store, pin)}: {_holder(pin)}"
+def _run_lines(store: Store, pin: LeaseView) -> Iterator[str]:
+    yield f"  {_run_name(store, pin)}: {_describe_holder(pin)}"
     # Pins are in the store, for all machines; a journal is on the disk of its own.
-    record = _journal(store, pin)
+    record = _run_journal(store, pin)
     if record is None:
         yield "    its steps are shown only on the machine that runs it"
         return
     nodes = record.nodes
     outcomes = collections.Counter(node.outcome for node in nodes.values() if node.outcome)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    yield f"    {sum(outcomes.values())} of {len(nodes)} steps ended{': ' if told else ''}{told}"
-    for name, why in _under_way(nodes).items():
+    counts_text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    counts_text = f": {counts_text}" if counts_text else ""
+    yield f"    {sum(outcomes.values())} of {len(nodes)} steps ended{counts_text}"
+    for name, why in _running_nodes(nodes).items():
         yield f"    running: {name}, {why}"
-    for why, names in _waiting(nodes).items():
-        yield f"    {why}: {listed(names, _LISTED)}"
+    for why, names in _waiting_nodes(nodes).items():
+        yield f"    {why}: {abbreviate_list(names, _MAX_NAMES)}"
 
 
-def _under_way(nodes: Mapping[str, Node]) -> Mapping[str, str]:
+def _running_nodes(nodes: Mapping[str, Node]) -> Mapping[str, str]:
     now = datetime.datetime.now(datetime.UTC)
     return {
-        node.name: f"for {_span((now - node.started).total_seconds())}"
+        node.name: f"for {_duration_text((now - node.started).total_seconds())}"
         for node in nodes.values()
         if node.started and not node.outcome
     }
 
 
-def _waiting(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
+def _waiting_nodes(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
     """Returns reason -> the nodes that wait for it; a failed input is a reason, too."""
-    found: dict[str, list[str]] = collections.defaultdict(list)
+    nodes_by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for node in nodes.values():
         if node.started or node.outcome:
             continue
@@ -81,22 +84,22 @@ def _waiting(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
         outcomes = {name: nodes[name].outcome for name in node.reads if name in nodes}
         open_ones = [name for name, outcome in outcomes.items() if outcome is None]
         if failed := [name for name, out in outcomes.items() if out in ("failed", "not run")]:
-            found[f"cannot run, since {failed[0]} failed"].append(node.name)
+            nodes_by_reason[f"cannot run, since {failed[0]} failed"].append(node.name)
         elif open_ones:
-            found[f"waiting for {', '.join(open_ones[:3])}"].append(node.name)
+            nodes_by_reason[f"waiting for {', '.join(open_ones[:3])}"].append(node.name)
         else:
-            found["ready, waiting for a worker"].append(node.name)
-    return found
+            nodes_by_reason["ready, waiting for a worker"].append(node.name)
+    return nodes_by_reason
 
 
-def _journal(store: Store, pin: LeaseView) -> RunRecord | None:
+def _run_journal(store: Store, pin: LeaseView) -> RunRecord | None:
     """Returns the journal of a run, if it runs on this machine and has a row in the UI."""
     path = journal.folder(store.state) / f"{_run_id(pin)}.jsonl"
     return journal.read(path) if path.is_file() else None
 
 
-def _name(store: Store, pin: LeaseView) -> str:
-    record = _journal(store, pin)
+def _run_name(store: Store, pin: LeaseView) -> str:
+    record = _run_journal(store, pin)
     return f"{record.study if record and record.study else 'run'} {_run_id(pin)[:8]}"
 
 
@@ -104,21 +107,21 @@ def _run_id(pin: LeaseView) -> str:
     return pin.key.rpartition(".")[0]
 
 
-def _holder(holding: LeaseView) -> str:
+def _describe_holder(holding: LeaseView) -> str:
     """Returns who holds a lease, since when, and whether the holder is alive."""
     holder, since = holding.lease.holder, holding.lease.since
     # Alive, as far as the store can tell: a holder on another machine is judged by its renewals.
     if holder.has_ended:
         alive = "process gone; the lease is free"
     elif holding.is_live():
-        alive = f"renewed {_span(holding.age)} ago"
+        alive = f"renewed {_duration_text(holding.age)} ago"
     else:
-        alive = f"lapsed: not renewed for {_span(holding.age)}, so the lease is free"
+        alive = f"lapsed: not renewed for {_duration_text(holding.age)}, so the lease is free"
     began = f", since {since[:16].replace('T', ' ')} UTC" if since else ""
     return f"process {holder.pid} of {holder.host}{began}, {alive}"
 
 
-def _span(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """Returns a time in one unit or two: "12 s", "3 min", "2 h 5 min", "4 d 3 h"."""
     seconds = max(seconds, 0)  # Clocks of two machines differ a little.
     minutes, hours, days = (int(seconds // unit) for unit in (60, 3600, 86400))

@@ -15,16 +15,16 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from flows.config.input_files import raw_files
-from flows.config.load import overridden
-from flows.config.references import connector_named
+from flows.config.input_files import raw_digest_cache
+from flows.config.load import apply_overrides
+from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
-from flows.report.columns import listed
-from flows.report.decision import Decision, decide
+from flows.report.decision import Decision, decide_pair
+from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
-from flows.study.graph import Node, graph_of
-from flows.study.retry_policy import MAX_TRIES, failures
+from flows.study.graph import GraphNode, graph_of
+from flows.study.retry_policy import MAX_TRIES, failures_by_node
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
@@ -36,7 +36,7 @@ Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
 """Type of a method in a form, which offers the known ones."""
 
 _SEED = re.compile(r" seed=(\d+)$")
-_NAMED = 4
+_MAX_NAMES = 4
 """Most sorts of new cells, or transfers, named in one line; the others are only counted."""
 
 
@@ -136,7 +136,7 @@ class Sweep:
         for field in ("methods", "compare"):
             for i, method in enumerate(getattr(self, field)):
                 if ":" not in method:  # Classes are resolved later, with the study's at hand.
-                    connector_named(f"{field}.{i}", method)
+                    connector_reference(f"{field}.{i}", method)
         if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
             raise ValueError(
                 f"benchmarks must be in the registry, got {', '.join(unknown)}; one of your own "
@@ -171,17 +171,17 @@ class Sweep:
         # A budget above the number of patches at the study's own resolution is for Stage 2.
         full = config.model.vision.num_patches
         larger = [b for b in self.budgets if b > full and config.stage2 is not None]
-        methods = {_named(config, "methods", method): method for method in self.methods}
+        methods = {_method_name(config, "methods", method): method for method in self.methods}
         if more := [reference for name, reference in methods.items() if name not in config.methods]:
-            known = map(config.reference_of, config.methods)
-            words.append(f"methods=[{', '.join([*known, *more])}]")
+            current_references = map(config.reference_of, config.methods)
+            words.append(f"methods=[{', '.join([*current_references, *more])}]")
         wanted: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
             "budgets": (config.budgets, [b for b in self.budgets if b not in larger]),
             "stage2.budgets": (config.resolutions[-1].budgets, larger),
         }
-        for field, (own, added) in wanted.items():
-            if more := [value for value in added if value not in own]:
-                words.append(f"{field}=[{', '.join(map(str, [*own, *more]))}]")
+        for field, (current_values, added) in wanted.items():
+            if more := [value for value in added if value not in current_values]:
+                words.append(f"{field}=[{', '.join(map(str, [*current_values, *more]))}]")
         # A benchmark that was only prepared to screen against becomes one that is transferred to.
         for name in self.benchmarks:
             if name not in config.transfers:
@@ -224,9 +224,9 @@ class SweepRun:
         Raises:
           ConfigError: if the values and overrides make no valid study.
         """
-        study = overridden(self.values, self.overrides, source=self.source)
+        study = apply_overrides(self.values, self.overrides, source=self.source)
         wide = [*self.overrides, *self.sweep.grid(study)]
-        return overridden(self.values, wide, source=self.source)
+        return apply_overrides(self.values, wide, source=self.source)
 
     def check(self) -> None:
         """Checks that the methods to compare exist and share a budget; does not read the store.
@@ -235,7 +235,7 @@ class SweepRun:
           ConfigError: naming what is wrong.
         """
         if self.sweep.until_decided:
-            _pairs(self.config, self.sweep.compare)
+            _method_pairs(self.config, self.sweep.compare)
 
     def passes(self) -> Iterator[StudyConfig]:
         """Yields the studies to run, each drawn when those before it are done.
@@ -248,39 +248,43 @@ class SweepRun:
         #
         # Where all cells are there, only the look is repeated, so a firing after a kill catches up.
         if not self.sweep.until_decided:
-            config, has_work, _ = self._next()
+            config, has_work, _ = self._next_study()
             if has_work:
                 yield config
             return
-        for config in self._looks():
+        for config in self._growing_studies():
             explanation = self.explain(config)
-            if not _is_whole(explanation):
+            if not _is_complete(explanation):
                 yield config
                 explanation = self.explain(config)
-            if _is_settled(self.decisions(config, explanation)):
+            if _are_decided(self.decisions(config, explanation)):
                 return
 
     def why_nothing(self) -> str:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
             decisions: dict[tuple[Method, Method], Decision] = {}
-            for config in self._looks():
+            for config in self._growing_studies():
                 decisions = self.decisions(config, self.explain(config))
-                if _is_settled(decisions):
+                if _are_decided(decisions):
                     break
             return f"nothing to run: {'; '.join(map(_describe_decision, decisions.items()))}"
         # Three reasons in one line: every cell is there, no seed may be added, some cells were
         # given up.
-        config, _, failed = self._next()
+        config, _, failed = self._next_study()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
-        reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
-        abandoned = _describe_abandoned(failed)
-        but = f", but for {abandoned}" if abandoned else ""
-        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}{but}"
+        reached_text = (
+            f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
+        )
+        abandoned_text = _describe_abandoned(failed)
+        but = f", but for {abandoned_text}" if abandoned_text else ""
+        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached_text}{but}"
 
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
-        return Explanation(self.store.snapshot(), graph_of(config, known=raw_files(self.store)))
+        return Explanation(
+            self.store.snapshot(), graph_of(config, digest_cache=raw_digest_cache(self.store))
+        )
 
     def decisions(
         self, config: StudyConfig, explanation: Explanation
@@ -305,14 +309,14 @@ class SweepRun:
             for key, verdict in verdicts.items()
             if verdict.artifact is not None
         }
-        pairs = _pairs(config, self.sweep.compare)
+        pairs = _method_pairs(config, self.sweep.compare)
         # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
         return {
-            pair: decide(_differences(config, scores, *pair), error=0.05 / len(pairs))
+            pair: decide_pair(_score_differences(config, scores, *pair), error=0.05 / len(pairs))
             for pair in pairs
         }
 
-    def _looks(self) -> Iterator[StudyConfig]:
+    def _growing_studies(self) -> Iterator[StudyConfig]:
         """Yields the study with one more seed each time, from its own number up to the bound.
 
         Every firing starts from the first: a sweep that was killed repeats its earlier decisions.
@@ -321,7 +325,7 @@ class SweepRun:
         for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
-    def _next(self) -> tuple[StudyConfig, bool, dict[Node, int]]:
+    def _next_study(self) -> tuple[StudyConfig, bool, dict[GraphNode, int]]:
         """Returns the study of this firing, whether it has work to do, and its failures by node.
 
         Cells that were never tried are made before a seed is added. A failed cell is retried
@@ -335,23 +339,23 @@ class SweepRun:
         config, sweep = self.config, self.sweep
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             explanation = self.explain(config)
-            failed = failures(self.store, explanation)
+            failed = failures_by_node(self.store, explanation)
             return config, _has_work(explanation, failed), failed
-        begun, explanation = self._begun()
-        failed = failures(self.store, explanation)
+        current_study, explanation = self._begun_study()
+        failed = failures_by_node(self.store, explanation)
         # Finish what was begun before growing the grid; failures do not hold the growth up.
-        if _lacking_cells(explanation) - failed.keys():
-            return begun, True, failed
+        if _nodes_without_score(explanation) - failed.keys():
+            return current_study, True, failed
         wider = dataclasses.replace(
-            begun,
-            num_seeds=_grown(begun.num_seeds, sweep.add_seeds, sweep.max_seeds),
-            num_pretrain_seeds=_grown(
-                begun.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
+            current_study,
+            num_seeds=_grow_count(current_study.num_seeds, sweep.add_seeds, sweep.max_seeds),
+            num_pretrain_seeds=_grow_count(
+                current_study.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
             ),
         )
-        return wider, wider != begun or _has_work(explanation, failed), failed
+        return wider, wider != current_study or _has_work(explanation, failed), failed
 
-    def _begun(self) -> tuple[StudyConfig, Explanation]:
+    def _begun_study(self) -> tuple[StudyConfig, Explanation]:
         """Returns the study with all seeds that have a checkpoint, and its explanation."""
         sweep, config = self.sweep, self.config
         widest = dataclasses.replace(
@@ -363,19 +367,19 @@ class SweepRun:
         # store may have used the same seeds; explaining it finds the checkpoints of this study.
         checkpoints = self.store.snapshot().artifacts("checkpoint")
         names = (_SEED.search(artifact.manifest.name) for artifact in checkpoints)
-        likely = _reaching(config, widest, {int(name[1]) for name in names if name})
+        likely = _with_seeds(config, widest, {int(name[1]) for name in names if name})
         explanation = self.explain(likely)
         seeds = {
             key.seed
             for key, step in explanation.graph.cells.items()
             if explanation.steps[step.inputs["checkpoint"]].artifact is not None
         }
-        begun = _reaching(config, likely, seeds)
-        return begun, explanation if begun == likely else self.explain(begun)
+        begun_study = _with_seeds(config, likely, seeds)
+        return begun_study, explanation if begun_study == likely else self.explain(begun_study)
 
 
 def describe_sweep(
-    explanation: Explanation, config: StudyConfig, failed: Mapping[Node, int]
+    explanation: Explanation, config: StudyConfig, failed: Mapping[GraphNode, int]
 ) -> Iterator[str]:
     """Yields lines on a sweep that is about to begin: how many cells are new, and of which sort.
 
@@ -392,9 +396,9 @@ def describe_sweep(
     cells = explanation.graph.cells
     states = {key: explanation.steps[step].state for key, step in cells.items()}
     new = [key for key, state in states.items() if state == "new"]
-    there = [key for key, state in states.items() if state != "new"]
+    present_cells = [key for key, state in states.items() if state != "new"]
     stale = sum(state == "stale" for state in states.values())
-    again = f", {stale} of them remade because their code changed" if stale else ""
+    remade_text = f", {stale} of them remade because their code changed" if stale else ""
     grids = [
         f"{len(view.rows)} rows{f' at {view.model.vision.image_px} px' if view.at else ''} × "
         f"{_seeds_of(view)} × budgets {', '.join(map(str, view.budgets))}"
@@ -402,29 +406,32 @@ def describe_sweep(
     ]
     grid = " and ".join(grids)
     yield f"sweep {config.name}: {len(config.methods)} methods × {grid}: {len(cells)} cells"
-    yield f"{len(there)} cells are there{again}, {len(new)} are new{_sorts(new, there)}"
+    new_text = f"{len(new)} are new{_describe_new_cells(new, present_cells)}"
+    yield f"{len(present_cells)} cells are there{remade_text}, {new_text}"
     # Cells are what a person asked for, nodes what will run: one transfer makes several cells.
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
     to_make = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
     # Failures are said apart: those to be tried again, and those that are no longer tried.
-    if again := sum(0 < count < MAX_TRIES and _scores(node) for node, count in failed.items()):
-        yield f"{again} transfers failed before and are tried again"
-    if abandoned := _describe_abandoned(failed):
-        yield abandoned
+    if num_retried := sum(
+        0 < count < MAX_TRIES and _is_scored(node) for node, count in failed.items()
+    ):
+        yield f"{num_retried} transfers failed before and are tried again"
+    if abandoned_text := _describe_abandoned(failed):
+        yield abandoned_text
     if to_make:
-        listed = ", ".join(f"{count} {kind}" for kind, count in to_make.items())
+        kinds_text = ", ".join(f"{count} {kind}" for kind, count in to_make.items())
         reused = len(nodes) - to_make.total()
-        yield f"{to_make.total()} steps to make: {listed}; {reused} re-used"
+        yield f"{to_make.total()} steps to make: {kinds_text}; {reused} re-used"
 
 
-def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
+def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]) -> str:
     """Returns, as text, the seeds, methods, rows and budgets that only new cells have."""
-    if not new or not there:
+    if not new or not present_cells:
         return ""
     # A cell's sort is what no present cell has: "seed 48213", or "method m3, budget 16". A cell
     # whose every value is known was only not made yet.
-    known_values = {
-        field.name: {getattr(key, field.name) for key in there}
+    present_values = {
+        field.name: {getattr(key, field.name) for key in present_cells}
         for field in dataclasses.fields(CellKey)
     }
     sorts = Counter[str]()
@@ -432,20 +439,20 @@ def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
         fresh = [
             f"{name} {getattr(key, name)}"
             for name in ("method", "benchmark", "budget", "seed")
-            if getattr(key, name) not in known_values[name]
+            if getattr(key, name) not in present_values[name]
         ]
         sorts[", ".join(fresh) or "missing so far"] += 1
-    lines = [f"{count} of {sort}" for sort, count in sorts.most_common(_NAMED)]
+    lines = [f"{count} of {sort}" for sort, count in sorts.most_common(_MAX_NAMES)]
     lines = [text.replace("of missing", "missing") for text in lines]
-    more = [f"and {len(sorts) - _NAMED} sorts more"] if len(sorts) > _NAMED else []
+    more = [f"and {len(sorts) - _MAX_NAMES} sorts more"] if len(sorts) > _MAX_NAMES else []
     return f": {', '.join(lines + more)}"
 
 
-def _scores(node: Node) -> bool:
+def _is_scored(node: GraphNode) -> bool:
     return any(step.kind == "predictions" for step in node.steps)
 
 
-def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:
+def _with_seeds(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:
     """Returns `config` with just enough seeds to include those of `seeds` that `wide` has.
 
     It never has fewer seeds than `config`.
@@ -467,38 +474,40 @@ def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyC
     return dataclasses.replace(config, num_seeds=most[0], num_pretrain_seeds=most[1])
 
 
-def _grown(count: int, more: int, most: int) -> int:
+def _grow_count(count: int, more: int, most: int) -> int:
     return max(count, min(count + more, most))
 
 
-def _is_settled(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
+def _are_decided(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
     return all(decision.decided for decision in decisions.values())
 
 
-def _lacking_cells(explanation: Explanation) -> set[Node]:
+def _nodes_without_score(explanation: Explanation) -> set[GraphNode]:
     """Returns the nodes that lack a score; the results table itself does not count."""
-    lacking = {s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact}
-    return {node for node in explanation.graph.nodes if lacking & {*node.steps}}
+    unscored_steps = {
+        s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact
+    }
+    return {node for node in explanation.graph.nodes if unscored_steps & {*node.steps}}
 
 
-def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
+def _has_work(explanation: Explanation, failed: Mapping[GraphNode, int]) -> bool:
     """Returns whether any node is to be made that has not failed too often."""
     nodes = [node for node in explanation.graph.nodes if failed.get(node, 0) < MAX_TRIES]
     return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
 
 
-def _describe_abandoned(failed: Mapping[Node, int]) -> str:
+def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
     """Returns a line that names the transfers that failed too often; "" if there are none."""
-    names = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
+    names = [node.name for node, count in failed.items() if count >= MAX_TRIES and _is_scored(node)]
     if not names:
         return ""
     return (
         f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
-        f"--failed`: {listed(names, _NAMED)}"
+        f"--failed`: {abbreviate_list(names, _MAX_NAMES)}"
     )
 
 
-def _is_whole(explanation: Explanation) -> bool:
+def _is_complete(explanation: Explanation) -> bool:
     return all(verdict.state in ("reused", "accepted") for verdict in explanation.steps.values())
 
 
@@ -507,16 +516,16 @@ def _seeds_of(config: StudyConfig) -> str:
     return f"{config.num_seeds} seeds" + (f" of {pretrainings} pretrainings" * (pretrainings > 1))
 
 
-def _named(config: StudyConfig, field: str, method: str) -> Method:
+def _method_name(config: StudyConfig, field: str, method: str) -> Method:
     """Returns a method as steps name it; the study's methods are named so already."""
-    return method if method in config.methods else connector_named(field, method)
+    return method if method in config.methods else connector_reference(field, method)
 
 
-def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
+def _method_pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
     # The first is compared with each of the others, where they serve a budget in common:
     #
     #   compare = parcel, m3, vanilla   ─▶   (parcel, m3), (parcel, vanilla)
-    compare = [_named(config, "compare", method) for method in compare]
+    compare = [_method_name(config, "compare", method) for method in compare]
     if unknown := [method for method in compare if method not in config.methods]:
         raise ConfigError(
             f"compare must name methods of the sweep, {', '.join(config.methods)}, got "
@@ -538,8 +547,8 @@ def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method,
     return pairs
 
 
-def _differences(
-    config: StudyConfig, scores: Mapping[CellKey, float], one: Method, other: Method
+def _score_differences(
+    config: StudyConfig, scores: Mapping[CellKey, float], first: Method, other: Method
 ) -> np.ndarray:
     """Returns the differences of two methods' scores, [seeds, rows], up to the first gap.
 
@@ -562,27 +571,27 @@ def _differences(
         (row, budgets)
         for view in config.resolutions
         if view.seeds == config.seeds
-        and (budgets := set(view.budgets_of(one)) & set(view.budgets_of(other)))
+        and (budgets := set(view.budgets_of(first)) & set(view.budgets_of(other)))
         for row in view.rows
     ]
     differences = np.array(
         [
-            [mean(*row, one, number) - mean(*row, other, number) for row in rows]
+            [mean(*row, first, number) - mean(*row, other, number) for row in rows]
             for number in range(config.num_seeds)
         ]
     )
     # A gap ends the count: seeds after it would be chosen by which runs happened to succeed.
-    lacking = np.flatnonzero(np.isnan(differences).any(axis=1))
-    complete = differences[: lacking[0]] if len(lacking) else differences
+    gaps = np.flatnonzero(np.isnan(differences).any(axis=1))
+    complete = differences[: gaps[0]] if len(gaps) else differences
     if not len(complete):
-        raise ConfigError(f"no seed of {one} and {other} has all its scores yet.")
+        raise ConfigError(f"no seed of {first} and {other} has all its scores yet.")
     return complete
 
 
 def _describe_decision(pair_decision: tuple[tuple[Method, Method], Decision]) -> str:
-    (one, other), decision = pair_decision
-    settled = "settled" if decision.decided else "open"
+    (first, other), decision = pair_decision
+    verdict = "settled" if decision.decided else "open"
     return (
-        f"{one} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "
-        f"{decision.num_seeds} seeds, {settled}"
+        f"{first} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "
+        f"{decision.num_seeds} seeds, {verdict}"
     )

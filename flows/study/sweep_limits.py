@@ -11,13 +11,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.study.eta import Expected
-from flows.study.graph import Graph, Node
+from flows.study.eta import TimeEstimates
+from flows.study.graph import GraphNode, StudyGraph
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
 
-class HeldError(RuntimeError):
+class NodeHeldError(RuntimeError):
     """A node was not begun in this firing of a sweep, which is no failure; the message says why."""
 
 
@@ -103,12 +103,12 @@ class SweepLimits:
         day = local_now.date() + datetime.timedelta(days=int(time >= end))
         return datetime.datetime.combine(day, end, local_now.tzinfo)
 
-    def ahead(self, graph: Graph) -> dict[Node, int]:
+    def ahead(self, graph: StudyGraph) -> dict[GraphNode, int]:
         """Returns the nodes that `first` names, with all that they need: node -> its place there.
 
         A node that several names need has the place of the earliest.
         """
-        upstream, places = graph.upstream, dict[Node, int]()
+        upstream, places = graph.upstream, dict[GraphNode, int]()
         for place, name in reversed([*enumerate(self.first)]):  # So that the earliest stays.
             places.update((node, place) for node in graph.nodes if node.matches(name))
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
@@ -127,56 +127,54 @@ class Admission:
     """Decides which nodes of one firing may begin, by its allowance; thread-safe.
 
     Args:
-      allowance: the firing's allowance.
+      limits: the firing's allowance.
       now: time at which the firing begins; None takes the current time.
 
     Attributes:
       expected: estimated time of each step.
-      held: node that may not begin at all -> why.
+      holds: node that may not begin at all -> why.
     """
 
-    def __init__(
-        self, allowance: SweepLimits = ALWAYS, now: datetime.datetime | None = None
-    ) -> None:
-        self.allowance, self.expected = allowance, Expected()
-        self.held: Mapping[Node, str] = {}
-        self.closes = allowance.closes(now or datetime.datetime.now(datetime.UTC))
-        self.told = f"outside {allowance.start}-{allowance.end} {allowance.timezone}"
-        self._seconds = 3600 * allowance.max_hours or math.inf
+    def __init__(self, limits: SweepLimits = ALWAYS, now: datetime.datetime | None = None) -> None:
+        self.limits, self.expected = limits, TimeEstimates()
+        self.holds: Mapping[GraphNode, str] = {}
+        self.closes = limits.closes(now or datetime.datetime.now(datetime.UTC))
+        self.outside_window = f"outside {limits.start}-{limits.end} {limits.timezone}"
+        self._seconds = 3600 * limits.max_hours or math.inf
         self._lock = threading.Lock()
-        self._under_way: dict[Node, float] = {}
+        self._under_way: dict[GraphNode, float] = {}
         self._spent = 0.0
 
-    def enter(self, node: Node) -> float:
+    def enter(self, node: GraphNode) -> float:
         """Lets a node begin; a node that has begun is always let in again.
 
         Returns:
           The time until which it may wait for a worker [seconds since the epoch].
 
         Raises:
-          HeldError: if it may not begin.
+          NodeHeldError: if it may not begin.
         """
         with self._lock:
             # A retry, or a second job of the node: it was let in, and its cost is counted.
             if node in self._under_way:
                 return math.inf
-            if node in self.held:
-                raise HeldError(self.held[node])
+            if node in self.holds:
+                raise NodeHeldError(self.holds[node])
             now = datetime.datetime.now(datetime.UTC)
             if self.closes is not None and now >= self.closes:
-                raise HeldError(self.told)
+                raise NodeHeldError(self.outside_window)
             # Nodes under way count by the part of their estimate that is not spent yet. The first
             # node always passes, however large: otherwise no firing could ever make it.
             cost = self._cost(node)
             used = self._spent + sum(self._under_way.values())
             if used and used + cost >= self._seconds:
-                raise HeldError(
-                    f"the bound of {self.allowance.max_hours:g} device-hours is reached"
+                raise NodeHeldError(
+                    f"the bound of {self.limits.max_hours:g} device-hours is reached"
                 )
             self._under_way[node] = cost
             return math.inf if self.closes is None else self.closes.timestamp()
 
-    def spend(self, node: Node, seconds: float) -> None:
+    def spend(self, node: GraphNode, seconds: float) -> None:
         """Records work that a node did [device-seconds]."""
         with self._lock:
             #   estimate 10 h ─▶ 4 h of it done ─▶ ended
@@ -186,13 +184,13 @@ class Admission:
             expected = self._under_way.get(node, 0.0)
             self._under_way[node] = max(0.0, expected - seconds)
 
-    def leave(self, node: Node) -> None:
+    def leave(self, node: GraphNode) -> None:
         """Notes that a node has ended: what its estimate was too high by is free again."""
         with self._lock:
             if node in self._under_way:
                 self._under_way[node] = 0.0
 
-    def _cost(self, node: Node) -> float:
+    def _cost(self, node: GraphNode) -> float:
         """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
         times = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
         return sum(seconds * devices for seconds, devices in times)

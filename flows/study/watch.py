@@ -21,48 +21,48 @@ _LOOK_EVERY = 5.0
 """Interval between two looks at the runs [s]."""
 
 
-def watch(store: Store, say: Callable[[str], None]) -> None:
+def watch_runs(store: Store, write_line: Callable[[str], None]) -> None:
     """Watches the runs of a store, on the server that `PREFECT_API_URL` names, until interrupted.
 
     Args:
       store: store in which the runs hold their leases.
-      say: called with a line whenever the state of a run is set.
+      write_line: called with a line whenever the state of a run is set.
 
     Raises:
       ConfigError: if no server answers.
     """
     try:
         with named_server() as client:
-            say(f"watching runs of {store.uri} at {client.api_url}; end with Ctrl-C")
+            write_line(f"watching runs of {store.uri} at {client.api_url}; end with Ctrl-C")
     except NoServerError as error:
         raise ConfigError(str(error)) from None
-    look_forever(store, say)
+    settle_runs_forever(store, write_line)
 
 
-def look_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> None:
+def settle_runs_forever(store: Store, write_line: Callable[[str], None] = lambda _: None) -> None:
     """Settles every run that was killed, on this machine or elsewhere; never returns."""
     watching = Watch(store)
     while True:
         # Asked before the look, which settles such runs: those that were being cancelled, and now
         # are, may have left jobs behind.
-        cancelling = published(_in_state, StateType.CANCELLING) or {}
+        cancelling = published(_runs_in_state, StateType.CANCELLING) or {}
         published(settle_ended, store.state)  # First: a journal says more than an expired lease.
         for line in published(watching.look) or []:
-            say(line)
+            write_line(line)
         if cancelling:
-            cancelled = published(_in_state, StateType.CANCELLED, list(cancelling)) or {}
+            cancelled = published(_runs_in_state, StateType.CANCELLED, list(cancelling)) or {}
             for run in cancelled.values():
-                for line in _stop_jobs(run, store):
-                    say(line)
+                for line in _stop_ray_jobs(run, store):
+                    write_line(line)
         time.sleep(_LOOK_EVERY)
 
 
-def _in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowRun]:
+def _runs_in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowRun]:
     with get_client(sync_client=True) as client:
         return {str(run.id): run for run in runs_in(client, [state], ids)}
 
 
-def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
+def _stop_ray_jobs(run: FlowRun, store: Store) -> Iterator[str]:
     """Stops the Ray Jobs of a cancelled run, whose own process may have died before doing so."""
     # Whoever watches may not be able to read the study of the run, or to reach its cluster: then a
     # line says so, and the watching goes on.
@@ -94,6 +94,8 @@ def _ray_address(parameters: Mapping[str, Any], store: Store) -> str | None:
     config = parameters.get("config")
     if isinstance(config, Mapping):
         return config.get("compute", {}).get("ray_address")
-    asked = parameters.get("overrides") or (), parameters.get("data_root", "")
-    study = study_of_form(parameters.get("study", "demo"), store, *asked, parameters.get("given"))
+    form_fields = parameters.get("overrides") or (), parameters.get("data_root", "")
+    study = study_of_form(
+        parameters.get("study", "demo"), store, *form_fields, parameters.get("given")
+    )
     return study.compute.ray_address

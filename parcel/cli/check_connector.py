@@ -25,11 +25,11 @@ def check_connector(
     ] = None,
 ) -> None:
     """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
-    from flows.study.check_connector import check
+    from flows.study.check_connector import check_user_connector
 
     broken = False
     # All checks are run: who writes a connector sees every broken promise at once.
-    for finding in check(name, config):
+    for finding in check_user_connector(name, config):
         typer.echo(f"{finding.name:10} {'ok    ' if finding.holds else 'BROKEN'} {finding.detail}")
         broken |= not finding.holds
     raise typer.Exit(1 if broken else 0)

@@ -52,12 +52,12 @@ def check(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has."""
-    from flows.lineage.data_check import check_rows, check_what
+    from flows.lineage.data_check import check_benchmark_rows, check_dataset_or_source
 
     # One dataset or corpus, in full; or all rows of the benchmark tables, a line each, where an
     # unreadable row fails the command.
     if not benchmarks:
-        text = check_what(
+        text = check_dataset_or_source(
             what,
             source=source,
             split=split,
@@ -68,9 +68,9 @@ def check(
         )
         typer.echo(text, nl=False)
         return
-    text, whole = check_rows(what, training=training, as_json=as_json)
+    text, is_complete = check_benchmark_rows(what, training=training, as_json=as_json)
     typer.echo(text, nl=False)
-    if not whole:
+    if not is_complete:
         raise typer.Exit(1)
 
 
@@ -141,7 +141,7 @@ def mend(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Makes a dataset again after rejected inputs were repaired; unchanged shards are re-used."""
-    from flows.study.data_mend import mend as make_again
+    from flows.study.data_mend import mend_dataset as make_again
 
     for line in make_again(dataset, data_root=data_root, store=store):
         typer.echo(line)
@@ -160,7 +160,7 @@ def show(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws a contact sheet: pictures with boxes and masks, frames with times, texts, rejects."""
-    from flows.lineage.data_show import show as write_sheet
+    from flows.lineage.data_show import show_records as write_sheet
 
     cards, lost = write_sheet(dataset, out, store=store, limit=limit, part=part, rejects=rejects)
     typer.echo(f"{out}: {cards} records, {lost} rejects")

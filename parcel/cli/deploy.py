@@ -83,31 +83,31 @@ def deploy(
     """Registers a study with a work pool of the Prefect server at PREFECT_API_URL."""
     # Most mistakes show here, before Prefect is imported.
     config = load_study(arguments, store)
-    variables = _pairs("--job-variable", job_variable)
-    environment = _pairs("--env", env)
-    checked = _checked_type(kind)
-    from flows.study.deploy import Target
-    from flows.study.deploy import deploy as register
+    variables = _parse_pairs("--job-variable", job_variable)
+    environment = _parse_pairs("--env", env)
+    checked = _check_pool_type(kind)
+    from flows.study.deploy import DeploymentTarget
+    from flows.study.deploy import deploy_study as register
     from infra.prefect.alerts import Alerts
 
-    target = Target(
+    target = DeploymentTarget(
         store=store,
         pool=pool,
         kind=checked,
         image=image,
-        variables={name: _yaml(name, text) for name, text in variables.items()},
+        variables={name: _parse_yaml(name, text) for name, text in variables.items()},
         environment=environment,
         cron=cron,
         timezone=timezone,
         any_store=any_store,
         any_runner=any_runner,
     )
-    alerts = Alerts(addresses=_addresses(alert), stall=stall, cap=cap, cancel=cancel)
+    alerts = Alerts(addresses=_alert_addresses(alert), stall=stall, cap=cap, cancel=cancel)
     for line in register(config, target, alerts):
         typer.echo(line)
 
 
-def _checked_type(kind: str | None) -> Any:
+def _check_pool_type(kind: str | None) -> Any:
     from infra.errors import ConfigError
 
     types = ("process", "docker", "kubernetes")
@@ -116,7 +116,7 @@ def _checked_type(kind: str | None) -> Any:
     return kind
 
 
-def _addresses(options: list[str] | None) -> list[str]:
+def _alert_addresses(options: list[str] | None) -> list[str]:
     from infra.errors import ConfigError
 
     #   --alert mailto://me@lab.org --alert @alerts.txt      one address, and one per line of a file
@@ -133,7 +133,7 @@ def _addresses(options: list[str] | None) -> list[str]:
     return addresses
 
 
-def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     from infra.errors import ConfigError
 
     pairs = {}
@@ -145,7 +145,7 @@ def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def _yaml(name: str, text: str) -> Any:
+def _parse_yaml(name: str, text: str) -> Any:
     import yaml
 
     from infra.errors import ConfigError

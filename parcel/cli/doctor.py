@@ -31,12 +31,12 @@ def doctor(
 
     It writes a file to the store and deletes it, and runs a small trial of each engine.
     """
-    from flows.study.doctor import examine
+    from flows.study.doctor import examine_setup
     from flows.study.engines import ENGINES
     from infra.errors import ConfigError
 
     # `--engine none` tries none of them: a quick look at the rest.
-    engines = [*ENGINES] if engine is None else [one for one in engine if one != "none"]
+    engines = [*ENGINES] if engine is None else [name for name in engine if name != "none"]
     if unknown := set(engines) - {*ENGINES}:
         raise ConfigError(
             f"--engine must be one of {', '.join(ENGINES)} or none, got {min(unknown)!r}."
@@ -50,11 +50,11 @@ def doctor(
     #   ok   store      .parcel can be read and written
     #   BAD  clock      it differs from the store's by 95 s
     #                   → set this machine's clock by NTP; leases lapse by the store's clock
-    for found in examine(store, config, engines):
-        bad += found.state == "bad"
-        sign = {"ok": "ok  ", "note": "note", "bad": "BAD "}[found.state]
-        typer.echo(f"{sign} {found.what:<10} {found.told}")
-        if found.cure:
-            typer.echo(f"{'':<15} → {found.cure}")
+    for finding in examine_setup(store, config, engines):
+        bad += finding.state == "bad"
+        sign = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.state]
+        typer.echo(f"{sign} {finding.what:<10} {finding.detail}")
+        if finding.cure:
+            typer.echo(f"{'':<15} → {finding.cure}")
     if bad:
         raise typer.Exit(1)

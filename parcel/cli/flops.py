@@ -34,10 +34,10 @@ def flops(
     parts: Annotated[bool, typer.Option(help="Show what each part of the model costs.")] = False,
 ) -> None:
     """Prints the FLOPs and the key-value cache of a prefill: the paper's efficiency table."""
-    from flows.report.flops import as_json as json_of
-    from flows.report.flops import as_text
-    from flows.study.flops import models as models_of
+    from flows.report.flops import flops_json as json_of
+    from flows.report.flops import flops_text
+    from flows.study.flops import flops_models as models_of
 
     models = models_of(config, image_px, connector or ())
-    text = json_of(models, budget) if as_json else as_text(models, budget, parts=parts)
+    text = json_of(models, budget) if as_json else flops_text(models, budget, parts=parts)
     typer.echo(text, nl=False)

@@ -43,28 +43,28 @@ def gc(
     from infra.store import gc as garbage
 
     # Listing and deleting look the same up to the last step, so a list is what would be deleted.
-    age, opened = _seconds(older_than), open_store(store)
+    age, opened = _parse_age(older_than), open_store(store)
     collect = garbage.delete_garbage if delete else garbage.find_garbage
-    found = collect(opened, older_than=age)
+    garbage_entries = collect(opened, older_than=age)
     verb = "deleted" if delete else "would delete"
-    for item in found:
+    for item in garbage_entries:
         if item.sort in _LISTED:
             title = f" ({item.title})" if item.title else ""
             days = f"{item.age / _SECONDS['d']:.1f} days old"
-            typer.echo(f"{verb} {item.sort} {item.name}{title}: {_bytes(item.size)}, {days}")
-    total = _bytes(sum(item.size for item in found))
+            typer.echo(f"{verb} {item.sort} {item.name}{title}: {_size_text(item.size)}, {days}")
+    total = _size_text(sum(item.size for item in garbage_entries))
     #   would delete artifact dataset-9c… (prepare web): 1.2 MB, 9.0 days old
     #   would delete 1 artifact, 3 sources: 1.3 MB; nothing is deleted without --delete
-    counts = Counter(item.sort for item in found)
+    counts = Counter(item.sort for item in garbage_entries)
     sorts = ", ".join(
         f"{count} {_SINGLE.get(sort, sort) if count == 1 else _PLURALS.get(sort, sort)}"
         for sort, count in sorted(counts.items())
     )
-    hint = "" if delete or not found else "; nothing is deleted without --delete"
+    hint = "" if delete or not garbage_entries else "; nothing is deleted without --delete"
     typer.echo(f"{verb} {sorts or 'nothing'}: {total}{hint}")
 
 
-def _seconds(age: str) -> float:
+def _parse_age(age: str) -> float:
     """Returns an age such as "7d" in seconds."""
     from infra.errors import ConfigError
 
@@ -76,7 +76,7 @@ def _seconds(age: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def _bytes(size: float) -> str:
+def _size_text(size: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

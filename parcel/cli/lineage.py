@@ -38,19 +38,19 @@ def lineage_trace(
 
     --sample goes the other way: from a record up to the steps that saw it, and to the cells.
     """
-    from flows.lineage.named import named
+    from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
-    what = named(opened, f"{run}/{cell}" if cell else run)
+    target = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
-        from flows.lineage.sample import sightings
+        from flows.lineage.sample_trace import trace_sample
 
-        print("\n".join(sightings(opened, what, sample).lines()))
+        print("\n".join(trace_sample(opened, target, sample).lines()))
         return
-    from flows.lineage.trace import trace
+    from flows.lineage.trace import trace_lineage
 
-    print("\n".join(trace(opened, what, samples=samples)))
+    print("\n".join(trace_lineage(opened, target, samples=samples)))
 
 
 @lineage_app.command(
@@ -70,13 +70,15 @@ def lineage_diff(
 
     It compares data, config, seeds, code, versions of libraries and hardware.
     """
-    from flows.lineage.diff import compare
-    from flows.lineage.named import named
+    from flows.lineage.diff import compare_lineages
+    from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
     others = open_store(other) if other else opened
-    found = compare(opened, named(opened, first), named(others, second), others)
-    print(found.as_json() if as_json else "\n".join(found.lines(patch=patch)))
+    comparison = compare_lineages(
+        opened, find_lineage_target(opened, first), find_lineage_target(others, second), others
+    )
+    print(comparison.as_json() if as_json else "\n".join(comparison.lines(patch=patch)))
 
 
 @lineage_app.command(
@@ -107,12 +109,12 @@ def lineage_replay(
     heed_signals()
     import tempfile
 
-    from flows.lineage.named import named
-    from flows.lineage.replay import replay
+    from flows.lineage.replay import replay_artifacts
+    from flows.lineage.target import find_lineage_target
     from flows.study.run_steps import steps_of_run
 
     opened = open_store(store)
-    what = named(opened, name)
+    target = find_lineage_target(opened, name)
     # Into a store of its own: in the old one the step would be found, and nothing made again.
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         fresh = open_store(into or temporary)
@@ -121,10 +123,12 @@ def lineage_replay(
         is_near = True
         # The steps as the run had them hold settings that no manifest does, such as where raw data
         # lie.
-        steps = steps_of_run(opened, what.artifacts[0].key)
-        for made in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
-            typer.echo(made.line())
-            is_near &= made.is_near(tolerance)
+        steps = steps_of_run(opened, target.artifacts[0].key)
+        for outcome in replay_artifacts(
+            opened, target, fresh, from_raw=begin == "raw", steps=steps
+        ):
+            typer.echo(outcome.line())
+            is_near &= outcome.is_near(tolerance)
     if not is_near:
         raise typer.Exit(1)
 
@@ -150,11 +154,11 @@ def lineage_export(
 
     Both are views of the manifests, so each export is the same.
     """
-    from flows.lineage.export import export
-    from flows.lineage.named import named
+    from flows.lineage.export import export_lineage
+    from flows.lineage.target import find_lineage_target
 
     opened = open_store(store)
-    for file, text in export(opened, named(opened, name), form):
+    for file, text in export_lineage(opened, find_lineage_target(opened, name), form):
         if out is None:
             print(text)
         else:
@@ -176,7 +180,11 @@ def lineage_verify(
     keys = [opened.resolve(key).key] if key else opened.keys()
     # The content of a checkpoint is stated as a digest of its parameters, not of its files.
     logical = {kind: _params_digest for kind in ("checkpoint", "start")}
-    problems = [problem for one in keys for problem in verify_artifact(opened, one, logical)]
+    problems = [
+        problem
+        for artifact_key in keys
+        for problem in verify_artifact(opened, artifact_key, logical)
+    ]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
     typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")

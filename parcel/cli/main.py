@@ -59,7 +59,7 @@ app.add_typer(data_app, name="data")
 
 
 @app.callback()
-def _options(
+def _global_options(
     debug: Annotated[bool, typer.Option(help="Show tracebacks of errors.")] = False,
 ) -> None:
     if debug:
@@ -76,7 +76,7 @@ def main() -> None:
     except Exception as error:  # The last resort before the user.
         if os.environ.get("PARCEL_DEBUG"):
             raise
-        raise SystemExit(_complain(error)) from None
+        raise SystemExit(_print_error(error)) from None
     finally:
         _wait_if_stopping()
 
@@ -89,7 +89,7 @@ def _wait_if_stopping() -> None:
         wait_if_stopping()
 
 
-def _complain(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
     from typer.exceptions import TyperException
 

@@ -49,8 +49,8 @@ def plan(
     import datetime
     import json
 
-    from flows.plan.plan import PROGRAMS, plan_of, text_of, topology_of
-    from flows.plan.prepared import prepared
+    from flows.plan.plan import PROGRAMS, plan_of, plan_text, topology_of
+    from flows.plan.prepared import plan_data
 
     opened = open_store(store)
     # As overrides, so that they are checked, and spelt in errors, like any key of the config.
@@ -58,15 +58,15 @@ def plan(
     words = [f"compute.{name}={value}" for name, value in overrides.items() if value is not None]
     config = load_study([*(arguments or []), *words], store)
     topology_of(config)  # A missing topology fails here, before minutes of sampling.
-    data = prepared(config, opened, count=sample, on_sample=_tell)
+    data = plan_data(config, opened, count=sample, on_sample=_print_sampling)
     day = datetime.date.today()
     study_plan = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)
     if as_json:
         typer.echo(json.dumps(study_plan.as_json(), indent=2))
     else:
-        for line in text_of(study_plan):
+        for line in plan_text(study_plan):
             typer.echo(line)
 
 
-def _tell(name: str) -> None:
+def _print_sampling(name: str) -> None:
     typer.echo(f"measuring a sample for: {name}", err=True)

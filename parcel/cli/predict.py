@@ -59,7 +59,7 @@ def predict(
     from flows.lineage import predict as prediction
 
     decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
-    found = prediction.predict(
+    answer = prediction.predict(
         checkpoint,
         images,
         prompt,
@@ -75,6 +75,6 @@ def predict(
     # Drawn on the image as it is on disk, and not on the square that the model saw.
     if draw:
         prediction.draw_answer(
-            images, found["answer"], prediction.find_checkpoint(checkpoint, store), draw
+            images, answer["answer"], prediction.find_checkpoint(checkpoint, store), draw
         )
-    typer.echo(json.dumps(found, ensure_ascii=False) if as_json else found["answer"])
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else answer["answer"])

@@ -34,7 +34,7 @@ def release(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Writes a checkpoint that transformers loads, at every budget, with a card of its lineage."""
-    from flows.lineage.release import release as lines_of
+    from flows.lineage.release import release_checkpoint as lines_of
 
     for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, store=store):
         typer.echo(line)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
-from parcel.studies import study_named
+from parcel.studies import load_named_study
 
 run_app = typer.Typer()
 
@@ -80,7 +80,7 @@ _COMMANDS = {
 """Command -> the last phase that it runs, its help, and the arguments of its example."""
 
 
-def _command(until: Any) -> Callable[..., None]:
+def _study_command(until: Any) -> Callable[..., None]:
     def command(
         arguments: StudyArguments = None,
         explain: ExplainOption = False,
@@ -93,14 +93,14 @@ def _command(until: Any) -> Callable[..., None]:
         # The commands differ in `until` alone; an option that is a key of the config becomes an
         # override.
         words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
-        _study(words, store, until, explain, rebuild, approve, failed)
+        _run_study_command(words, store, until, explain, rebuild, approve, failed)
 
     return command
 
 
 for _name, (_until, _help, _words) in _COMMANDS.items():
     _example = f"Example: parcel {_name} {_words}"
-    run_app.command(_name, help=_help, epilog=_example)(_command(_until))
+    run_app.command(_name, help=_help, epilog=_example)(_study_command(_until))
 
 
 def load_study(arguments: list[str] | None, store: str) -> Any:
@@ -115,10 +115,10 @@ def load_study(arguments: list[str] | None, store: str) -> Any:
     """
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
-    return study_named(path, words, store)
+    return load_named_study(path, words, store)
 
 
-def _study(
+def _run_study_command(
     arguments: list[str] | None,
     store: str,
     until: Any,
@@ -130,26 +130,26 @@ def _study(
     heed_signals()
     opened = open_store(store)
     config = load_study(arguments, store)
-    from flows.config.input_files import raw_files
+    from flows.config.input_files import raw_digest_cache
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
     # Explained here, so that a refusal does not wait for Prefect and Ray to start.
-    graph = graph_of(config, until, known=raw_files(opened))
+    graph = graph_of(config, until, digest_cache=raw_digest_cache(opened))
     explanation = Explanation(opened.snapshot(), graph)
-    held = {}
+    holds = {}
     if failed:
         from flows.study.retry_policy import (
-            all_but,
             describe_failed_steps,
             failed_steps_of_last_run,
+            hold_all_but,
         )
 
         names = failed_steps_of_last_run(opened, config.name)
         if not names:
             typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
             return
-        held = all_but(names)(explanation)
+        holds = hold_all_but(names)(explanation)
         if explain:
             typer.echo(describe_failed_steps(config.name, names))
     if explain:
@@ -157,7 +157,7 @@ def _study(
             typer.echo(line)
         return
     # The flow checks again; a refusal here comes before anything has started.
-    explanation.check(config.compute.rebuild_limit, rebuild or (), held)
+    explanation.check(config.compute.rebuild_limit, rebuild or (), holds)
     from flows.study.start import start_study
 
     again = tuple(rebuild or ())

@@ -36,7 +36,7 @@ def score(
     ] = None,
 ) -> None:
     """Scores predictions: one line per item, then the aggregate and its parts (0-100)."""
-    from flows.study.score import score as score_by
+    from flows.study.score import score_predictions as score_by
     from model.eval.score_file import as_json as json_of
     from model.eval.score_file import as_text
 

@@ -38,14 +38,14 @@ def serve(
     """
     # Before heavy imports: Ctrl-C during one of them must end this process, too.
     heed_signals()
-    from flows.study.serve import auth_of
-    from flows.study.serve import serve as serve_forever
+    from flows.study.serve import parse_auth
+    from flows.study.serve import serve_studies as serve_forever
 
     serve_forever(
         open_store(store),
         host=host,
         port=port,
-        auth=auth_of(auth),
+        auth=parse_auth(auth),
         any_store=any_store,
         any_runner=any_runner,
     )

@@ -36,10 +36,10 @@ def spectral(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws the spatial spectra of features, pooled tokens and queries: the paper's figures."""
-    from flows.lineage.spectral import spectra
+    from flows.lineage.spectral import draw_spectra
 
     # All checkpoints see the same images, so their spectra can be compared.
-    written = spectra(
+    written = draw_spectra(
         [checkpoint, *(compare or [])],
         images or [],
         out=out,

@@ -11,7 +11,7 @@ from parcel.cli.run import ApproveOption, ExplainOption, StudyArguments
 sweep_app = typer.Typer()
 
 
-def _listed(text: str, help: str) -> Any:
+def _list_option(text: str, help: str) -> Any:
     return typer.Option(metavar=text, help=help, show_default=False)
 
 
@@ -21,31 +21,31 @@ def _listed(text: str, help: str) -> Any:
 )
 def sweep(
     arguments: StudyArguments = None,
-    methods: Annotated[str, _listed("M,M…", "Methods to add to the study's.")] = "",
+    methods: Annotated[str, _list_option("M,M…", "Methods to add to the study's.")] = "",
     benchmarks: Annotated[
-        str, _listed("B,B…", "Benchmarks to add, with the paper's recipes.")
+        str, _list_option("B,B…", "Benchmarks to add, with the paper's recipes.")
     ] = "",
-    budgets: Annotated[str, _listed("N,N…", "Budgets to add, in soft tokens per frame.")] = "",
-    seeds: Annotated[int, _listed("N", "Total number of transfer seeds.")] = 0,
-    pretrain_seeds: Annotated[int, _listed("N", "Total number of pretrainings.")] = 0,
+    budgets: Annotated[str, _list_option("N,N…", "Budgets to add, in soft tokens per frame.")] = "",
+    seeds: Annotated[int, _list_option("N", "Total number of transfer seeds.")] = 0,
+    pretrain_seeds: Annotated[int, _list_option("N", "Total number of pretrainings.")] = 0,
     add_seeds: Annotated[
-        int, _listed("N", "Transfer seeds to add once the present ones have every cell.")
+        int, _list_option("N", "Transfer seeds to add once the present ones have every cell.")
     ] = 0,
     add_pretrain_seeds: Annotated[
-        int, _listed("N", "Pretrainings to add, under the same condition.")
+        int, _list_option("N", "Pretrainings to add, under the same condition.")
     ] = 0,
     max_seeds: Annotated[
-        int | None, _listed("N", "Largest total number of transfer seeds.")
+        int | None, _list_option("N", "Largest total number of transfer seeds.")
     ] = None,
     max_pretrain_seeds: Annotated[
-        int | None, _listed("N", "Largest total number of pretrainings.")
+        int | None, _list_option("N", "Largest total number of pretrainings.")
     ] = None,
     until: Annotated[
-        str, _listed("decided", "Add seeds until it is settled which method is better.")
+        str, _list_option("decided", "Add seeds until it is settled which method is better.")
     ] = "",
     compare: Annotated[
         str,
-        _listed(
+        _list_option(
             "M,M…",
             "Methods to compare: the first with each of the others; default: the study's last "
             "with all others.",
@@ -60,10 +60,10 @@ def sweep(
     ] = "",
     timezone: Annotated[str, typer.Option(help="Time zone of --from, --to and --cron.")] = "UTC",
     max_hours: Annotated[
-        float, _listed("HOURS", "Most device-hours of work; with --cron, of each firing.")
+        float, _list_option("HOURS", "Most device-hours of work; with --cron, of each firing.")
     ] = 0.0,
     first: Annotated[
-        list[str] | None, _listed("STEP", "Steps to run first, in this order; may hold *.")
+        list[str] | None, _list_option("STEP", "Steps to run first, in this order; may hold *.")
     ] = None,
     cron: Annotated[
         str | None,
@@ -81,7 +81,7 @@ def sweep(
     words = list(arguments or [])
     # `parcel sweep num_seeds=5` changes the demo; a first word without `=` is a study.
     study = words.pop(0) if words and "=" not in words[0] else "demo"
-    from flows.study.form_values import checked, sweep_of_form
+    from flows.study.form_values import check_values, sweep_of_form
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
     from infra.errors import ConfigError
@@ -91,16 +91,16 @@ def sweep(
     # Bounds that no option states are left out, so that their defaults stay in one place.
     bounds = {"max_seeds": max_seeds, "max_pretrain_seeds": max_pretrain_seeds}
     add = {
-        "methods": _methods(methods),
-        "benchmarks": _split(benchmarks),
-        "budgets": _split(budgets),
+        "methods": _parse_methods(methods),
+        "benchmarks": _split_words(benchmarks),
+        "budgets": _split_words(budgets),
         "seeds": seeds,
         "pretrain_seeds": pretrain_seeds,
         "add_seeds": add_seeds,
         "add_pretrain_seeds": add_pretrain_seeds,
         **{name: bound for name, bound in bounds.items() if bound is not None},
         "until_decided": until == "decided",
-        "compare": _methods(compare),
+        "compare": _parse_methods(compare),
     }
     when = {
         "start": start,
@@ -109,9 +109,9 @@ def sweep(
         "max_hours": max_hours,
         "first": tuple(first or ()),
     }
-    asked = checked(Sweep, add, "sweep"), checked(SweepLimits, when, "sweep")
+    sweep_and_limits = check_values(Sweep, add, "sweep"), check_values(SweepLimits, when, "sweep")
     opened = open_store(store)
-    firing = sweep_of_form(study, opened, words, asked[0])
+    sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     # A schedule is registered and nothing runs now.
     if cron is not None:
         apply_prefect(opened)
@@ -123,21 +123,21 @@ def sweep(
                 f"{store}`, or name one in PREFECT_API_URL and register the study there with "
                 f"`parcel deploy`."
             )
-        from flows.study.deploy import schedule
+        from flows.study.deploy import schedule_sweep
 
-        for line in schedule(firing, asked[1], cron):
+        for line in schedule_sweep(sweep_run, sweep_and_limits[1], cron):
             typer.echo(line)
         return
     # What the first pass would do is shown before it begins; the flow draws the passes again.
-    config = next(firing.passes(), None)
+    config = next(sweep_run.passes(), None)
     if config is None:
-        typer.echo(firing.why_nothing())
+        typer.echo(sweep_run.why_nothing())
         return
-    from flows.study.retry_policy import failures
+    from flows.study.retry_policy import failures_by_node
     from flows.study.sweep import describe_sweep
 
-    explanation = firing.explain(config)
-    for line in describe_sweep(explanation, config, failures(opened, explanation)):
+    explanation = sweep_run.explain(config)
+    for line in describe_sweep(explanation, config, failures_by_node(opened, explanation)):
         typer.echo(line)
     if explain:
         for line in explanation.lines(config.keep):
@@ -147,16 +147,16 @@ def sweep(
     explanation.check(config.compute.rebuild_limit, ())
     from flows.study.start import start_sweep
 
-    code = start_sweep(study, opened, words, *asked, approve=approve)
+    code = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)
     raise typer.Exit(code)
 
 
-def _methods(text: str) -> tuple[str, ...]:
+def _parse_methods(text: str) -> tuple[str, ...]:
     """Returns the methods; paths of the user's own files are resolved from the current folder."""
-    from flows.config.load import anchored
+    from flows.config.load import anchor_reference
 
-    return tuple(anchored(method, Path.cwd()) for method in _split(text))
+    return tuple(anchor_reference(method, Path.cwd()) for method in _split_words(text))
 
 
-def _split(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.replace(" ", ",").split(",") if word)

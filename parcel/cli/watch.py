@@ -15,6 +15,6 @@ def watch(store: StoreOption = DEFAULT_STORE) -> None:
     """
     heed_signals()
     opened = open_store(store)
-    from flows.study.watch import watch as watch_forever
+    from flows.study.watch import watch_runs as watch_forever
 
     watch_forever(opened, lambda line: typer.echo(line))

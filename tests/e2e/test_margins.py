@@ -3,9 +3,9 @@
 import dataclasses
 import json
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cells import Plan
-from flows.report.render import render
+from flows.report.render import render_report
 from tests.e2e.margins import apart, difference_of_methods, out_of_range, too_close_to_chance
 from tests.flows.report.report_studies import make
 
@@ -23,7 +23,7 @@ def table(**means: float) -> str:
         for seed in PLAN.seeds:
             score = make("chartqa", method, budget, seed, mean)
             scores.append(dataclasses.replace(score, items=items))
-    return render(build(PLAN, scores, {"chartqa": 20.0}), "json")
+    return render_report(build_report(PLAN, scores, {"chartqa": 20.0}), "json")
 
 
 def test_cells_three_errors_above_chance_hold_the_rule():

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.steps.job import Report
+from flows.steps.job import JobReport
 from infra.store.store import JOBS, Store
 from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, serving
 from tests.processes import command_line, end_family
@@ -46,7 +46,7 @@ def training(store: Store) -> tuple[psutil.Process, int] | None:
         words = command_line(process)
         if "python -m flows.steps.job" in words and store.uri in words:
             for job in store.volatile.folders(JOBS):
-                report = Report.read(store.volatile, job)
+                report = JobReport.read(store.volatile, job)
                 if report.step == "stage1 vanilla" and report.progress and not report.is_ended:
                     return process, report.progress.done
     return None

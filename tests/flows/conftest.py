@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flows.steps import own_code, registry
+from flows.steps import registry, user_code
 from infra import references, source_code
 from infra.store.store import Store
 from model.eval.metrics import registry as metrics
@@ -38,9 +38,9 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         source_code._user_files.clear()
         for cached in (
             source_code.checkout,
-            own_code.named,
-            own_code.libraries,
-            registry._digest,
+            user_code.canonical_reference,
+            user_code.library_versions,
+            registry._code_digest,
             metrics._user_metric,
             references.entry_points,
         ):

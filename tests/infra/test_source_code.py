@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.steps.registry import KINDS, code_of
+from flows.steps.registry import KINDS, step_code
 from infra.source_code import (
     DynamicImportError,
     Tree,
@@ -82,12 +82,12 @@ EDITS = {
 
 
 def digest(kind: str, tree: Tree | None = None) -> str:
-    return code_sha256(code_of(kind, CONFIGS.get(kind), tree))
+    return code_sha256(step_code(kind, CONFIGS.get(kind), tree))
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_has_code_and_none_of_it_imports_dynamically(kind: str):
-    reached = code_of(kind, CONFIGS.get(kind))
+    reached = step_code(kind, CONFIGS.get(kind))
     assert KINDS[kind].make.__module__ in reached
     assert not any(name.startswith("infra") for name in reached)
 
@@ -116,7 +116,7 @@ def test_edits_out_of_reach(kind: str, module: str):
 
 def test_a_dataset_has_the_code_of_its_own_reader():
     of = {
-        name: code_of("dataset", {"reader": name})
+        name: step_code("dataset", {"reader": name})
         for name in ("chartqa", "refcoco", "web", "msvd_qa", "jsonl")
     }
     assert len({code_sha256(code) for code in of.values()}) == len(of)

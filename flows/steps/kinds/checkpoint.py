@@ -75,11 +75,11 @@ class Stage:
       scratch: folder for logs; "" gives each process a folder of its own.
       points: place for resumable checkpoints.
       out: an existing folder, which becomes a checkpoint's; "" sends the files to the worker (see
-        `_Sent`).
+        `_CheckpointSender`).
       held_out: places of the datasets that are only evaluated.
       probe: places of the probe's training and scored records; None where there is no probe.
       code: digest of the code that trains it [hex].
-      own: path -> bytes of the user's own code that it needs.
+      user_code: path -> bytes of the user's own code that it needs.
     """
 
     spec: FitSpec
@@ -94,7 +94,7 @@ class Stage:
     held_out: tuple[str, ...] = ()
     probe: tuple[str, str] | None = None
     code: str = ""
-    own: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    user_code: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -104,7 +104,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     them if there is one, and this process only supervises them.
     """
     from flows.steps.events import EventFile
-    from flows.steps.own_code import own_files
+    from flows.steps.user_code import user_files_of
 
     spec: FitSpec = work.config
     # Hosts that a launcher reaches need share nothing but the bucket.
@@ -115,26 +115,26 @@ def make(work: StepContext) -> Iterator[Progress]:
     stage = Stage(
         spec=spec,
         seed=work.seed or 0,
-        data=_of_roles(places, "data/"),
+        data=_places_of_roles(places, "data/"),
         init=places.get("init"),
         tokenizer=places["tokenizer"],
         mask_codec=places.get("mask_codec"),
         scratch=str(work.scratch),
         points=f"{work.shared}/points",
         out=str(work.out),
-        held_out=_of_roles(places, WATCHED),
+        held_out=_places_of_roles(places, WATCHED),
         probe=(places[PROBE[0]], places[PROBE[1]])
         if spec.watch is not None and spec.watch.probe
         else None,
         code=work.code,
-        own=own_files(CHECKPOINT.own_modules(spec)),
+        user_code=user_files_of(CHECKPOINT.user_modules(spec)),
     )
     steps, loss = 0, float("nan")
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         items = train(stage, work.put)
         if work.processes > 1:
-            items = opened.enter_context(contextlib.closing(_by_several(stage, work, is_apart)))
-        events = opened.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
+            items = stack.enter_context(contextlib.closing(_train_with_gang(stage, work, is_apart)))
+        events = stack.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
         # The logs are turned into an event file as they grow, and once more when the last is
         # written.
         for item in items:
@@ -147,30 +147,32 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
-def _by_several(stage: Stage, work: StepContext, is_apart: bool) -> Generator[Progress, None, None]:
+def _train_with_gang(
+    stage: Stage, work: StepContext, is_apart: bool
+) -> Generator[Progress, None, None]:
     """Trains a stage with several processes, in the worker's folders or apart from them."""
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
         # disk is in the store's folder, where other hosts that share the folder find it.
-        made = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
-        folder = Path(opened.enter_context(made))
+        temporary = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
+        folder = Path(stack.enter_context(temporary))
         place = str(folder / "gang")
         if is_apart:
             place = f"{work.shared}/gang-{uuid.uuid4().hex[:8]}"
             stage = dataclasses.replace(stage, scratch="", out="")
-        ended = yield from train_together(
+        ended = yield from train_with_processes(
             stage, work.processes, place, folder / "logs", work.launcher
         )
         work.accelerator = read_message(ended, "accelerator") or ""
         if is_apart:
-            _fetch(work, ended.removeprefix(f"{work.shared}/"))
+            _fetch_sent_files(work, ended.removeprefix(f"{work.shared}/"))
 
 
 def train(
     stage: Stage,
     put: "Put | None" = None,
     must_leave: Callable[[int], bool] = lambda done: False,
-    told: str = "",
+    report_place: str = "",
 ) -> Iterator[Progress]:
     """Trains a stage in this process, alone or as one of several; see `model.train.loop.fit`.
 
@@ -178,8 +180,8 @@ def train(
       stage: the stage to train.
       put: stores the checkpoint's parameters; None stores them in `stage.out`.
       must_leave: see `fit`.
-      told: place where this process reports, see `infra.gang.messages`; the checkpoint's files are
-        sent there where `stage.out` is "".
+      report_place: place where this process reports, see `infra.gang.messages`; the checkpoint's
+        files are sent there where `stage.out` is "".
     """
     import jax
 
@@ -188,21 +190,23 @@ def train(
     from model.watch.watch import Watcher
 
     spec = stage.spec
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         scratch, out, sent = stage.scratch, stage.out, None
         # On another host there is no folder of the worker's to write to: a temporary one takes its
         # place, and its files are sent at the end, parameters as they are written.
         if not stage.out:
-            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
             scratch, out = str(folder / "scratch"), str(folder / "out")
             Path(out).mkdir()
-            sent = _Sent(f"{told}/{_OUT}")
+            sent = _CheckpointSender(f"{report_place}/{_OUT}")
             put = sent.put
         paths = StagePaths(
             data=stage.data,
             init=stage.init,
-            tokenizer=_file(stage.tokenizer, files.TOKENIZER),
-            mask_codec=_file(stage.mask_codec, files.MASK_CODEC) if stage.mask_codec else None,
+            tokenizer=_artifact_file(stage.tokenizer, files.TOKENIZER),
+            mask_codec=_artifact_file(stage.mask_codec, files.MASK_CODEC)
+            if stage.mask_codec
+            else None,
             scratch=scratch,
             points=stage.points,
             out=out,
@@ -219,7 +223,7 @@ def train(
                 held_out=stage.held_out,
                 probe=stage.probe,
             )
-            opened.enter_context(contextlib.closing(watch))
+            stack.enter_context(contextlib.closing(watch))
         seeds = Seeds.of(stage.seed)
         yield from fit(spec.model, spec.train, paths, seeds, watch, spec.profile, must_leave)
         # Every member has sent its own part of the parameters; rank 0 sends the other files.
@@ -227,12 +231,12 @@ def train(
             sent.finish(Path(out))
 
 
-def _file(place: str, name: str) -> str:
+def _artifact_file(place: str, name: str) -> str:
     """Returns the path of a small file of an artifact, copied to this machine if need be."""
     return str(open_stored_folder(place).local_folder(name) / name)
 
 
-class _Sent:
+class _CheckpointSender:
     """Sends the files of a checkpoint to the worker, which is on another host.
 
     Args:
@@ -257,7 +261,7 @@ class _Sent:
         self._files.put(_ALL, json.dumps(self._sent).encode())
 
 
-def _fetch(work: StepContext, ended: str) -> None:
+def _fetch_sent_files(work: StepContext, ended: str) -> None:
     """Takes the files that members sent into the artifact; parameters stay in the store.
 
     Args:
@@ -278,7 +282,7 @@ def _fetch(work: StepContext, ended: str) -> None:
             shutil.copyfile(work.out / name, work.scratch / name)
 
 
-def train_together(
+def train_with_processes(
     stage: Stage, num_processes: int, place: str, logs: Path, launcher: str = ""
 ) -> Generator[Progress, None, str]:
     """Trains a stage with several processes; JAX does not run in this one.
@@ -306,20 +310,27 @@ def train_together(
     open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
 
-    def start(here: str) -> Gang:
-        command = [sys.executable, "-m", "flows.steps.member", *words, "--supervised", here]
+    def start(attempt_place: str) -> Gang:
+        command = [
+            sys.executable,
+            "-m",
+            "flows.steps.member",
+            *words,
+            "--supervised",
+            attempt_place,
+        ]
 
         def of_rank(rank: int, coordinator: str) -> list[str]:
             return [*command, "--coordinator", coordinator, "--rank", str(rank)]
 
         if launcher:
-            return LauncherGang(launcher, command, num_processes, here, logs)
+            return LauncherGang(launcher, command, num_processes, attempt_place, logs)
         return LocalGang(of_rank, num_processes, logs)
 
     return (yield from supervise(start, place, logs))
 
 
-def _of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
+def _places_of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
     """Returns the places of the artifacts whose roles start with `begin`."""
     return tuple(at for role, at in sorted(places.items()) if role.startswith(begin))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flows.steps.kind import Kind, StepContext
-from flows.steps.kinds.streamed import streamed
+from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
 
 
@@ -11,7 +11,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     """Renders the corpus of a `CorpusConfig`."""
     from pipelines.synthetic.render import render_corpus
 
-    yield from streamed(lambda report: render_corpus(work.config, str(work.out), report))
+    yield from stream_progress(lambda report: render_corpus(work.config, str(work.out), report))
     work.counts["files"] = sum(path.is_file() for path in work.out.rglob("*"))
 
 

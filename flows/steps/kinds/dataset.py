@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flows.steps.kind import Kind, StepContext
-from flows.steps.kinds.streamed import streamed
-from flows.steps.own_code import reader_of, with_code
+from flows.steps.kinds.streamed import stream_progress
+from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import OwnSource
@@ -34,10 +34,10 @@ def make(work: StepContext) -> Iterator[Progress]:
     # The newest dataset with the same settings and code, from other raw files: shards whose inputs
     # did not change are taken from it.
     earlier = work.earlier()
-    info, files, num_taken = yield from streamed(
+    info, files, num_reused_shards = yield from stream_progress(
         lambda report: make_dataset(
             spec.prepare,
-            source=with_code(spec.reader),
+            source=with_user_code(spec.reader),
             split=spec.split,
             data_root=data_root,
             path=spec.path or None,
@@ -52,11 +52,11 @@ def make(work: StepContext) -> Iterator[Progress]:
     for name, (stored, file) in files.items():
         work.adopt(name, stored, file)
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
-    if num_taken:
-        work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_taken)
+    if num_reused_shards:
+        work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
 
 
-def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
     return (reader_module(reader_of(spec)),)
@@ -68,6 +68,6 @@ DATASET = Kind(
     libraries=("pillow", "av", "decord"),
     # The registry knows every reader, but one of them makes a dataset: `also` adds that one.
     stop=("pipelines.sources.registry",),
-    also=_reader,
+    also=_reader_module,
     functions=lambda spec: [reader_of(spec)],
 )

@@ -26,17 +26,17 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-def check_given(folder: Path, noted: Path) -> None:
+def check_input_files(folder: Path, digests_folder: Path) -> None:
     """Checks that copies of given files have the digests that a study noted.
 
     Args:
       folder: folder of the copies.
-      noted: folder of the `files` artifact.
+      digests_folder: folder of the `files` artifact.
 
     Raises:
       ValueError: naming the file that has changed since.
     """
-    for line in (noted / NOTES).read_text().splitlines():
+    for line in (digests_folder / NOTES).read_text().splitlines():
         sha256, _, path = line.split("  ", 2)
         if file_sha256(folder / path) != sha256:
             raise ValueError(f"{path} has changed since the study noted it; run it again.")

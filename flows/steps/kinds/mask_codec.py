@@ -15,10 +15,10 @@ def make(work: StepContext) -> Iterator[Progress]:
     data = [place for role, place in sorted(work.places.items()) if role != "given"]
     crops = collect_crops(data)
     if work.config.path is not None:
-        made = adopt_codec(crops, work.config, str(work.out))
+        progress = adopt_codec(crops, work.config, str(work.out))
     else:
-        made = fit_codec(crops, work.config, str(work.out), work.seed or 0)
-    yield from made
+        progress = fit_codec(crops, work.config, str(work.out), work.seed or 0)
+    yield from progress
     work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
 
 

@@ -78,7 +78,7 @@ def make_piece(
     return answered.to_json().encode()
 
 
-def _but_budget(spec: EvaluateSpec) -> EvaluateSpec:
+def _config_without_budget(spec: EvaluateSpec) -> EvaluateSpec:
     return dataclasses.replace(spec, budget=0)
 
 
@@ -87,7 +87,7 @@ PREDICTIONS = Kind(
     make=make,
     make_together=make_together,
     make_piece=make_piece,
-    alike=_but_budget,
+    group_value=_config_without_budget,
     libraries=("pillow", "sentencepiece"),
     functions=lambda spec: [spec["decode"]["metric"], spec.get("connector", "")],
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import NOTES
-from flows.steps.kinds.streamed import streamed
-from flows.steps.own_code import reader_of, with_code
+from flows.steps.kinds.streamed import stream_progress
+from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY
 from infra.store.raw_files import RawDigestCache
@@ -42,11 +42,13 @@ def make(work: StepContext) -> Iterator[Progress]:
     """Notes the files of a `RawFilesSpec` by digest."""
     spec: RawFilesSpec = work.config
     assert work.location is not None
-    count, size = yield from streamed(lambda report: _note(work, spec, report))
+    count, size = yield from stream_progress(lambda report: _write_digests(work, spec, report))
     work.counts.update(files=count, bytes=size)
 
 
-def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
+def _write_digests(
+    work: StepContext, spec: RawFilesSpec, report: Callable[..., None]
+) -> tuple[int, int]:
     from pipelines.prepare.raw_files import list_raw_files
 
     # A line per file, as `sha256sum` writes it, with the size in between:
@@ -55,9 +57,9 @@ def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) ->
     #
     # A file whose size, time and inode did not change is not read again: `known` has its digest.
     count = total = 0
-    found = list_raw_files(
+    entries = list_raw_files(
         spec.prepare,
-        source=with_code(spec.reader),
+        source=with_user_code(spec.reader),
         split=spec.split,
         data_root=work.location or "",
         path=spec.path or None,
@@ -67,13 +69,13 @@ def _note(work: StepContext, spec: RawFilesSpec, report: Callable[..., None]) ->
         on_progress=report,
     )
     with (work.out / NOTES).open("w", encoding="utf-8", newline="\n") as notes:
-        for path, digest, size in found:
+        for path, digest, size in entries:
             print(f"{digest}  {size}  {path}", file=notes)
             count, total = count + 1, total + size
     return count, total
 
 
-def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
     return (reader_module(reader_of(spec)),)
@@ -84,6 +86,6 @@ RAW_FILES = Kind(
     make=make,
     # The registry knows every reader, but one of them lists a split: `also` adds that one.
     stop=("pipelines.sources.registry",),
-    also=_reader,
+    also=_reader_module,
     functions=lambda spec: [reader_of(spec)],
 )

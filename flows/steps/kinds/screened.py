@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flows.steps.kind import Kind, StepContext
-from flows.steps.kinds.streamed import streamed
+from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
 
 
@@ -13,7 +13,7 @@ def make(work: StepContext) -> Iterator[Progress]:
 
     # Every input but the dataset itself is an evaluation split, under its name.
     against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
-    counts = yield from streamed(
+    counts = yield from stream_progress(
         lambda report: screen_dataset(
             str(work.inputs["dataset"]),
             work.config,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.steps.kind import Kind, StepContext
-from flows.steps.kinds.files import check_given
+from flows.steps.kinds.files import check_input_files
 from infra.progress import Progress
 from model import files
 
@@ -25,16 +25,16 @@ def make(work: StepContext) -> Iterator[Progress]:
         from model.checkpoint.importer import import_checkpoint, open_source
 
         # A conversion that was killed left half a folder: it begins anew.
-        made = work.scratch / "imported"
-        shutil.rmtree(made, ignore_errors=True)
-        work.content = import_checkpoint(open_source(place), made, None)
-        for file in made.iterdir():
+        converted = work.scratch / "imported"
+        shutil.rmtree(converted, ignore_errors=True)
+        work.content = import_checkpoint(open_source(place), converted, None)
+        for file in converted.iterdir():
             shutil.move(file, work.out / file.name)
         copied = place if place.is_dir() else place.parent
     # Checked afterwards: a file that changed while it was copied shows now, and no artifact is
     # committed under the digests of other bytes.
     if "given" in work.inputs:
-        check_given(copied, work.inputs["given"])
+        check_input_files(copied, work.inputs["given"])
     yield Progress(done=1, total=1)
 
 

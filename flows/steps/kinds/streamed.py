@@ -10,7 +10,7 @@ from infra.progress import Progress
 T = TypeVar("T")
 
 
-def streamed(function: Callable[[Callable[..., None]], T]) -> Generator[Progress, None, T]:
+def stream_progress(function: Callable[[Callable[..., None]], T]) -> Generator[Progress, None, T]:
     """Runs `function(report)` in a thread, yields what it reports, and returns what it returns."""
     # The function calls back, but a step's `make` yields: the thread turns one into the other.
     #

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from flows.steps.kind import Kind, StepContext
-from flows.steps.kinds.files import check_given
+from flows.steps.kinds.files import check_input_files
 from infra.progress import Progress
 from model import files
 
@@ -21,7 +21,7 @@ def make(work: StepContext) -> Iterator[Progress]:
         copy = work.out / Path(work.location).name
         shutil.copyfile(work.location, copy)
         # Checked under its own name, which is the one that the study noted.
-        check_given(work.out, work.inputs["given"])
+        check_input_files(work.out, work.inputs["given"])
         copy.rename(target)
     else:
         texts = (

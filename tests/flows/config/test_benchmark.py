@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.config.load import check, load
+from flows.config.load import check_config, load
 from flows.study.graph import datasets_of, graph_of, results_plan
 from infra.errors import ConfigError
 from pipelines.sources.registry import BENCHMARKS, main_suite
@@ -13,7 +13,7 @@ def study(transfers: dict, image_px: int = 224):
     values = {"model": {"vision": vision}, "transfers": transfers, "budgets": [16, 64, 256]}
     if image_px == 448:
         values["budgets"] = [16, 1024]
-    return check(values, source="here")
+    return check_config(values, source="here")
 
 
 @pytest.mark.parametrize(("image_px", "decay", "epochs"), [(224, 0.0, 5), (448, 3e-7, 10)])

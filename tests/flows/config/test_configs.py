@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.input_files import folders_of
+from flows.config.input_files import data_folders
 from flows.config.load import load
 from flows.config.study import StudyConfig
 from flows.study.explain import Explanation
@@ -25,7 +25,7 @@ def shipped(name: str, *words: str) -> StudyConfig:
 def given(name: str, folder: Path) -> StudyConfig:
     """A shipped study, and empty folders and small files in place of what it is given."""
     study = shipped(name)
-    for part in folders_of(study):
+    for part in data_folders(study):
         (folder / "data" / part).mkdir(parents=True)
     start = folder / "start"
     start.mkdir()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.config.load import check
+from flows.config.load import check_config
 from infra.errors import ConfigError
 from pipelines.sources.registry import BENCHMARKS
 
@@ -13,7 +13,7 @@ def study(transfers: dict, *sources: dict):
     values: dict = {"transfers": transfers, "budgets": [16, 64, 256]}
     if sources:
         values["sources"] = list(sources)
-    return check(values, source="here")
+    return check_config(values, source="here")
 
 
 def test_what_the_registry_states_is_held_out():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.config.load import check
+from flows.config.load import check_config
 from infra.errors import ConfigError
 
 BASE = {
@@ -15,7 +15,7 @@ BASE = {
 
 
 def test_images_are_prepared_at_the_models_size_where_a_config_does_not_say():
-    study = check(BASE, source="here")
+    study = check_config(BASE, source="here")
     assert study.prepare.image_px == 448
     assert study.sources[1].prepare is not None
     assert (study.sources[1].prepare.image_px, study.sources[1].prepare.num_shards) == (448, 2)
@@ -36,10 +36,10 @@ def test_images_are_prepared_at_the_models_size_where_a_config_does_not_say():
 def test_another_size_is_refused_with_the_cure(more: dict, field: str):
     told = rf"{field}\.image_px must be model\.vision\.image_px=448, got 224; leave it out"
     with pytest.raises(ConfigError, match=told) as refused:
-        check({**BASE, **more}, source="here")
+        check_config({**BASE, **more}, source="here")
     assert "\n" not in str(refused.value)
 
 
 def test_a_size_that_is_none_is_told_by_its_own_key():
     with pytest.raises(ConfigError, match=r"model\.vision\.image_px: .*got 'large'"):
-        check({**BASE, "model": {"vision": {"image_px": "large"}}}, source="here")
+        check_config({**BASE, "model": {"vision": {"image_px": "large"}}}, source="here")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.input_files import files_of, paths_of, raw_files
+from flows.config.input_files import input_file_paths, input_files_spec, raw_digest_cache
 from flows.config.load import load
 from infra.errors import ConfigError
 from infra.store.store import Store
@@ -19,16 +19,16 @@ from pipelines.sources.registry import source_spec
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
     config = Path(__file__).parents[3] / "configs/real_sample.yaml"
     with pytest.raises(ConfigError, match=r"data_root must be given, .* nlvr, videos, web_image"):
-        paths_of(load(config))
+        input_file_paths(load(config))
     for folder in ("chartqa", "nlvr", "videos"):
         (tmp_path / folder).mkdir()
     study = load(config, [f"data_root={tmp_path}"])
     with pytest.raises(
         ConfigError, match=r"got .* without web_image_text\. Get them \(parcel data"
     ):
-        paths_of(study)
+        input_file_paths(study)
     (tmp_path / "web_image_text").mkdir()
-    assert paths_of(study) == {}
+    assert input_file_paths(study) == {}
 
 
 def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Path):
@@ -39,7 +39,7 @@ def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Pat
 
 
 def test_nothing_is_given_by_default():
-    assert paths_of(load()) == {}
+    assert input_file_paths(load()) == {}
 
 
 def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
@@ -48,7 +48,7 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
     pieces = tmp_path / "tokenizer.model"
     pieces.write_bytes(b"pieces")
     study = load(overrides=[f"start={tmp_path}", f"tokenizer.path={pieces}"])
-    assert paths_of(study) == {"tokenizer.path": pieces, "start": tmp_path}
+    assert input_file_paths(study) == {"tokenizer.path": pieces, "start": tmp_path}
 
 
 @pytest.mark.parametrize(
@@ -68,25 +68,25 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
 )
 def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
     with pytest.raises(ConfigError, match=told):
-        paths_of(load(overrides=overrides))
+        input_file_paths(load(overrides=overrides))
 
 
 def test_a_start_without_a_tokenizer_is_refused(tmp_path: Path):
     (tmp_path / "digest.txt").write_text("0\n")
     (tmp_path / "model.json").write_text(config_to_json(load().model))
     with pytest.raises(ConfigError, match=r"tokenizer\.path must be given with start"):
-        paths_of(load(overrides=[f"start={tmp_path}"]))
+        input_file_paths(load(overrides=[f"start={tmp_path}"]))
 
 
 def test_contents_count_and_places_do_not(tmp_path: Path):
     for folder, text in (("a", "x"), ("b", "x"), ("c", "y")):
         (tmp_path / folder / "params").mkdir(parents=True)
         (tmp_path / folder / "params" / "0").write_text(text)
-    a, b, c = (files_of(tmp_path / folder) for folder in "abc")
+    a, b, c = (input_files_spec(tmp_path / folder) for folder in "abc")
     assert a == b
     assert a != c
     assert [name for name, _, _ in a.files] == ["params/0"]
-    assert files_of(tmp_path / "a" / "params" / "0").files[0][0] == "0"
+    assert input_files_spec(tmp_path / "a" / "params" / "0").files[0][0] == "0"
 
 
 def test_a_store_remembers_the_digests_of_what_is_given(tmp_path: Path):
@@ -95,9 +95,9 @@ def test_a_store_remembers_the_digests_of_what_is_given(tmp_path: Path):
         (tmp_path / "raw" / name).write_text(name)
         os.utime(tmp_path / "raw" / name, (1_600_000_000, 1_600_000_000))
     store = Store(tmp_path / "store")
-    read = files_of(tmp_path / "raw", raw_files(store))
-    assert read == files_of(tmp_path / "raw")
+    read = input_files_spec(tmp_path / "raw", raw_digest_cache(store))
+    assert read == input_files_spec(tmp_path / "raw")
     with sqlite3.connect(tmp_path / "store/cache/raw_files/digests.sqlite") as connection:
         connection.execute("UPDATE files SET sha256 = 'remembered'")
-    again = files_of(tmp_path / "raw", raw_files(store))
+    again = input_files_spec(tmp_path / "raw", raw_digest_cache(store))
     assert [digest for _, digest, _ in again.files] == ["remembered", "remembered"]

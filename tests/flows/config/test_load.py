@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load, overridden
+from flows.config.load import apply_overrides, load
 from infra.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
@@ -29,7 +29,7 @@ def test_short_studies_train_elastic_methods_on_the_budgets_of_their_table(sourc
         return
     for method in (m for m in study.methods if m not in study.variants):
         table = None if method == "vanilla" else study.budgets_of(method)
-        assert study.drawing(study.intermediary, method).budgets == table
+        assert study.train_config_for(study.intermediary, method).budgets == table
         for benchmark in study.fine_tunings:
             assert study.fine_tuning_of(benchmark, method).budgets == table
     assert study.stage1.budgets is None
@@ -37,8 +37,10 @@ def test_short_studies_train_elastic_methods_on_the_budgets_of_their_table(sourc
 
 def test_methods_without_training_budgets_draw_from_all_they_serve():
     study = load(overrides=["train_budgets={mqt: [16, 64]}"])
-    assert study.drawing(study.intermediary, "mqt") == replace(study.intermediary, budgets=(16, 64))
-    assert study.drawing(study.intermediary, "parcel") == study.intermediary
+    assert study.train_config_for(study.intermediary, "mqt") == replace(
+        study.intermediary, budgets=(16, 64)
+    )
+    assert study.train_config_for(study.intermediary, "parcel") == study.intermediary
     assert study.intermediary.budgets is None
     assert study.fine_tuning_of("chartqa", "mqt").budgets == (16, 64)
     assert study.fine_tuning_of("chartqa", "parcel") == study.fine_tunings["chartqa"]
@@ -89,7 +91,7 @@ def test_values_that_overrides_change_stay_as_they_were():
     values = {"transfers": {"mine": {"reader": "mine.py:read", "metric": "accuracy"}}}
     before = copy.deepcopy(values)
     with pytest.raises(ConfigError):  # Much is missing.
-        overridden(values, ["transfers.mine.path=x"], source="values")
+        apply_overrides(values, ["transfers.mine.path=x"], source="values")
     assert values == before
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import DEMO, check, read
+from flows.config.load import DEMO, check_config, read_config
 from flows.config.normalise import normalise, parse
 from infra.errors import ConfigError
 
@@ -27,7 +27,7 @@ STATED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("values", [read(DEMO), STATED], ids=["demo", "stage2"])
+@pytest.mark.parametrize("values", [read_config(DEMO), STATED], ids=["demo", "stage2"])
 def test_a_normalised_config_is_left_as_it_is(values: dict[str, Any]):
     once = normalise(parse(values))
     assert normalise(once) == once
@@ -60,7 +60,7 @@ def test_no_class_is_imported_whatever_else_is_wrong(
         "stage2": {"connectors": {"parcel": kind}},
     }
     with pytest.raises(ConfigError) as refused:
-        check({field: settings[field], **malformed}, source="here")
+        check_config({field: settings[field], **malformed}, source="here")
     assert "\n" not in str(refused.value)
     assert "imported_by_kind" not in sys.modules
 
@@ -80,4 +80,4 @@ def test_no_class_is_imported_whatever_else_is_wrong(
 )
 def test_a_problem_is_reported_at_its_key(values: dict, problem: str):
     with pytest.raises(ConfigError, match=problem):
-        check(values, source="here")
+        check_config(values, source="here")

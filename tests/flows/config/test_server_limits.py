@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.config.server_limits import check_served, limits
-from flows.study.serve import auth_of
+from flows.config.server_limits import check_served, limit_variables
+from flows.study.serve import parse_auth
 from infra.errors import ConfigError
 from pipelines.prepare.config import PrepareConfig
 
@@ -27,12 +27,12 @@ def _own(monkeypatch: pytest.MonkeyPatch):
 def test_another_store_is_refused_unless_any_is_allowed(tmp_path: Path):
     config = load()
     check_served(config, "/anywhere")  # Not served: the terminal's user may.
-    os.environ |= limits(str(tmp_path / "here"), any_store=False, any_runner=False)
+    os.environ |= limit_variables(str(tmp_path / "here"), any_store=False, any_runner=False)
     check_served(config, str(tmp_path / "here"))
     check_served(config, str(tmp_path / "there" / ".." / "here"))
     with pytest.raises(ConfigError, match=r"store must be the one served, .*--any-store"):
         check_served(config, str(tmp_path / "there"))
-    os.environ |= limits(str(tmp_path / "here"), any_store=True, any_runner=False)
+    os.environ |= limit_variables(str(tmp_path / "here"), any_store=True, any_runner=False)
     check_served(config, str(tmp_path / "there"))
 
 
@@ -55,12 +55,12 @@ def test_beams_runner_is_refused_wherever_it_hides(tmp_path: Path, prepare: Prep
             | {name: dataclasses.replace(plain.transfers[name], prepare=prepare)},
         ),
     ]
-    os.environ |= limits(str(tmp_path), any_store=False, any_runner=False)
+    os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=False)
     check_served(plain, str(tmp_path))
     for config in hidden:
         with pytest.raises(ConfigError, match=r"runner.*--any-runner"):
             check_served(config, str(tmp_path))
-    os.environ |= limits(str(tmp_path), any_store=False, any_runner=True)
+    os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=True)
     for config in hidden:
         check_served(config, str(tmp_path))
 
@@ -72,21 +72,21 @@ def test_a_launchers_command_is_refused_but_for_ray(tmp_path: Path):
         None,
         ["compute.processes_per_stage=2", "compute.launcher=ray", "compute.ray_address=auto"],
     )
-    os.environ |= limits(str(tmp_path), any_store=False, any_runner=False)
+    os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=False)
     check_served(rays, str(tmp_path))
     with pytest.raises(ConfigError, match=r"compute.launcher must be ray .*bash.*--any-runner"):
         check_served(config, str(tmp_path))
-    os.environ |= limits(str(tmp_path), any_store=False, any_runner=True)
+    os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=True)
     check_served(config, str(tmp_path))
 
 
 def test_an_auth_string_has_a_name_and_a_password_and_is_never_shown(tmp_path: Path):
     file = tmp_path / "auth"
     file.write_text("me:secret\n")
-    assert auth_of(f"@{file}") == auth_of("me:secret") == "me:secret"
-    assert auth_of(None) is None
+    assert parse_auth(f"@{file}") == parse_auth("me:secret") == "me:secret"
+    assert parse_auth(None) is None
     with pytest.raises(ConfigError, match="name:password") as refused:
-        auth_of("secret")
+        parse_auth("secret")
     assert "secret" not in str(refused.value)
     with pytest.raises(ConfigError, match="No such file"):
-        auth_of("@/no/such/file")
+        parse_auth("@/no/such/file")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from flows.config.input_files import paths_of
-from flows.config.load import check, load
+from flows.config.input_files import input_file_paths
+from flows.config.load import check_config, load
 from flows.config.study import StudyConfig
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
-from flows.study.flops import models
-from flows.study.graph import Graph, datasets_of, graph_of, results_plan
+from flows.study.flops import flops_models
+from flows.study.graph import StudyGraph, datasets_of, graph_of, results_plan
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from model.checkpoint.config_json import config_to_json
@@ -33,7 +33,7 @@ def high(**stage2: Any) -> StudyConfig:
     return study(**stage2).resolutions[1]
 
 
-def step(graph: Graph, name: str) -> Step:
+def step(graph: StudyGraph, name: str) -> Step:
     return next(step for step in graph.steps if step.name == name)
 
 
@@ -87,7 +87,7 @@ def test_budgets_keep_their_share_of_the_features_unless_said():
     assert view.connectors["mqt"].buckets == ()
     lists = {"budgets": [64, 576], "train_budgets": {m: [64] for m in load().train_budgets}}
     assert high(image_px=336, **lists).budgets == (64, 576)
-    own = high(budgets=[16, 1024], train_budgets={"m3": [16, 1024]}).drawing
+    own = high(budgets=[16, 1024], train_budgets={"m3": [16, 1024]}).train_config_for
     assert own(load().transfers["chartqa"].train, "m3").budgets == (16, 1024)
 
 
@@ -111,7 +111,7 @@ def test_records_and_recipes_are_those_of_the_larger_images():
             }
         },
     }
-    config = check(values, source="here")
+    config = check_config(values, source="here")
     low, view = config.resolutions
     assert (view.prepare.image_px, view.prepare.num_shards) == (448, 3)
     (source,) = view.sources
@@ -139,8 +139,8 @@ def test_a_recorded_config_is_the_config_again():
 
     config = study(transfers={"refcoco": None, "textvqa": {}}, budgets=[64, 1024])
     recorded = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
-    assert check(recorded, source="record") == config
-    assert list(check(recorded, source="record").resolutions[1].transfers) == [
+    assert check_config(recorded, source="record") == config
+    assert list(check_config(recorded, source="record").resolutions[1].transfers) == [
         "chartqa",
         "msvd_qa",
         "textvqa",
@@ -213,7 +213,7 @@ def test_each_method_may_start_from_a_checkpoint_of_its_own(tmp_path: Path):
     own = {m: checkpoint(tmp_path / m, load().model_of(m)) for m in methods}
     words = ("stage1=null", "intermediary=null", "methods=[vanilla, parcel]", "stage2={}")
     config = begun(tmp_path, *words, start=own)
-    assert paths_of(config)["start.parcel"] == own["parcel"]
+    assert input_file_paths(config)["start.parcel"] == own["parcel"]
     graph = graph_of(config)
     for method in methods:
         assert step(graph, f"stage2 {method}").inputs["init"].name == f"start {method}"
@@ -239,21 +239,21 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_runs(
 ):
     config = begun(tmp_path, *words, of=of)
     with pytest.raises(ConfigError, match=told):
-        paths_of(config)
+        input_file_paths(config)
 
 
 def test_a_start_with_the_connector_of_its_method_is_taken(tmp_path: Path):
     config = begun(tmp_path, "stage1=null", "methods=[parcel]", of="parcel")
     assert step(graph_of(config), "intermediary parcel").inputs["init"].name == "start"
-    paths_of(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
+    input_file_paths(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
 
 
 def test_what_is_no_checkpoint_of_anybody_is_refused(tmp_path: Path):
     (tmp_path / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"start cannot be read, got .*weights\.npz"):
-        paths_of(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
+        input_file_paths(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
     with pytest.raises(ConfigError, match=r"start must be an \.npz of big_vision, .*no such path"):
-        paths_of(begun(tmp_path / "b", "stage1=null", "start=gone"))
+        input_file_paths(begun(tmp_path / "b", "stage1=null", "start=gone"))
 
 
 def test_softcaps_of_transfers_are_kept_where_a_study_says_so():
@@ -266,7 +266,7 @@ def test_softcaps_of_transfers_are_kept_where_a_study_says_so():
 
 
 def test_groups_of_parameters_must_be_there_before_anything_runs():
-    def grouped(params: str, *words: str) -> Graph:
+    def grouped(params: str, *words: str) -> StudyGraph:
         return graph_of(load(overrides=[f"intermediary.groups=[{{params: {params!r}}}]", *words]))
 
     spec = step(grouped("connector/.*"), "intermediary vanilla").config
@@ -300,10 +300,10 @@ def test_a_recorded_plan_is_the_plan_again():
 def test_flops_take_stage_2s_settings_for_its_size(tmp_path: Path):
     path = tmp_path / "two.yaml"
     path.write_text("base: demo\nstage2: {connectors: {parcel: {num_heads: 4, mlp_dim: 64}}}\n")
-    found = {m.connector.kind: m for m in models(str(path), 448)}
+    found = {m.connector.kind: m for m in flops_models(str(path), 448)}
     assert (found["parcel"].vision.image_px, found["parcel"].connector.mlp_dim) == (448, 64)
     assert found["mqt"].connector.mqt_keys == "positional"
-    own = {m.connector.kind: m for m in models(str(path), None)}
+    own = {m.connector.kind: m for m in flops_models(str(path), None)}
     assert (own["parcel"].vision.image_px, own["parcel"].connector.buckets) == (224, (62, 64, 256))
-    other = {m.connector.kind: m for m in models(str(path), 112)}
+    other = {m.connector.kind: m for m in flops_models(str(path), 112)}
     assert other["parcel"].connector.buckets == ()  # Those of 224 px do not fit.

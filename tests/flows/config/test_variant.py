@@ -20,7 +20,7 @@ def test_a_variant_is_its_connector_with_other_budgets_and_another_length():
     assert study.budgets_of("parcel_uniform") == study.budgets_of("parcel")
     for own, usual, long, uniform in (
         [
-            study.drawing(study.intermediary, m)
+            study.train_config_for(study.intermediary, m)
             for m in ("mqt", "parcel", "parcel_long", "parcel_uniform")
         ],
         [

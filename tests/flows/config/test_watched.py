@@ -5,7 +5,7 @@ import pytest
 from flows.config.load import load
 from flows.config.study import StudyConfig
 from flows.steps.kind import Step
-from flows.steps.registry import code_of
+from flows.steps.registry import step_code
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
 
@@ -56,7 +56,7 @@ def test_a_resolution_without_the_probed_benchmark_has_no_probe():
 
 def test_who_looks_on_is_no_part_of_a_trainings_code():
     spec = steps(watched())["stage1 vanilla"].config
-    code = code_of("checkpoint", spec)
+    code = step_code("checkpoint", spec)
     assert "model.train.loop" in code
     assert not [module for module in code if module.startswith(("model.watch", "model.eval"))]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model.data.config import BatchConfig
@@ -46,7 +46,7 @@ def data_of(store: Store, folder: Path, name: str, records: Sequence[Record]) ->
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> tuple[Store, Named]:
+def table(tmp_path: Path) -> tuple[Store, LineageTarget]:
     """Two datasets in one mixture; a tokenizer of the first; a split that is only scored on."""
     store = Store(tmp_path / "store")
     ids = [f"{i:02d}{end}" for i in range(20) for end in ("", "#ocr")]
@@ -63,4 +63,4 @@ def table(tmp_path: Path) -> tuple[Store, Named]:
             store, "predictions", f"evaluate {seed}", {"checkpoint": tuned, "data": split}
         )
     results = made(store, "results", "results", cells)
-    return store, Named(name="demo", artifacts=(results,))
+    return store, LineageTarget(name="demo", artifacts=(results,))

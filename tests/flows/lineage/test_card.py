@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.card import Origin, card
+from flows.lineage.card import CheckpointOrigin, model_card
 from infra.store.store import Store
 from tests.flows.lineage.conftest import data_of, made, trained
 from tests.model.tiny_data import color_record
@@ -47,8 +47,10 @@ def test_a_card_tells_data_and_contamination(tmp_path: Path, action: str, left: 
     )
     stage1 = trained(store, "stage1", 3, data_0=screened, watched_0=watched)
     tuned = trained(store, "transfer chartqa", 5, data_0=charts, init=stage1)
-    origin = Origin(store=store, name="lab/cell", checkpoint=tuned, predictions=(), cells=())
-    text = card(tiny_model("parcel"), origin, name="lab", licence="", dtype="float32")
+    origin = CheckpointOrigin(
+        store=store, name="lab/cell", checkpoint=tuned, predictions=(), cells=()
+    )
+    text = model_card(tiny_model("parcel"), origin, name="lab", licence="", dtype="float32")
     data = [line for line in section(text, "Data").splitlines() if line.startswith("| ")]
     assert [line.split(" | ")[:3] for line in data[1:]] == [
         ["| prepare chartqa/train", "?", "?"],

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
-from flows.lineage.diff import compare
-from flows.lineage.named import named
-from flows.lineage.runs import note_run
+from flows.lineage.diff import compare_lineages
+from flows.lineage.runs import write_run_record
+from flows.lineage.target import find_lineage_target
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
 from flows.steps.lookup import look_up
-from flows.steps.registry import code_of
+from flows.steps.registry import step_code
 from flows.study.graph import graph_of
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
@@ -144,7 +144,9 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         recipe = dataclasses.replace(
             recipe,
             source=source,
-            code=code_sha256(code_of(step.kind, step.config, code)) if plant.edit else recipe.code,
+            code=code_sha256(step_code(step.kind, step.config, code))
+            if plant.edit
+            else recipe.code,
             libraries={**recipe.libraries, **(plant.libraries if planted else {})},
         )
         context = {
@@ -163,7 +165,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         attempt.content = value_sha256([*decides, inputs])
         found[step] = attempt.commit(context)
     assert graph.results
-    note_run(
+    write_run_record(
         store,
         {"name": name},
         found[graph.results].key,
@@ -195,7 +197,9 @@ def test_a_planted_difference_is_named_and_nothing_else(
 ):
     now = Store(tmp_path)
     run(now, data, "study", plant)
-    found = compare(before, *(named(store, f"study/{CELL}") for store in (before, now)), now)
+    found = compare_lineages(
+        before, *(find_lineage_target(store, f"study/{CELL}") for store in (before, now)), now
+    )
     assert not found.is_same
     assert {d.sort for d in found.differences} == {plant.told[0]}
     told = [d.steps for d in found.differences if d.what.startswith(plant.told[1])]
@@ -211,8 +215,8 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
     run(now, data, "study", edited, alike=True)
     was = Store(tmp_path / "was")
     run(was, data, "study", NOTHING, alike=True)
-    sides = [named(store, f"study/{CELL}/56703") for store in (was, now)]
-    found = compare(was, *sides, now)
+    sides = [find_lineage_target(store, f"study/{CELL}/56703") for store in (was, now)]
+    found = compare_lineages(was, *sides, now)
     assert found.is_same
     (code,) = found.differences
     assert not code.has_effect
@@ -228,11 +232,11 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
 
 
 def test_whole_tables_are_compared_and_a_table_with_itself_is_the_same(before: Store):
-    table = named(before, "study")
-    found = compare(before, table, table)
+    table = find_lineage_target(before, "study")
+    found = compare_lineages(before, table, table)
     assert (found.is_same, found.differences) == (True, ())
     assert list(found.lines())[1] == "nothing differs in how they were made"
-    cells = [named(before, f"study/chartqa:{split}/vanilla/256") for split in SPLITS]
-    found = compare(before, *cells)
+    cells = [find_lineage_target(before, f"study/chartqa:{split}/vanilla/256") for split in SPLITS]
+    found = compare_lineages(before, *cells)
     assert not found.is_same
     assert ("config", "split") in [(d.sort, d.what) for d in found.differences]

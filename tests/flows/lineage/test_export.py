@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from openlineage.client.event_v2 import Job, Run, RunEvent
 
-from flows.lineage.export import export
-from flows.lineage.named import Named
+from flows.lineage.export import export_lineage
+from flows.lineage.target import LineageTarget
 from infra.store.store import Store
 
 
 def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
-    table: tuple[Store, Named],
+    table: tuple[Store, LineageTarget],
 ):
     store, what = table
-    texts = dict(export(store, what, "openlineage"))
+    texts = dict(export_lineage(store, what, "openlineage"))
     assert set(texts) == {f"{artifact.key}.jsonl" for artifact in store.artifacts()}
-    assert texts == dict(export(store, what, "openlineage"))
+    assert texts == dict(export_lineage(store, what, "openlineage"))
     outputs, inputs, runs = set(), set(), set()
     for text in texts.values():
         start, complete = map(json.loads, text.splitlines())
@@ -41,13 +41,13 @@ def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
 
 @pytest.mark.slow  # Its imports take two seconds.
 def test_datasets_are_described_as_croissant_wants_it(
-    table: tuple[Store, Named],
+    table: tuple[Store, LineageTarget],
     tmp_path: Path,
 ):
     import mlcroissant
 
     store, what = table
-    texts = dict(export(store, what, "croissant"))
+    texts = dict(export_lineage(store, what, "croissant"))
     assert len(texts) == 3
     for name, text in texts.items():
         found = mlcroissant.Dataset(jsonld=json.loads(text))

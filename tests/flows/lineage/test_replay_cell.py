@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.lineage.named import named
-from flows.lineage.replay import CONFIGS, replay, typed
+from flows.lineage.replay import CONFIGS, replay_artifacts, typed_config
+from flows.lineage.target import find_lineage_target
 from flows.steps.kinds.files import FilesSpec
-from flows.steps.registry import KINDS, code_of
+from flows.steps.registry import KINDS, step_code
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
@@ -54,7 +54,7 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
     source = checkout().files[MAKER].decode()
     assert old in source
     tree = {**checkout().files, MAKER: source.replace(old, new, 1).encode()}
-    code = code_sha256(code_of("files", SPEC, Tree(tree)))
+    code = code_sha256(step_code("files", SPEC, Tree(tree)))
     recipe = Recipe(
         kind="files", name="files x", config=SPEC, code=code, source=store.save_source(tree)
     )
@@ -67,7 +67,7 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
 @pytest.mark.slow
 def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
     was = made(store, f"1  {'0' * 64}  a.txt\n", "{sha256}  {size}", "{size}  {sha256}")
-    (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
     assert again.is_same
     assert again.is_near(0.0)
     assert again.now.key == was.key
@@ -78,7 +78,7 @@ def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
 @pytest.mark.slow
 def test_other_bytes_on_the_same_machine_are_told(store: Store, fresh: Store):
     was = made(store, f"{'1' * 64}  1  a.txt\n")
-    (again,) = replay(store, named(store, was.key), fresh, from_raw=True)
+    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=True)
     assert not again.is_near(100.0)
     assert [(d.sort, d.what) for d in again.differences] == [("data", "a.txt")]
     assert again.line().endswith("other contents; the same machine")
@@ -98,7 +98,7 @@ def test_what_a_processor_made_is_made_by_one(
         cpu="Abacus",
     )
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
     assert again.is_same
     here = execution_environment()["hardware"]
     assert f"made again on {here['cpu']}, {here['threads']} threads, in" in again.line()
@@ -107,7 +107,7 @@ def test_what_a_processor_made_is_made_by_one(
 @pytest.mark.slow
 def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Store, fresh: Store):
     was = made(store, f"{'1' * 64}  1  a.txt\n", cpu="Abacus")
-    (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
     assert not again.is_same
     assert again.is_near(0.0)  # It has no score to lie off.
     here = execution_environment()["hardware"]["cpu"]
@@ -122,11 +122,15 @@ def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store)
         store, "", "    lines = [", "    raise ValueError('no such thing')\n    lines = ["
     )
     with pytest.raises(ReplayError, match="files x cannot be made again: no such thing"):
-        list(replay(store, named(store, broken.key), fresh, from_raw=False))
+        list(replay_artifacts(store, find_lineage_target(store, broken.key), fresh, from_raw=False))
     attempt = Attempt(store, Recipe(kind="files", name="files y", config=SPEC))
     (attempt.path / "files.txt").write_text("")
     with pytest.raises(ConfigError, match="files y cannot be made again: its sources"):
-        list(replay(store, named(store, attempt.commit({}).key), fresh, from_raw=False))
+        list(
+            replay_artifacts(
+                store, find_lineage_target(store, attempt.commit({}).key), fresh, from_raw=False
+            )
+        )
 
 
 def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
@@ -137,6 +141,6 @@ def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
     steps = [*graph_of(load()).steps, *graph_of(load(small, [f"data_root={tmp_path}"])).steps]
     for step in steps:
         plain = json.loads(canonical_json(step.config))
-        assert value_sha256(typed(step.kind, plain)) == value_sha256(step.config), step.name
+        assert value_sha256(typed_config(step.kind, plain)) == value_sha256(step.config), step.name
     with pytest.raises(ConfigError, match="this version cannot read the config of a checkpoint"):
-        typed("checkpoint", {"model": 3})
+        typed_config("checkpoint", {"model": 3})

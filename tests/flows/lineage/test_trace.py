@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.named import Named, named
-from flows.lineage.runs import note_run
-from flows.lineage.trace import trace
-from flows.steps.accepted import accept
+from flows.lineage.runs import write_run_record
+from flows.lineage.target import LineageTarget, find_lineage_target
+from flows.lineage.trace import trace_lineage
+from flows.steps.accepted import accept_artifact
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from tests.flows.pages.test_lineage import make
 
 
 def lines(store: Store, artifact: Artifact) -> list[str]:
-    what = Named(name=artifact.key, artifacts=(artifact,))
-    return list(trace(store, what, samples=0))
+    what = LineageTarget(name=artifact.key, artifacts=(artifact,))
+    return list(trace_lineage(store, what, samples=0))
 
 
 def test_tree_tells_shared_ancestors_once(tmp_path: Path):
@@ -41,7 +41,7 @@ def test_tree_tells_shared_ancestors_once(tmp_path: Path):
 def test_what_was_kept_is_marked(tmp_path: Path):
     store = Store(tmp_path)
     dataset = make(store, "files", "prepare web", raw=make(store, "corpus", "corpus"))
-    accept(store, dataset, "0123456789abcdef" * 4)
+    accept_artifact(store, dataset, "0123456789abcdef" * 4)
     marked = [line for line in lines(store, dataset) if "† kept although" in line]
     assert len(marked) == 1
     assert "prepare web" in marked[0]
@@ -61,7 +61,7 @@ def table(store: Store, seeds: int) -> Artifact:
             )
             cells[f"chartqa/parcel/{budget}/{seed}"] = scored
     results = make(store, "results", "results", **cells)
-    note_run(
+    write_run_record(
         store, {"name": "demo"}, results.key, artifacts=[results.key], flow_run_id="", failed=[]
     )
     return results
@@ -72,11 +72,13 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
     store, read = Store(tmp_path), list[str]()
     asked = store.files.read
     monkeypatch.setattr(store.files, "read", lambda name: (read.append(name), asked(name))[1])
-    told = list(trace(store, named(store, "demo/chartqa/parcel/64"), samples=0))
+    told = list(
+        trace_lineage(store, find_lineage_target(store, "demo/chartqa/parcel/64"), samples=0)
+    )
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == 1 + 20 * 2 + 3  # Of 64.
     assert sum("(shown above)" not in line for line in told[1:]) == 20 * 2 + 3
-    told = list(trace(store, named(store, "demo"), samples=0))
+    told = list(trace_lineage(store, find_lineage_target(store, "demo"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == len(store.keys())
 
@@ -84,12 +86,12 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_cells_seeds_artifacts_and_runs_have_names(tmp_path: Path):
     store = Store(tmp_path)
     results = table(store, seeds=2)
-    assert [a.key for a in named(store, "demo").artifacts] == [results.key]
-    assert [a.key for a in named(store, results.key[:12]).artifacts] == [results.key]
-    assert named(store, "demo/chartqa/parcel/64").seeds == (0, 1)
-    (one,) = named(store, "demo/chartqa/parcel/64/1").artifacts
+    assert [a.key for a in find_lineage_target(store, "demo").artifacts] == [results.key]
+    assert [a.key for a in find_lineage_target(store, results.key[:12]).artifacts] == [results.key]
+    assert find_lineage_target(store, "demo/chartqa/parcel/64").seeds == (0, 1)
+    (one,) = find_lineage_target(store, "demo/chartqa/parcel/64/1").artifacts
     assert one.manifest.name == "evaluate 1 64"
     with pytest.raises(ConfigError, match=r"got 'chartqa/parcel/17'.*chartqa/parcel/16"):
-        named(store, "demo/chartqa/parcel/17")
+        find_lineage_target(store, "demo/chartqa/parcel/17")
     with pytest.raises(ConfigError, match=r"RUN must name a finished run.*matches: none"):
-        named(store, "nobody")
+        find_lineage_target(store, "nobody")

@@ -8,7 +8,7 @@ import pytest
 from flows.pages import lineage
 from flows.pages.cards import Cards
 from flows.pages.study import study_of
-from flows.steps.accepted import accept
+from flows.steps.accepted import accept_artifact
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
@@ -49,7 +49,7 @@ def test_pages_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
     dataset = make(store, "dataset", "prepare web", raw=corpus)
     top = make(store, "results", "top", data=dataset)
     assert "†" not in lineage.page(store, top, reused=True)
-    accept(store, dataset, "0123456789abcdef" * 4)
+    accept_artifact(store, dataset, "0123456789abcdef" * 4)
     own, above = (lineage.page(store, artifact, reused=True) for artifact in (dataset, top))
     said = "kept although its code has changed since"
     assert f"† It was {said}: it counts as made with code `0123456789ab`." in own

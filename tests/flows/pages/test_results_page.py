@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.pages.page import Page
 from flows.pages.site import Site
 from flows.report import result_columns
-from flows.report.render import render
-from flows.report.result_columns import CELL_COLUMNS, SPREADS, CellRow, Column
+from flows.report.render import render_report
+from flows.report.result_columns import CELL_COLUMNS, SPREADS, CellRow, ResultColumn
 from infra.store.store import Store
 from tests.flows.pages.studies import RUN, commit
 from tests.flows.report.report_studies import rich_report
@@ -22,10 +22,12 @@ def store(tmp_path: Path) -> Store:
     """A store with a run whose results artifact holds `rich_report`."""
     store = Store(tmp_path / "store")
     report = rich_report()
-    files = {f"results.{form}": render(report, form) for form in ("md", "json")}
+    files = {f"results.{form}": render_report(report, form) for form in ("md", "json")}
     results = commit(store, "results", "results", files)
     config = {"name": "rich", "methods": ["vanilla"], "transfers": {}}
-    note_run(store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=())
+    write_run_record(
+        store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=()
+    )
     return store
 
 
@@ -62,7 +64,7 @@ def test_a_score_leads_to_the_page_of_its_cell(store: Store):
 
 def test_a_column_declared_once_is_on_the_page(store: Store, monkeypatch: pytest.MonkeyPatch):
     assert "width @64" not in plain_text(results_page(store))
-    column = Column[CellRow](
+    column = ResultColumn[CellRow](
         name="width",
         meaning="width of the interval",
         value=lambda row: row.cell.high and row.cell.low and row.cell.high - row.cell.low,

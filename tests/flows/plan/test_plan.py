@@ -9,9 +9,9 @@ import pytest
 
 from flows.config.load import load
 from flows.plan import plan as planning
-from flows.plan.plan import markdown_of, plan_of, text_of
-from flows.plan.prepared import Prepared, prepared
-from flows.plan.programs import Compiled
+from flows.plan.plan import plan_markdown, plan_of, plan_text
+from flows.plan.prepared import PreparedData, plan_data
+from flows.plan.programs import UpdateEstimate
 from infra.chips.topology import Topology
 from infra.errors import ConfigError
 from infra.store.store import Store
@@ -21,14 +21,14 @@ from model.connector import budgets
 DAY = datetime.date(2026, 11, 23)
 SLICE = Topology.parse("v4:2x2x1")
 ON = f"compute.topology={SLICE}"
-NOTHING = Prepared(records={})
+NOTHING = PreparedData(records={})
 
 
 def made(monkeypatch, folder: Path, *words: str, records=None, price=None, every=False):
     """A plan of the demo, with a compiler that takes a second per 100 tokens."""
 
     def compiled(model, train, topology, tokens, cache):
-        return Compiled(
+        return UpdateEstimate(
             memory_bytes=tokens * 1e8,
             compute_s=tokens / 100,
             interconnect_s=0.5,
@@ -39,7 +39,7 @@ def made(monkeypatch, folder: Path, *words: str, records=None, price=None, every
     monkeypatch.setattr(planning, "compile_program", compiled)
     own = [f"compute.price={price}"] if price is not None else []
     study = load(overrides=[ON, *own, *words])
-    data = Prepared(records=records or {}, lines=("42 TB stay",))
+    data = PreparedData(records=records or {}, lines=("42 TB stay",))
     return study, plan_of(study, folder, data, day=DAY, every=every)
 
 
@@ -80,7 +80,7 @@ def test_the_largest_shape_is_compiled_and_the_others_are_scaled(monkeypatch, tm
     assert parcel.chip_hours == pytest.approx(
         [parcel.steps * 4 * seconds / 3600 for seconds in (low, high)]  # type: ignore[operator]
     )
-    lines = list(text_of(plan))
+    lines = list(plan_text(plan))
     total = sum(row.chip_hours[1] for row in plan.trainings if row.chip_hours)
     assert plan.chip_hours[1] == pytest.approx(total)
     assert any("at 2 a chip-hour, as given on 2026-11-23" in line for line in lines)
@@ -92,11 +92,11 @@ def test_the_largest_shape_is_compiled_and_the_others_are_scaled(monkeypatch, tm
 def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
     words = ["stage1.batch_size=8", "intermediary.batch_size=8"]
     study, plan = made(monkeypatch, tmp_path, *words)
-    lines = "\n".join(text_of(plan))
+    lines = "\n".join(plan_text(plan))
     assert "does not fit" not in lines
 
     def refuses(model, train, topology, tokens, cache):
-        return Compiled(
+        return UpdateEstimate(
             memory_bytes=42 * 2**30,
             compute_s=None,
             interconnect_s=None,
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
 
     monkeypatch.setattr(planning, "compile_program", refuses)
     plan = plan_of(study, tmp_path, NOTHING, day=DAY)
-    lines = "\n".join(text_of(plan))
+    lines = "\n".join(plan_text(plan))
     assert "stage1 vanilla does not fit: it asks for 42.0 GiB a chip" in lines
     assert "42.0!" in lines
     assert plan.chip_hours == (0, 0)
@@ -132,7 +132,7 @@ def test_transfers_are_counted_once_their_data_are_prepared(monkeypatch, tmp_pat
     rows = [row for row in plan.trainings if "transfers" in row.name]
     assert rows
     assert all(row.steps is None and row.chip_hours is None for row in rows)
-    told = "\n".join(text_of(plan))
+    told = "\n".join(plan_text(plan))
     assert told.count("1 that count epochs of data not prepared yet") == 1
     _, plan = made(monkeypatch, tmp_path, *words, records={"chartqa/train": 40})
     parcel = next(r for r in plan.trainings if r.name == "1 transfers parcel")
@@ -166,7 +166,7 @@ def test_without_the_compiler_it_says_what_it_could_not_do(tmp_path: Path):
     plan = plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
     assert plan.trainings[0].flops > 0
     assert plan.trainings[0].memory_bytes is None
-    assert any("libtpu is not installed" in line for line in text_of(plan))
+    assert any("libtpu is not installed" in line for line in plan_text(plan))
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_gpus_are_planned_by_formula(tmp_path: Path):
             assert one.compute_s == pytest.approx(one.flops / 8 / 989e12 / 0.2)
             assert other.compute_s == pytest.approx(one.flops / 8 / 989e12 / 0.4)
             assert one.interconnect_s == other.interconnect_s
-    assert "(0 scaled)" in "\n".join(text_of(slow))
+    assert "(0 scaled)" in "\n".join(plan_text(slow))
     assert not list(tmp_path.iterdir())
 
 
@@ -218,8 +218,8 @@ def test_a_study_that_names_no_chips_has_no_plan(tmp_path: Path):
 
 def test_a_page_has_the_lines_of_the_terminal(monkeypatch, tmp_path: Path):
     _, plan = made(monkeypatch, tmp_path, "stage1.batch_size=8", "intermediary.batch_size=8")
-    title, _, _, _, *rows = text_of(plan)
-    page = markdown_of(plan).splitlines()
+    title, _, _, _, *rows = plan_text(plan)
+    page = plan_markdown(plan).splitlines()
     assert page[0] == title
     assert "| stage1 vanilla | 1 |" in "\n".join(page)
     told = [line.removeprefix("- ") for line in page if line.startswith("- ")]
@@ -228,7 +228,7 @@ def test_a_page_has_the_lines_of_the_terminal(monkeypatch, tmp_path: Path):
 
 
 def test_what_a_store_knows_is_in_the_plan(tmp_path: Path):
-    found = prepared(load(), Store(tmp_path))
+    found = plan_data(load(), Store(tmp_path))
     data, unknown, reading, storage = found.lines
     assert data == "data: 0 of 7 datasets are prepared"
     assert unknown.startswith("what preparing 7 takes is not known (prepare mixture/web, ")
@@ -236,5 +236,5 @@ def test_what_a_store_knows_is_in_the_plan(tmp_path: Path):
     assert "checkpoint" in storage
     assert found.records == {}
     nowhere = load(overrides=["data_root=/nowhere"])
-    (line,) = prepared(nowhere, Store(tmp_path)).lines
+    (line,) = plan_data(nowhere, Store(tmp_path)).lines
     assert line.startswith("storage and reading are not known: ")

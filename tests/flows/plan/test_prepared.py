@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.plan.prepared import ToPrepare, prepared, ranged
+from flows.plan.prepared import MissingDataset, plan_data, range_text
 from flows.steps import worker
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
@@ -42,8 +42,8 @@ def study(corpus: Path, *words: str):
     return load(overrides=[f"data_root={corpus}", *WORDS, *words])
 
 
-def rows(config, store: Store, count: int | None = None) -> dict[str, ToPrepare]:
-    return {row.name: row for row in prepared(config, store, count=count).missing}
+def rows(config, store: Store, count: int | None = None) -> dict[str, MissingDataset]:
+    return {row.name: row for row in plan_data(config, store, count=count).missing}
 
 
 def prepare(config, store: Store, *names: str) -> None:
@@ -67,12 +67,12 @@ def test_a_sample_is_taken_once_and_found_until_files_change(
     corpus = tmp_path / "corpus"
     shutil.copytree(drawn, corpus)  # With the times of its files.
     config, asked = study(corpus), []
-    first = prepared(config, store, count=20, on_sample=asked.append)
+    first = plan_data(config, store, count=20, on_sample=asked.append)
     assert set(asked) == STEPS == {row.name for row in first.missing}
-    assert prepared(config, store).missing == first.missing
-    assert prepared(config, store, count=15, on_sample=asked.append).missing == first.missing
+    assert plan_data(config, store).missing == first.missing
+    assert plan_data(config, store, count=15, on_sample=asked.append).missing == first.missing
     assert len(asked) == 3
-    prepared(config, store, count=30, on_sample=asked.append)
+    plan_data(config, store, count=30, on_sample=asked.append)
     assert len(asked) == 6
     (corpus / "web/00000.tar").touch()
     assert not rows(config, store)["prepare mixture/web"].measured
@@ -83,7 +83,7 @@ def test_a_sample_is_taken_once_and_found_until_files_change(
 
 def test_what_was_sampled_is_told_in_rows_lines_and_bytes(drawn: Path, store: Store):
     config = study(drawn)
-    found = prepared(config, store, count=20)
+    found = plan_data(config, store, count=20)
     charts = next(row for row in found.missing if row.name == "prepare chartqa/train")
     assert charts.measured.startswith("sample of 2")
     assert charts.core_hours and charts.hours  # noqa: PT018
@@ -114,7 +114,7 @@ def test_what_is_prepared_is_not_sampled_and_tells_of_others_of_its_inputs(
 ):
     config, asked = study(drawn), []
     prepare(config, store, "prepare mixture/web")
-    found = prepared(config, store, count=10, on_sample=asked.append)
+    found = plan_data(config, store, count=10, on_sample=asked.append)
     assert set(asked) == STEPS - {"prepare mixture/web"}
     assert found.lines[0].startswith("data: 1 of 3 datasets are prepared, ")
     other = study(drawn, "prepare.encoding=png")
@@ -138,7 +138,7 @@ def test_a_dataset_of_other_files_is_not_prepared_and_tells_nothing(
     shutil.copyfile(larger / "web/00000.tar", larger / "web/00099.tar")
     time.sleep(2.1)
     for words in ((), ("prepare.encoding=png",)):
-        found = prepared(study(larger, *words), store)
+        found = plan_data(study(larger, *words), store)
         assert found.lines[0] == "data: 0 of 3 datasets are prepared"
         assert found.records == {}
         row = next(row for row in found.missing if row.name == "prepare mixture/web")
@@ -167,7 +167,7 @@ def test_a_sample_that_would_fail_says_so(drawn: Path, store: Store, tmp_path: P
     shutil.copytree(drawn, corpus)
     for picture in (corpus / "chartqa").rglob("*.png"):
         picture.write_bytes(b"")
-    found = prepared(study(corpus), store, count=10)
+    found = plan_data(study(corpus), store, count=10)
     row = next(row for row in found.missing if row.name == "prepare chartqa/train")
     assert row.rejected == 1.0
     assert row.records == (0, 0)
@@ -183,7 +183,7 @@ def test_one_that_cannot_be_read_leaves_the_others(drawn: Path, store: Store, tm
     shutil.copytree(drawn, corpus)
     for file in (corpus / "chartqa").rglob("test*.json"):
         file.write_text("{")
-    found = prepared(study(corpus), store, count=10)
+    found = plan_data(study(corpus), store, count=10)
     measured = {row.name for row in found.missing if row.measured}
     assert measured == STEPS - {"prepare chartqa/eval"}
     (line,) = (line for line in found.lines if "not known (prepare chartqa/eval)" in line)
@@ -191,10 +191,10 @@ def test_one_that_cannot_be_read_leaves_the_others(drawn: Path, store: Store, tm
 
 
 def test_what_is_not_known_says_how_it_would_be(drawn: Path, store: Store):
-    told = prepared(study(drawn), store).lines[1]
+    told = plan_data(study(drawn), store).lines[1]
     assert told.startswith("what preparing 3 takes is not known (prepare mixture/web, ")
     assert told.endswith(": parcel plan --sample 200 measures it")
-    told = prepared(load(overrides=WORDS), store, count=10).lines[1]
+    told = plan_data(load(overrides=WORDS), store, count=10).lines[1]
     assert told.endswith(": the corpus is drawn when a run begins")
 
 
@@ -202,7 +202,7 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
     config = study(
         drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
     )
-    prepared(config, store, count=10)
+    plan_data(config, store, count=10)
     approval_text = references.load_reference(_APPROVAL)
     page = approval_text(config, store, Explanation(store.snapshot(), graph_of(config)))
     assert "| prepare chartqa/train | " in page
@@ -243,7 +243,7 @@ def test_a_wrong_request_is_one_line(parcel, drawn: Path, store: Store):
 
 
 def test_ranges_have_three_digits_that_count():
-    assert ranged((0.0012345, 0.0023456)) == "0.00123-0.00235"
-    assert ranged((12, 12)) == "12"
-    assert ranged((0, 0.00002)) == "0-<0.0001"
-    assert ranged((1234.4, 99999)) == "1,234-99,999"
+    assert range_text((0.0012345, 0.0023456)) == "0.00123-0.00235"
+    assert range_text((12, 12)) == "12"
+    assert range_text((0, 0.00002)) == "0-<0.0001"
+    assert range_text((1234.4, 99999)) == "1,234-99,999"

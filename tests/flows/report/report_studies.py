@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cells import Cost, Plan, Report, Score
 
 SEEDS = (48213, 10007, 99991)
@@ -78,4 +78,4 @@ def rich_report() -> Report:
         pretrainings=(0, 1, 1),
     )
     guesses = {"chartqa": items(12.0)}
-    return build(plan, low + high, CHANCE, guesses, ["Some scores are left out."], {"a"})
+    return build_report(plan, low + high, CHANCE, guesses, ["Some scores are left out."], {"a"})

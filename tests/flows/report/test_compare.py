@@ -8,15 +8,15 @@ import json
 import numpy as np
 import pytest
 
-from flows.report.alike import check_alike, of_one_platform
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cell_text import comparison_text
-from flows.report.cells import Made, Plan, Score
-from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render
+from flows.report.cells import Plan, Score, ScoreOrigin
+from flows.report.comparable import check_comparable, select_one_platform
+from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
-REPORT = build(PLAN, scores(), CHANCE)
-MADE = Made(data="d1", decoding="greedy", platform="jax 1 on cpu", cpu="old")
+REPORT = build_report(PLAN, scores(), CHANCE)
+ORIGIN = ScoreOrigin(data="d1", decoding="greedy", platform="jax 1 on cpu", cpu="old")
 
 
 def test_every_two_methods_are_compared_at_budgets_and_seeds_that_both_have():
@@ -42,13 +42,13 @@ def test_the_comparison_over_benchmarks_is_in_words():
         f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], 2 benchmarks; "
         f"better on 0, worse on 0"
     )
-    assert f"- {text}\n" in render(REPORT, "md")
-    assert "given these checkpoints, since there is one pretraining" in render(REPORT, "md")
+    assert f"- {text}\n" in render_report(REPORT, "md")
+    assert "given these checkpoints, since there is one pretraining" in render_report(REPORT, "md")
     assert ", 2 of 3 benchmarks;" in comparison_text(over, 3)
 
 
 def test_differences_of_a_benchmark_have_a_table():
-    text = render(REPORT, "md")
+    text = render_report(REPORT, "md")
     assert "| difference | @256 | @64 |\n" in text
     assert "| parcel − vanilla | -3.0 [-5.5, -0.5] |  |\n" in text
     assert "| m3 − parcel |  | -3.0 |\n" in text
@@ -68,32 +68,32 @@ def study(gain: float) -> list[Score]:
 
 
 def test_sure_differences_are_counted_after_correction():
-    report = build(PLAN, study(-5.0), CHANCE)  # m3 is the later method: m3 - parcel is +5
+    report = build_report(PLAN, study(-5.0), CHANCE)  # m3 is the later method: m3 - parcel is +5
     chartqa, refcoco = (s.comparisons[0] for s in report.sections)
     assert chartqa.holm is not None
     assert chartqa.holm == pytest.approx(2 * chartqa.p)
     assert (refcoco.holm, chartqa.holm < 0.05) == (refcoco.p, True)
     (over,) = report.comparisons
     assert (over.better, over.worse) == (1, 0)
-    assert "] * |" in render(report, "md")
+    assert "] * |" in render_report(report, "md")
 
 
 def test_several_pretrainings_are_one_draw_each():
     plan = dataclasses.replace(PLAN, pretrainings=(0, 0, 1))
-    report = build(plan, study(-5.0), CHANCE)
-    one = build(PLAN, study(-5.0), CHANCE)
+    report = build_report(plan, study(-5.0), CHANCE)
+    one = build_report(PLAN, study(-5.0), CHANCE)
     assert report.num_pretrainings == 2
     wide, narrow = report.comparisons[0], one.comparisons[0]
     assert wide.high - wide.low > narrow.high - narrow.low
-    assert "each of 2 pretrainings" in render(report, "md")
+    assert "each of 2 pretrainings" in render_report(report, "md")
     with pytest.raises(ValueError, match="pretrainings must be one per seed, 3, or none, got 1"):
         Plan(**{**vars(PLAN), "pretrainings": (0,)})
 
 
 def test_one_seed_says_so():
     plan = dataclasses.replace(PLAN, seeds=SEEDS[:1])
-    report = build(plan, [s for s in scores() if s.seed == SEEDS[0]], CHANCE)
-    assert "they hold for these trainings, since there is one seed" in render(report, "md")
+    report = build_report(plan, [s for s in scores() if s.seed == SEEDS[0]], CHANCE)
+    assert "they hold for these trainings, since there is one seed" in render_report(report, "md")
 
 
 def test_files_hold_every_comparison():
@@ -101,17 +101,17 @@ def test_files_hold_every_comparison():
     assert tuple(lines[0]) == COMPARISON_COLUMNS
     assert len(lines) == 6 + len(REPORT.comparisons)
     assert lines[-1]["benchmarks"] == "chartqa refcoco"
-    value = json.loads(render(REPORT, "json"))
+    value = json.loads(render_report(REPORT, "json"))
     assert value["benchmarks"][0]["comparisons"][0]["mean"] == -3.0
     assert value["comparisons"][0]["benchmarks"] == ["chartqa", "refcoco"]
     assert value["num_pretrainings"] == 1
 
 
-def made(**other: str) -> list[Score]:
+def scores_with_origins(**other: str) -> list[Score]:
     """Scores of which the last two came about otherwise."""
-    own = [dataclasses.replace(s, made=MADE) for s in scores()]
-    changed = dataclasses.replace(MADE, **other)
-    return [*own[:-2], *(dataclasses.replace(s, made=changed) for s in own[-2:])]
+    own = [dataclasses.replace(s, origin=ORIGIN) for s in scores()]
+    changed = dataclasses.replace(ORIGIN, **other)
+    return [*own[:-2], *(dataclasses.replace(s, origin=changed) for s in own[-2:])]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def made(**other: str) -> list[Score]:
     ],
 )
 def test_scores_of_other_evaluations_are_never_averaged(other: dict[str, str], message: str):
-    check_alike(made())
+    check_comparable(scores_with_origins())
     with pytest.raises(ValueError, match=message):
-        check_alike(made(**other))
+        check_comparable(scores_with_origins(**other))
 
 
 def test_scores_of_other_platforms_are_averaged_only_if_told():
-    mixed = made(platform="jax 2 on gpu")
-    kept, notes = of_one_platform(mixed, mixed=False)
+    mixed = scores_with_origins(platform="jax 2 on gpu")
+    kept, notes = select_one_platform(mixed, mixed=False)
     assert len(kept) == len(mixed) - 2
     assert len(notes) == 1
     assert notes[0].startswith(
@@ -143,18 +143,18 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
     )
     assert "2 with jax 2 on gpu. Left out: refcoco/m3/64/" in notes[0]
     assert "`parcel results RUN --mixed`" in notes[0]
-    kept, notes = of_one_platform(mixed, mixed=True)
+    kept, notes = select_one_platform(mixed, mixed=True)
     assert kept == mixed
     assert notes == [
         f"Scores of several platforms are mixed: {len(mixed) - 2} with jax 1 on cpu; 2 with "
         f"jax 2 on gpu."
     ]
-    report = build(PLAN, kept, CHANCE, notes=notes)
-    assert f"{notes[0]}\n" in render(report, "md")
+    report = build_report(PLAN, kept, CHANCE, notes=notes)
+    assert f"{notes[0]}\n" in render_report(report, "md")
 
 
 def test_processors_of_other_models_are_mixed_and_named():
-    kept, notes = of_one_platform(made(cpu="new"), mixed=False)
+    kept, notes = select_one_platform(scores_with_origins(cpu="new"), mixed=False)
     assert len(kept) == len(scores())
     assert notes == ["Computed on processors of several models: new; old."]
-    assert of_one_platform(made(), mixed=False)[1] == []
+    assert select_one_platform(scores_with_origins(), mixed=False)[1] == []

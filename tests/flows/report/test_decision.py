@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flows.report.decision import CROSSING, HORIZON, SCALE, bound, decide
+from flows.report.decision import CROSSING, HORIZON, SCALE, decide_pair, decision_bound
 from perf import decision as simulation
 
 RNG = np.random.default_rng(7)
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(7)
 
 def test_the_bound_is_where_the_ratio_of_likelihoods_reaches_its_threshold():
     """By integrating numerically over the effects, against the closed form."""
-    num, t = 6, bound(6, 0.05)
+    num, t = 6, decision_bound(6, 0.05)
     effects = np.linspace(-40, 40, 80_001)
     weights = stats.norm.pdf(effects, scale=math.sqrt(SCALE))
     given = stats.nct.pdf(t, num - 1, effects * math.sqrt(num))
@@ -23,17 +23,17 @@ def test_the_bound_is_where_the_ratio_of_likelihoods_reaches_its_threshold():
 
 
 def test_a_clear_difference_is_decided_and_an_unclear_one_is_not():
-    clear = decide(np.array([2.0, 2.5, 1.8, 2.2, 2.1]))
+    clear = decide_pair(np.array([2.0, 2.5, 1.8, 2.2, 2.1]))
     assert clear.decided
     assert 0 < clear.low < clear.mean < clear.high
-    open_one = decide(np.array([2.0, -2.5, 1.8, -2.2, 0.1, 0.3]))
+    open_one = decide_pair(np.array([2.0, -2.5, 1.8, -2.2, 0.1, 0.3]))
     assert not open_one.decided
     assert open_one.num_seeds == 6
     assert open_one.low < 0 < open_one.high
 
 
 def test_two_seeds_never_decide():
-    assert decide(np.array([2.0, 2.0])).low == -math.inf
+    assert decide_pair(np.array([2.0, 2.0])).low == -math.inf
 
 
 @pytest.mark.parametrize("error", [0.1, 0.05, 0.025, 0.05 / 3])
@@ -44,7 +44,7 @@ def test_looks_up_to_the_horizon_are_wrong_as_seldom_as_promised(error: float):
     sums = values.cumsum(1)[:, 1:]
     spread = (values**2).cumsum(1)[:, 1:] - sums**2 / num
     t = np.abs(sums) / np.sqrt(num) / np.sqrt(spread / (num - 1))
-    limits = np.array([bound(int(n), error) for n in num])
+    limits = np.array([decision_bound(int(n), error) for n in num])
     wrong = (t > limits).any(axis=1).mean()
     noise = math.sqrt(error / len(values))
     assert 0.75 * error < wrong < error + 2 * noise
@@ -53,11 +53,11 @@ def test_looks_up_to_the_horizon_are_wrong_as_seldom_as_promised(error: float):
 @pytest.mark.parametrize("shift", [0.8, -0.8])
 def test_later_seeds_change_no_decision(shift: float):
     values = RNG.normal(shift, 0.5, 40)
-    first = decide(values)
+    first = decide_pair(values)
     assert first.decided
     assert first.num_seeds < 40
     for num in range(1, 41):
-        now = decide(values[:num])
+        now = decide_pair(values[:num])
         assert now.decided == (num >= first.num_seeds)
         if now.decided:
             assert now == first
@@ -65,18 +65,20 @@ def test_later_seeds_change_no_decision(shift: float):
 
 def test_units_do_not_matter_and_methods_may_change_places():
     values = RNG.normal(0.4, 1.0, 12)
-    one, other = decide(values), decide(-10 * values)
+    one, other = decide_pair(values), decide_pair(-10 * values)
     assert other.num_seeds == one.num_seeds
     assert (other.low, other.high) == pytest.approx((-10 * one.high, -10 * one.low))
 
 
 def test_benchmarks_count_as_their_mean():
     values = RNG.normal(1.0, 1.0, (6, 4))
-    assert decide(values) == decide(values.mean(axis=1))
+    assert decide_pair(values) == decide_pair(values.mean(axis=1))
 
 
 def test_a_smaller_error_takes_more():
-    assert [bound(8, e) for e in (0.05, 0.01)] == sorted(bound(8, e) for e in (0.05, 0.01))
+    assert [decision_bound(8, e) for e in (0.05, 0.01)] == sorted(
+        decision_bound(8, e) for e in (0.05, 0.01)
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,12 +93,12 @@ def test_a_smaller_error_takes_more():
 )
 def test_what_is_no_array_of_differences_is_refused(values: np.ndarray, message: str):
     with pytest.raises(ValueError, match=message):
-        decide(values)
+        decide_pair(values)
 
 
 def test_an_error_of_none_is_refused():
     with pytest.raises(ValueError, match=r"error must be in \(0, 0.1\], got 0"):
-        decide(np.ones(3), error=0)
+        decide_pair(np.ones(3), error=0)
 
 
 def test_simulated_sweeps_are_seldom_wrong_and_cheap():

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flows.lineage.results import show_results
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
-from flows.report.gather import gather
-from flows.report.render import render
+from flows.report.gather import gather_report
+from flows.report.render import render_report
 from flows.steps.kind import StepContext
 from flows.steps.kinds import results
 from infra.errors import ConfigError
@@ -103,12 +103,14 @@ def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Ar
     list(results.make(work))
     attempt.counts = work.counts
     made = attempt.commit({})
-    note_run(store, {"name": "mine"}, made.key, artifacts=[made.key], flow_run_id="", failed=[])
+    write_run_record(
+        store, {"name": "mine"}, made.key, artifacts=[made.key], flow_run_id="", failed=[]
+    )
     return made
 
 
 def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
-    report = gather(PLAN, (), study(store), store.get_cached)
+    report = gather_report(PLAN, (), study(store), store.get_cached)
     (section,) = report.sections
     assert (section.chance, section.metric) == (25.0, "relaxed_accuracy")
     cell = section.cell("parcel", 256)
@@ -123,31 +125,31 @@ def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
 def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
     hits = [match(CONTAMINATION, "a1", "chartqa/eval"), match(DUPLICATE, "b1", "")]
     inputs = {**study(store), f"{SCREENED}web": screened(store, *hits)}
-    report = gather(PLAN, (), inputs, store.get_cached)
+    report = gather_report(PLAN, (), inputs, store.get_cached)
     (section,) = report.sections
     assert (section.seen, section.items) == (2, 4)  # Both questions about picture a.
     cell = section.cell("parcel", 256)
     assert (cell.mean, cell.unseen) == (pytest.approx(200 / 3), 100.0)
-    text = render(report, "md")
+    text = render_report(report, "md")
     assert "| without 2 of 4 items | @256 |\n| :-- | --: |\n| vanilla | 83.3 |\n" in text
     assert "whose picture hygiene found in a training corpus" in text
-    line = next(csv.DictReader(io.StringIO(render(report, "csv"))))
+    line = next(csv.DictReader(io.StringIO(render_report(report, "csv"))))
     assert line["unseen"] == "83.3333"
-    (value,) = json.loads(render(report, "json"))["benchmarks"]
+    (value,) = json.loads(render_report(report, "json"))["benchmarks"]
     assert (value["seen"], value["items"], value["cells"][1]["unseen"]) == (2, 4, 100.0)
 
 
 def test_without_a_hit_there_is_nothing_to_leave_out(store: Store):
     other = screened(store, match(CONTAMINATION, "a1", "refcoco/eval"))
-    report = gather(PLAN, (), {**study(store), f"{SCREENED}web": other}, store.get_cached)
+    report = gather_report(PLAN, (), {**study(store), f"{SCREENED}web": other}, store.get_cached)
     (section,) = report.sections
     assert (section.seen, section.cell("parcel", 256).unseen) == (0, None)
-    assert "without" not in render(report, "md").split("Scores are")[0]
+    assert "without" not in render_report(report, "md").split("Scores are")[0]
 
 
 def test_an_artifact_without_any_score_is_no_report(store: Store):
     with pytest.raises(ValueError, match="no cell was scored, so there is no table"):
-        gather(PLAN, (), {}, store.get_cached)
+        gather_report(PLAN, (), {}, store.get_cached)
 
 
 def test_scores_of_another_accelerator_wait_for_mixed(store: Store, tmp_path: Path):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from flows.report.items import by_source, mean_of, read_items, standard_error
+from flows.report.items import items_by_source, mean_item_score, read_items, standard_error
 
 # Picture a has two questions, b one. Right answers count 100.
 GUESS = {"a": (100.0, 0.0), "b": (0.0,)}
@@ -64,8 +64,10 @@ def test_error_is_that_of_repeated_studies_and_rather_too_large():
         scores = (
             50 + seeds + pictures + rng.normal(0, 10, (1, 20, 3)) + rng.normal(0, 5, (3, 20, 3))
         )
-        runs = [by_source((str(p), x / 100) for p in range(20) for x in run[p]) for run in scores]
-        means.append(np.mean([mean_of(run) for run in runs]))
+        runs = [
+            items_by_source((str(p), x / 100) for p in range(20) for x in run[p]) for run in scores
+        ]
+        means.append(np.mean([mean_item_score(run) for run in runs]))
         error = standard_error(runs, {})
         assert error is not None
         squares.append(error**2)

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cells import Cost, Report
-from flows.report.pareto import MEASURED, front, pareto_png
-from flows.report.render import latency_to_csv, render
+from flows.report.pareto import MEASURED, pareto_front, pareto_png
+from flows.report.render import latency_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, scores
 
 COSTS = tuple(
@@ -26,24 +26,26 @@ COSTS = tuple(
     for method in PLAN.methods
     for budget in PLAN.budgets
 )
-REPORT = build(dataclasses.replace(PLAN, costs=COSTS), scores(), CHANCE)
+REPORT = build_report(dataclasses.replace(PLAN, costs=COSTS), scores(), CHANCE)
 
 
 def test_the_front_is_what_nothing_beats_at_the_same_cost_or_less():
     points = [(16, 50.0), (64, 60.0), (64, 55.0), (256, 60.0), (16, 40.0), (1024, 61.0)]
-    assert front(points) == [(16, 50.0), (64, 60.0), (1024, 61.0)]
-    assert front([]) == []
+    assert pareto_front(points) == [(16, 50.0), (64, 60.0), (1024, 61.0)]
+    assert pareto_front([]) == []
 
 
 def test_files_hold_the_cost_of_every_cell():
-    lines = csv.DictReader(io.StringIO(render(REPORT, "csv")))
+    lines = csv.DictReader(io.StringIO(render_report(REPORT, "csv")))
     found = {(r["benchmark"], r["method"], r["budget"]): r for r in lines}
     line = found["refcoco", "parcel", "64"]
     assert (line["tokens"], line["tflops"], line["kv_mb"]) == ("1024", "0.001024", "9.14286")
-    cells = json.loads(render(REPORT, "json"))["benchmarks"][1]["cells"]
+    cells = json.loads(render_report(REPORT, "json"))["benchmarks"][1]["cells"]
     cell = next(c for c in cells if (c["method"], c["budget"]) == ("parcel", 64))
     assert (cell["tokens"], cell["tflops"]) == (1024, 64 * 16 / 1e6)
-    plain = json.loads(render(build(PLAN, scores(), CHANCE), "json"))["benchmarks"][0]["cells"][0]
+    plain = json.loads(render_report(build_report(PLAN, scores(), CHANCE), "json"))["benchmarks"][
+        0
+    ]["cells"][0]
     assert plain["tokens"] is None
 
 
@@ -52,7 +54,7 @@ def test_the_plot_is_a_png_with_the_same_bytes_and_needs_no_score():
     first = pareto_png(REPORT)
     assert first.startswith(b"\x89PNG")
     assert pareto_png(REPORT) == first
-    assert pareto_png(build(PLAN, [], {})).startswith(b"\x89PNG")
+    assert pareto_png(build_report(PLAN, [], {})).startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
@@ -63,7 +65,7 @@ def test_the_time_of_an_answer_is_the_median_over_seeds_and_draws_a_plot_of_its_
             for s in scores()
             if s.method != "m3"
         ]
-        return build(dataclasses.replace(PLAN, costs=COSTS), made, CHANCE)
+        return build_report(dataclasses.replace(PLAN, costs=COSTS), made, CHANCE)
 
     report = timed(2.0)
     lines = list(csv.DictReader(io.StringIO(latency_to_csv(report))))

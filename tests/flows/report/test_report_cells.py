@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cells import Cell, CellKey, Plan, Score
-from flows.report.spread import summarize, t_interval
+from flows.report.spread import summarize_scores, t_interval
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
-REPORT = build(PLAN, scores(), CHANCE)
+REPORT = build_report(PLAN, scores(), CHANCE)
 CHARTQA, REFCOCO = REPORT.sections
 
 
@@ -65,7 +65,7 @@ def test_aggregate_is_the_unweighted_mean_of_retentions_and_needs_all_rows():
 
 def test_groups_are_averaged_apart():
     plan = Plan(**{**vars(PLAN), "groups": {"charts": ("chartqa",)}})
-    report = build(plan, scores(), CHANCE)
+    report = build_report(plan, scores(), CHANCE)
     found = {(a.name, a.method, a.budget): a.retention for a in report.aggregates}
     assert found["charts", "parcel", 256] == pytest.approx(95.0)
     assert [s.group for s in report.sections] == ["charts", ""]
@@ -74,15 +74,15 @@ def test_groups_are_averaged_apart():
 def test_methods_of_one_budget_are_planned_there_only():
     plan = Plan(**{**vars(PLAN), "budgets_of": {"m3": (64,)}})
     kept = [s for s in scores() if s.method != "m3" or s.budget == 64]
-    cell = build(plan, kept, CHANCE).sections[1].cell("m3", 256)
+    cell = build_report(plan, kept, CHANCE).sections[1].cell("m3", 256)
     assert cell.expected == 0
 
 
 def test_retention_is_missing_without_a_reference_or_when_it_scores_zero():
     without = [s for s in scores() if s.method != "vanilla"]
-    assert build(PLAN, without, {}).sections[0].cell("parcel", 256).retention is None
+    assert build_report(PLAN, without, {}).sections[0].cell("parcel", 256).retention is None
     zero = [make("chartqa", "vanilla", 256, s, 0.0) for s in SEEDS]
-    section = build(PLAN, [*without, *zero], {}).sections[0]
+    section = build_report(PLAN, [*without, *zero], {}).sections[0]
     assert section.cell("parcel", 256).retention is None
     assert section.cell("vanilla", 256).mean == 0.0
 
@@ -96,11 +96,11 @@ def with_items(spread: float) -> list[Score]:
 
 
 def test_margin_over_chance_is_held_against_three_standard_errors():
-    section = build(PLAN, with_items(6.0), CHANCE).sections[1]  # refcoco, chance 20
+    section = build_report(PLAN, with_items(6.0), CHANCE).sections[1]  # refcoco, chance 20
     cell = section.cell("parcel", 64)  # 36 of all seeds; pictures 6 to either side of it
     assert cell.error == pytest.approx(6.0)  # sqrt(2 · 36 · 2/1 / 2²)
     assert (cell.margin, cell.above_chance) == (16.0, False)
-    near = build(PLAN, with_items(16 / 3), CHANCE).sections[1].cell("parcel", 64)
+    near = build_report(PLAN, with_items(16 / 3), CHANCE).sections[1].cell("parcel", 64)
     assert near.above_chance is True
     assert section.cell("m3", 64).above_chance is False  # 18, below chance
     assert REFCOCO.cell("parcel", 64).above_chance is None  # Above, but nobody knows how surely.
@@ -109,15 +109,15 @@ def test_margin_over_chance_is_held_against_three_standard_errors():
 
 def test_guesses_that_find_the_same_items_easy_make_the_margin_surer():
     guess = {"refcoco": {"a": (14.0,), "b": (26.0,)}}
-    cell = build(PLAN, with_items(6.0), CHANCE, guess).sections[1].cell("parcel", 64)
+    cell = build_report(PLAN, with_items(6.0), CHANCE, guess).sections[1].cell("parcel", 64)
     assert (cell.error, cell.above_chance) == (0.0, True)
 
 
 def test_there_is_no_retention_of_a_reference_that_is_not_above_chance():
-    refcoco = build(PLAN, with_items(6.0), CHANCE).sections[1]
+    refcoco = build_report(PLAN, with_items(6.0), CHANCE).sections[1]
     assert refcoco.cell("vanilla", 256).above_chance is True  # 45, 25 above; 6.7 at a time
     assert refcoco.cell("parcel", 64).retention == pytest.approx(80.0)
-    unsure = build(PLAN, with_items(9.0), CHANCE)
+    unsure = build_report(PLAN, with_items(9.0), CHANCE)
     chartqa, refcoco = unsure.sections
     assert refcoco.cell("vanilla", 256).above_chance is False
     assert {c.retention for c in refcoco.cells} == {None}
@@ -125,7 +125,7 @@ def test_there_is_no_retention_of_a_reference_that_is_not_above_chance():
     assert chartqa.cell("parcel", 256).retention == pytest.approx(95.0)
     found = {(a.method, a.budget): a for a in unsure.aggregates}["parcel", 256]
     assert (found.rows, found.retention, found.partial) == (1, None, pytest.approx(95.0))
-    below = build(PLAN, scores(), {**CHANCE, "refcoco": 45.0}).sections[1]
+    below = build_report(PLAN, scores(), {**CHANCE, "refcoco": 45.0}).sections[1]
     assert {c.retention for c in below.cells} == {None}
 
 
@@ -139,7 +139,7 @@ def test_there_is_no_retention_of_a_reference_that_is_not_above_chance():
 )
 def test_scores_outside_the_plan_or_given_twice_are_refused(extra, message):
     with pytest.raises(ValueError, match=message):
-        build(PLAN, [*scores(), extra], CHANCE)
+        build_report(PLAN, [*scores(), extra], CHANCE)
 
 
 def test_plan_and_score_check_themselves():
@@ -166,7 +166,7 @@ def test_an_interval_is_that_of_the_published_quantile(freedom: int, expected: f
 
 @given(st.lists(st.floats(0, 150), min_size=1, max_size=9))
 def test_mean_lies_between_the_scores(values: list[float]):
-    assert min(values) <= summarize(values)["mean"] <= max(values)
+    assert min(values) <= summarize_scores(values)["mean"] <= max(values)
 
 
 @pytest.mark.slow
@@ -174,14 +174,14 @@ def test_mean_lies_between_the_scores(values: list[float]):
 def test_order_of_the_scores_does_not_matter(rng: random.Random):
     mixed = scores()
     rng.shuffle(mixed)
-    assert build(PLAN, mixed, CHANCE) == REPORT
+    assert build_report(PLAN, mixed, CHANCE) == REPORT
 
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=3), st.randoms(use_true_random=False))
 def test_order_of_the_seeds_does_not_change_a_number(values: list[float], rng: random.Random):
     mixed = values[:]
     rng.shuffle(mixed)
-    assert summarize(mixed) == summarize(values)
+    assert summarize_scores(mixed) == summarize_scores(values)
 
 
 def test_cells_are_in_the_order_of_the_plan():

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.markdown import to_markdown
 from flows.report.plot import plot_png
-from flows.report.render import FORMATS, render
+from flows.report.render import FORMATS, render_report
 from flows.report.result_columns import CELL_COLUMNS
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
-REPORT = build(PLAN, scores(), CHANCE)
+REPORT = build_report(PLAN, scores(), CHANCE)
 
 
 def rows_of(markdown: str, title: str, number: int = 0) -> dict[str, list[str]]:
@@ -29,7 +29,7 @@ def rows_of(markdown: str, title: str, number: int = 0) -> dict[str, list[str]]:
 
 
 def test_markdown_shows_scores_retention_intervals_and_chance():
-    text, title = render(REPORT, "md"), "chartqa (relaxed_accuracy)"
+    text, title = render_report(REPORT, "md"), "chartqa (relaxed_accuracy)"
     rows, spreads = rows_of(text, title), rows_of(text, title, 1)
     assert rows["method"] == [
         "score @256",
@@ -52,13 +52,13 @@ def test_markdown_shows_scores_retention_intervals_and_chance():
 
 
 def test_markdown_shows_missing_cells_as_missing_with_the_seeds_there_are():
-    text = render(REPORT, "md")
+    text = render_report(REPORT, "md")
     assert rows_of(text, "chartqa")["m3"] == ["– (0/3)", "45.0 (1/3)", "–", "75.0", "12.5"]
     assert rows_of(text, "chartqa", 1)["m3"] == ["–", "–", "–", "32.5"]
 
 
 def test_markdown_averages_over_benchmarks_only_when_all_are_there():
-    table = render(REPORT, "md").split("## chartqa")[0]
+    table = render_report(REPORT, "md").split("## chartqa")[0]
     assert "| all | 2 | parcel | 94.2 | – (80.0 over 1/2 rows) | 49.5 | – |" in table
     assert "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – |" in table
 
@@ -69,11 +69,11 @@ def test_markdown_links_the_cells_that_exist():
     )
     assert "[57.0 ± 3.0](/v2/chartqa/parcel/256)" in text
     assert "/v2/chartqa/m3/256" not in text
-    assert to_markdown(REPORT, link=lambda text, _: text) == render(REPORT, "md")
+    assert to_markdown(REPORT, link=lambda text, _: text) == render_report(REPORT, "md")
 
 
 def test_csv_has_a_line_per_planned_cell_and_empty_fields_for_missing_numbers():
-    lines = list(csv.DictReader(io.StringIO(render(REPORT, "csv"))))
+    lines = list(csv.DictReader(io.StringIO(render_report(REPORT, "csv"))))
     assert len(lines) == 10  # 2 benchmarks × (vanilla once + 2 methods × 2 budgets)
     assert list(lines[0]) == [column.name for column in CELL_COLUMNS]
     found = {(r["benchmark"], r["method"], r["budget"]): r for r in lines}
@@ -94,19 +94,19 @@ def test_csv_has_a_line_per_planned_cell_and_empty_fields_for_missing_numbers():
 def test_csv_gives_the_scores_back(ticks: list[int]):
     values = [t / 10**4 for t in ticks]
     own = [make("chartqa", "parcel", 64, s, v) for s, v in zip(SEEDS, values, strict=True)]
-    report = build(PLAN, own, CHANCE)
-    lines = csv.DictReader(io.StringIO(render(report, "csv")))
+    report = build_report(PLAN, own, CHANCE)
+    lines = csv.DictReader(io.StringIO(render_report(report, "csv")))
     read = [
         make(r["benchmark"], r["method"], int(r["budget"]), int(seed), float(value))
         for r in lines
         for seed, value in (pair.split("=") for pair in r["scores"].split())
     ]
     assert read == own
-    assert build(PLAN, read, CHANCE) == report
+    assert build_report(PLAN, read, CHANCE) == report
 
 
 def test_json_holds_every_seed_with_its_artifact():
-    value = json.loads(render(REPORT, "json"))
+    value = json.loads(render_report(REPORT, "json"))
     chartqa = value["benchmarks"][0]
     assert (chartqa["chance"], chartqa["reference"], chartqa["full_budget"]) == (
         12.5,
@@ -127,23 +127,27 @@ def test_json_holds_every_seed_with_its_artifact():
 def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chance():
     items = {"a": (50.0,), "b": (40.0,)}
     own = [dataclasses.replace(s, items=items) for s in scores() if s.benchmark == "refcoco"]
-    report = build(PLAN, own, {"refcoco": 44.0})  # vanilla has 45; 5 to either side is too much
-    text = render(report, "md")
+    report = build_report(
+        PLAN, own, {"refcoco": 44.0}
+    )  # vanilla has 45; 5 to either side is too much
+    text = render_report(report, "md")
     assert rows_of(text, "refcoco")["vanilla"][2] == "–"
     assert rows_of(text, "refcoco", 1)["vanilla"][2] == "1.0 ± 5.0 ✗"
-    lines = csv.DictReader(io.StringIO(render(report, "csv")))
+    lines = csv.DictReader(io.StringIO(render_report(report, "csv")))
     line = next(r for r in lines if (r["benchmark"], r["method"]) == ("refcoco", "vanilla"))
     shown = [line[c] for c in ("retention", "error", "margin", "above_chance")]
     assert shown == ["", "5.0000", "1.0000", "False"]
-    cells = json.loads(render(report, "json"))["benchmarks"][1]["cells"]
+    cells = json.loads(render_report(report, "json"))["benchmarks"][1]["cells"]
     cell = next(c for c in cells if c["method"] == "vanilla")
     shown = [cell[c] for c in ("retention", "error", "margin", "above_chance")]
     assert shown == [None, 5.0, 1.0, False]
-    assert r"refcoco & vanilla & $45.0_{\pm 5.0}$ &  & -- &  & 44.0 \\" in render(report, "latex")
+    assert r"refcoco & vanilla & $45.0_{\pm 5.0}$ &  & -- &  & 44.0 \\" in render_report(
+        report, "latex"
+    )
 
 
 def test_latex_is_a_balanced_booktabs_table():
-    text = render(REPORT, "latex")
+    text = render_report(REPORT, "latex")
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
     assert r"& parcel & $57.0_{\pm 3.0}$ & $49.5_{\pm 2.1}^{2/3}$ & 95.0 & 83.9 &  \\" in text
     assert r"& m3 & --$^{0/3}$ & $45.0^{1/3}$ & -- & 75.0 &  \\" in text
@@ -153,19 +157,19 @@ def test_latex_is_a_balanced_booktabs_table():
 
 def test_latex_escapes_names():
     plan = type(PLAN)(**{**vars(PLAN), "methods": ("vanilla", "a_b&c", "m3", "parcel")})
-    assert r"a\_b\&c" in render(build(plan, scores(), CHANCE), "latex")
+    assert r"a\_b\&c" in render_report(build_report(plan, scores(), CHANCE), "latex")
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_same_scores_give_the_same_bytes(form: str):
-    again = build(PLAN, reversed(scores()), dict(reversed(CHANCE.items())))
-    assert render(again, form) == render(REPORT, form)
-    assert render(REPORT, form).endswith("\n")
+    again = build_report(PLAN, reversed(scores()), dict(reversed(CHANCE.items())))
+    assert render_report(again, form) == render_report(REPORT, form)
+    assert render_report(REPORT, form).endswith("\n")
 
 
 def test_unknown_format_names_those_there_are():
     with pytest.raises(ValueError, match="format must be one of md, csv, json, latex, got 'xml'"):
-        render(REPORT, "xml")
+        render_report(REPORT, "xml")
 
 
 def test_plot_is_a_png_with_the_same_bytes_whatever_the_users_settings():
@@ -180,7 +184,7 @@ def test_plot_is_a_png_with_the_same_bytes_whatever_the_users_settings():
 
 
 def test_plot_draws_a_study_without_any_score():
-    assert plot_png(build(PLAN, [], {})).startswith(b"\x89PNG")
+    assert plot_png(build_report(PLAN, [], {})).startswith(b"\x89PNG")
 
 
 def test_importing_the_report_imports_nothing_heavy():

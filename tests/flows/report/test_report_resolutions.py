@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.cells import Plan
-from flows.report.render import comparisons_to_csv, render
+from flows.report.render import comparisons_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 
@@ -28,12 +28,12 @@ def two_resolutions():
         make("chartqa@448", "parcel", 1024, SEEDS[0], 72.0),
         make("chartqa@448", "parcel", 64, SEEDS[0], 40.0),
     ]
-    return build(plan, [*scores(), *more], {**CHANCE, "chartqa@448": 10.0})
+    return build_report(plan, [*scores(), *more], {**CHANCE, "chartqa@448": 10.0})
 
 
 def test_each_resolution_has_budgets_seeds_and_a_reference_of_its_own():
     report = two_resolutions()
-    alone = build(PLAN, scores(), CHANCE)
+    alone = build_report(PLAN, scores(), CHANCE)
     low, high = report.sections[:2], report.sections[2]
     assert {section.resolution for section in low} == {224}
     assert [s.cells for s in low] == [s.cells for s in alone.sections]
@@ -45,18 +45,18 @@ def test_each_resolution_has_budgets_seeds_and_a_reference_of_its_own():
 
 
 def test_every_form_tells_the_resolution_and_only_where_there_are_several():
-    report, alone = two_resolutions(), build(PLAN, scores(), CHANCE)
-    text = render(report, "md")
+    report, alone = two_resolutions(), build_report(PLAN, scores(), CHANCE)
+    text = render_report(report, "md")
     assert "## chartqa (relaxed_accuracy, 224 px)" in text
     assert "## chartqa (relaxed_accuracy, 448 px)" in text
     assert "parcel − vanilla at 256 (224 px)" in text
-    rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(render_report(report, "csv"))))
     assert {(r["benchmark"], r["resolution"]) for r in rows} == {
         ("chartqa", "224"),
         ("refcoco", "224"),
         ("chartqa@448", "448"),
     }
-    tables = render(report, "latex").split(r"\end{tabular}")
+    tables = render_report(report, "latex").split(r"\end{tabular}")
     assert [("1024" in table, "256" in table) for table in tables[:2]] == [
         (False, True),
         (True, False),
@@ -64,11 +64,13 @@ def test_every_form_tells_the_resolution_and_only_where_there_are_several():
     compared = csv.DictReader(io.StringIO(comparisons_to_csv(report)))
     assert {row["resolution"] for row in compared} == {"224", "448"}
     for form in ("md", "csv", "json", "latex"):
-        assert "px" not in render(alone, form)
+        assert "px" not in render_report(alone, form)
     assert "resolution" not in comparisons_to_csv(alone)
-    assert all("resolution" not in c for c in json.loads(render(alone, "json"))["comparisons"])
+    assert all(
+        "resolution" not in c for c in json.loads(render_report(alone, "json"))["comparisons"]
+    )
 
 
 def test_a_score_of_no_resolution_is_refused():
     with pytest.raises(ValueError, match="scores must be in the plan, got chartqa@336/parcel"):
-        build(PLAN, [make("chartqa@336", "parcel", 64, SEEDS[0], 1.0)], CHANCE)
+        build_report(PLAN, [make("chartqa@336", "parcel", 64, SEEDS[0], 1.0)], CHANCE)

@@ -9,11 +9,17 @@ import pytest
 from flows.report import result_columns
 from flows.report.json_file import read_json
 from flows.report.layout import report_blocks
-from flows.report.render import FORMATS, render
-from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, SPREADS, CellRow, Column
+from flows.report.render import FORMATS, render_report
+from flows.report.result_columns import (
+    AGGREGATE_COLUMNS,
+    CELL_COLUMNS,
+    SPREADS,
+    CellRow,
+    ResultColumn,
+)
 from tests.flows.report.report_studies import rich_report
 
-WIDTH = Column[CellRow](
+WIDTH = ResultColumn[CellRow](
     name="width",
     meaning="width of the interval",
     value=lambda row: row.cell.high and row.cell.low and row.cell.high - row.cell.low,
@@ -25,9 +31,9 @@ WIDTH = Column[CellRow](
 
 def test_a_column_declared_once_stands_in_every_form(monkeypatch: pytest.MonkeyPatch):
     report = rich_report()
-    before = {form: render(report, form) for form in FORMATS}
+    before = {form: render_report(report, form) for form in FORMATS}
     monkeypatch.setattr(result_columns, "CELL_COLUMNS", (*CELL_COLUMNS, WIDTH))
-    after = {form: render(report, form) for form in FORMATS}
+    after = {form: render_report(report, form) for form in FORMATS}
     section = report.sections[0]
     cell = section.cell("parcel", 64)
     assert cell.low is not None
@@ -69,23 +75,23 @@ def test_every_column_says_what_it_is_in_one_phrase():
 def test_a_report_read_back_is_written_as_before(form: str):
     report = rich_report()
     assert any(section.seen for section in report.sections)
-    read = read_json(render(report, "json"))
+    read = read_json(render_report(report, "json"))
     if form == "csv":  # Its scores have four decimals, and the JSON keeps more.
-        lines = [list(csv.DictReader(io.StringIO(render(r, form)))) for r in (read, report)]
+        lines = [list(csv.DictReader(io.StringIO(render_report(r, form)))) for r in (read, report)]
         assert lines[0] == lines[1]
     else:
-        assert render(read, form) == render(report, form)
+        assert render_report(read, form) == render_report(report, form)
     assert report_blocks(read)[-1].title == report_blocks(report)[-1].title
 
 
 def test_a_file_of_an_earlier_version_lacks_fields_and_is_read():
-    value = json.loads(render(rich_report(), "json"))
+    value = json.loads(render_report(rich_report(), "json"))
     for section in value["benchmarks"]:
         del section["comparisons"], section["seen"], section["items"]
         for cell in section["cells"]:
             for name in ("low", "high", "error", "unseen", "accepted", "tokens", "tflops", "kv_mb"):
                 del cell[name]
     del value["comparisons"], value["notes"], value["num_pretrainings"]
-    text = render(read_json(json.dumps(value)), "md")
+    text = render_report(read_json(json.dumps(value)), "md")
     assert "| parcel | – | – | 44.5 | 37.0 |" in text
     assert "†" not in text.partition("Scores are")[0]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.render import render
-from flows.report.scores_file import COLUMNS, ScoreFileError, read_scores, suites
+from flows.report.render import render_report
+from flows.report.scores_file import COLUMNS, ScoreFileError, paper_suites, read_scores
 
 HEADER = ",".join(COLUMNS)
 GOOD = [
@@ -55,7 +55,7 @@ def test_empty_and_absent_cells_are_missing(write):
     report = read_scores(write(*GOOD), seeds=5)
     empty, absent = report.sections[1].cell("m3", 64), report.sections[0].cell("parcel", 256)
     assert [(c.mean, c.n, c.expected) for c in (empty, absent)] == [(None, 0, 5)] * 2
-    assert "– (0/5)" in render(report, "md")
+    assert "– (0/5)" in render_report(report, "md")
 
 
 def test_headline_suite_says_how_many_of_its_rows_there_are(write):
@@ -63,7 +63,7 @@ def test_headline_suite_says_how_many_of_its_rows_there_are(write):
     headline = found["headline", "m3", 256]
     assert (headline.rows, headline.expected, headline.retention) == (2, 27, None)
     assert found["headline video", "parcel", 256].partial == 95.0
-    assert [len(suites()[n]) for n in ("headline", "headline video", "headline image")] == [
+    assert [len(paper_suites()[n]) for n in ("headline", "headline video", "headline image")] == [
         27,
         5,
         22,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.report.cells import Aggregate
-from flows.report.scores_file import read_scores, suites
+from flows.report.scores_file import paper_suites, read_scores
 
 PAPER = Path(__file__).parents[3] / ".." / "shared" / "paper"
 
@@ -97,7 +97,7 @@ def test_image_summary_is_what_plausible_missing_rows_would_give(found):
     for row in published("overall_summary.csv"):
         if row["modality"] == "image":
             entry = found["headline image", 224, row["method"], int(row["budget"])]
-            total = len(suites()["headline image"]) * float(row["retention_pct"])
+            total = len(paper_suites()["headline image"]) * float(row["retention_pct"])
             implied = (total - entry.rows * entry.partial) / 2
             assert 90 < implied < 105, row
 

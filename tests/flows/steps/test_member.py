@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from flows.steps.kinds.checkpoint import FitSpec, Stage, train, train_together
+from flows.steps.kinds.checkpoint import FitSpec, Stage, train, train_with_processes
 from flows.steps.registry import code_digest
 from infra.gang.local import LocalGang
 from infra.gang.messages import PEER_LOST
@@ -88,7 +88,7 @@ def stage(root: Path, inputs: dict[str, Any], spec: FitSpec = SPEC, **more: Any)
 def together(one: Stage) -> Iterator[Progress]:
     root = Path(one.scratch).parent
     place = root / f"gang-{len(list(root.glob('gang-*')))}"
-    return train_together(one, 2, str(place), root / "logs")
+    return train_with_processes(one, 2, str(place), root / "logs")
 
 
 def member(rank: int) -> psutil.Process:
@@ -161,8 +161,8 @@ print(*((folder / f"{rank}.log").read_text() for rank in range(2)))
 """
 MEMBER = """
 import os, sys
-from flows.steps.member import join
-join(sys.argv[1], 2, int(sys.argv[2]))
+from flows.steps.member import join_gang
+join_gang(sys.argv[1], 2, int(sys.argv[2]))
 import jax, psutil
 from jax.experimental.multihost_utils import process_allgather
 from tests.processes import listened
@@ -359,7 +359,7 @@ def test_a_loss_that_is_no_number_ends_the_gang_and_names_the_records(
 _WORKER = """
 import pickle, sys
 from pathlib import Path
-from flows.steps.kinds.checkpoint import train_together
+from flows.steps.kinds.checkpoint import train_with_processes
 from flows.steps.worker import import_step_code
 from infra.gang.local import LocalGang
 from infra.gang.supervise import GangFailedError
@@ -367,7 +367,7 @@ from infra.gang.messages import PEER_LOST
 stage = pickle.loads(Path(sys.argv[1]).read_bytes())
 import_step_code("checkpoint", stage.spec)
 try:
-    list(train_together(stage, 2, sys.argv[2], Path(sys.argv[2])))
+    list(train_with_processes(stage, 2, sys.argv[2], Path(sys.argv[2])))
 except GangFailedError as error:
     print(error)
 from jax._src import xla_bridge

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.input_files import files_of
+from flows.config.input_files import input_files_spec
 from flows.steps.registry import code_digest
 from flows.steps.worker import StepOutcome, make
 from infra.store.manifest import Recipe
@@ -52,7 +52,7 @@ def test_weights_of_another_codebase_are_converted_to_the_same_contents(
     )
     export_checkpoint(ours, tmp_path / "weights", None)
     store = Store(tmp_path / "store")
-    files = files_of(tmp_path / "weights")
+    files = input_files_spec(tmp_path / "weights")
     noted = Recipe(kind="files", name="files", config=files, code=code_digest("files", files))
     assert list(make(store.uri, [noted], {}))[-1] == StepOutcome(name="files")
     given = store.get(noted.key)

@@ -11,7 +11,7 @@ import pytest
 
 from flows.steps import registry, worker
 from flows.steps.kind import StepContext
-from flows.steps.kinds.files import FilesSpec, check_given
+from flows.steps.kinds.files import FilesSpec, check_input_files
 from flows.steps.registry import KINDS, code_digest
 from infra.progress import Progress
 from infra.source_code import checkout
@@ -22,9 +22,9 @@ from infra.store.store import Store
 @pytest.fixture(autouse=True)
 def _fresh_digests() -> Iterator[None]:
     """Tests give a kind other functions; what was computed for one must not serve another."""
-    registry._digest.cache_clear()
+    registry._code_digest.cache_clear()
     yield
-    registry._digest.cache_clear()
+    registry._code_digest.cache_clear()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def working_together(working: None, monkeypatch: pytest.MonkeyPatch) -> list[lis
     together = dataclasses.replace(
         KINDS["files"],
         make_together=make_together,
-        alike=lambda config: config["files"][0][0].partition(" ")[0],
+        group_value=lambda config: config["files"][0][0].partition(" ")[0],
     )
     monkeypatch.setitem(KINDS, "files", together)
     return groups
@@ -158,10 +158,10 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
     code = code_digest("files", config)
     noted = Recipe(kind="files", name="files", config=FilesSpec(**config), code=code)
     assert list(worker.make(str(store.state), [noted], {}))[-1] == worker.StepOutcome(name="files")
-    check_given(tmp_path, store.get(noted.key).path)
+    check_input_files(tmp_path, store.get(noted.key).path)
     (tmp_path / "pieces.model").write_bytes(b"others")
     with pytest.raises(ValueError, match=r"pieces\.model has changed since the study noted it"):
-        check_given(tmp_path, store.get(noted.key).path)
+        check_input_files(tmp_path, store.get(noted.key).path)
 
 
 @pytest.mark.usefixtures("working")
@@ -198,7 +198,7 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
         KINDS["files"],
         make_together=make_together,
         make_piece=make_piece,
-        alike=lambda config: config["files"][0][0].partition(" ")[0],
+        group_value=lambda config: config["files"][0][0].partition(" ")[0],
     )
     monkeypatch.setitem(KINDS, "files", kind)
     recipes = [files(store, name) for name in ("a 1", "a 2", "broken")]

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from flows.steps import worker
-from flows.steps.job import Report, command
-from flows.steps.workers import JobWorkers, Joined, LocalWorkers
+from flows.steps.job import JobReport, command
+from flows.steps.workers import AlreadyRunning, JobWorkers, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
 from infra.ray.errors import RayWorkerLostError
@@ -73,7 +73,7 @@ def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_pa
     store, server = Store(tmp_path), Server(None, None, "died with its node")
     workers = JobWorkers(cast(JobServer, server), store)
     told = workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0)
-    report = Report(step="cell", progress=Progress(done=1, total=3, loss=0.5))
+    report = JobReport(step="cell", progress=Progress(done=1, total=3, loss=0.5))
     report.write(store.volatile, server.job.name)
     assert next(told) == ("cell", Progress(done=1, total=3, loss=0.5))
     words = server.command.split(" ")
@@ -95,11 +95,11 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
 def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path: Path):
     server = Server("succeeded")
     server.job = RayJob(id="cell-2", cluster="now", attempt=2, reattached=True)
-    Report(is_ended=True).write(Store(tmp_path).volatile, server.job.name)
+    JobReport(is_ended=True).write(Store(tmp_path).volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
     context = {"prefect": {"flow_run_id": "a-run"}}
     told = list(workers.make("cell", [RECIPE.key], [RECIPE], context, cpus=1, gpus=0))
-    assert told == [Joined(job="cell-2")]
+    assert told == [AlreadyRunning(job="cell-2")]
     assert server.run == "a-run"
 
 
@@ -109,7 +109,7 @@ def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):
         Attempt(store, OTHER).commit({})
     server = Server("succeeded")
     end = worker.StepOutcome(name="cell", error="no such thing", traceback="line 1")
-    Report(ends=[end], is_ended=True).write(store.volatile, server.job.name)
+    JobReport(ends=[end], is_ended=True).write(store.volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), store)
     keys = [RECIPE.key, OTHER.key]
     told = list(workers.make("cell", keys, [RECIPE, OTHER], {}, cpus=1, gpus=0))
@@ -120,7 +120,7 @@ def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):
     asked = set()
     for name in ("one", "two"):
         store, server = Store(tmp_path / name), Server("succeeded")
-        Report(is_ended=True).write(store.volatile, server.job.name)
+        JobReport(is_ended=True).write(store.volatile, server.job.name)
         workers = JobWorkers(cast(JobServer, server), store)
         list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
         asked |= set(server.asked)

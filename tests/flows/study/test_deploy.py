@@ -25,11 +25,13 @@ PARCEL = str(Path(sys.executable).with_name("parcel"))
 
 def deployed(name: str, **values: Any) -> list[str]:
     """Deploys the demo under a name of its own; returns what was said."""
-    from flows.study.deploy import Target, deploy
+    from flows.study.deploy import DeploymentTarget, deploy_study
 
     config = dataclasses.replace(load(), name=name)
     return list(
-        deploy(config, Target(**{"store": "/lab/studies", "pool": f"{name}-pool", **values}))
+        deploy_study(
+            config, DeploymentTarget(**{"store": "/lab/studies", "pool": f"{name}-pool", **values})
+        )
     )
 
 
@@ -243,11 +245,11 @@ def test_a_pool_of_another_type_is_left_alone():
 
 
 def test_a_path_must_not_depend_on_where_a_run_starts():
-    from flows.study.deploy import Target, deploy
+    from flows.study.deploy import DeploymentTarget, deploy_study
 
     config = dataclasses.replace(load(), data_root="raw")
     with pytest.raises(ConfigError, match=r"data_root must be an absolute path .* got 'raw'"):
-        list(deploy(config, Target(store="/s", pool="p")))
+        list(deploy_study(config, DeploymentTarget(store="/s", pool="p")))
 
 
 @pytest.mark.usefixtures("served_store")

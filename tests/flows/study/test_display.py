@@ -4,7 +4,7 @@ import time
 import pytest
 from rich.console import Console
 
-from flows.study.display import Display, spoken
+from flows.study.display import Display, time_left_text
 from infra.progress import Progress
 
 
@@ -20,24 +20,24 @@ def test_minutes_go_on_after_an_hour(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_line_tells_the_time_left_where_it_is_known():
     console = Console(file=io.StringIO(), highlight=False, width=200)
-    display = Display(3, console, left=lambda: 150.0)
+    display = Display(3, console, time_left=lambda: 150.0)
     display.finish("tokenizer", outcome="made", seconds=1.25)
     assert "[  1/3, 2 min left] made" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_what_happens_to_a_step_is_a_line_of_its_own():
     console = Console(file=io.StringIO(), highlight=False, width=200)
-    Display(3, console).tell("stage1", "rank 1 was lost")
+    Display(3, console).print_event("stage1", "rank 1 was lost")
     line = console.file.getvalue()  # type: ignore[attr-defined]
     assert line == "00:00 [  0/3]                 stage1: rank 1 was lost\n"
 
 
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("time_left", "told"),
     [(None, ""), (0, "10 s left"), (44, "40 s left"), (55, "1 min left"), (7000, "1.9 h left")],
 )
-def test_time_left_is_spoken_roughly(left: float | None, told: str):
-    assert spoken(left) == told
+def test_time_left_is_spoken_roughly(time_left: float | None, told: str):
+    assert time_left_text(time_left) == told
 
 
 def test_of_many_running_steps_the_first_are_shown_and_the_rest_counted():

@@ -3,17 +3,17 @@
 import pytest
 
 from flows.steps.kind import Step
-from flows.study.eta import Expected, Forecast
-from flows.study.graph import Graph, Job, Node
+from flows.study.eta import Forecast, TimeEstimates
+from flows.study.graph import GraphNode, StepJob, StudyGraph
 
 
-def transfer(name: str, *reads: Node) -> Node:
+def transfer(name: str, *reads: GraphNode) -> GraphNode:
     step = Step(kind="checkpoint", name=name, inputs={r.name: r.steps[0] for r in reads})
-    return Node(name=name, jobs=(Job(steps=(step,), cpus=1),))
+    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
 def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
-    expected = Expected()
+    expected = TimeEstimates()
     first, other, unlike = (
         transfer(name) for name in ("transfer m3 a seed=1", "transfer m3 a seed=2", "transfer m3 b")
     )
@@ -27,10 +27,10 @@ def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
 def test_rank_counts_what_waits_for_a_node():
     start = transfer("start")
     nodes = (start, *(transfer(f"cell {i}", start) for i in range(3)))
-    expected = Expected()
+    expected = TimeEstimates()
     for seconds, node in enumerate(nodes, start=1):
         expected.learn(node.steps[0], seconds)
-    ranks = expected.ranks(Graph(nodes=nodes, cells={}, results=None))
+    ranks = expected.ranks(StudyGraph(nodes=nodes, cells={}, results=None))
     assert [ranks[node][0] for node in nodes] == [5, 2, 3, 4]
 
 
@@ -38,7 +38,7 @@ def test_time_left_is_that_of_the_rest_at_the_rate_of_the_last(monkeypatch: pyte
     now = 100.0
     monkeypatch.setattr("flows.study.eta.time.monotonic", lambda: now)
     nodes = [transfer(f"transfer m3 a seed={i}") for i in range(10)]
-    expected = Expected()
+    expected = TimeEstimates()
     forecast = Forecast(expected, nodes)
     assert forecast.seconds() is None
     for number in range(4):  # Two at a time.

@@ -11,10 +11,10 @@ import pytest
 from flows.steps.kind import Step
 from flows.steps.worker import StepOutcome
 from flows.study import execute
-from flows.study.eta import Expected, Forecast
-from flows.study.execute import Session, StepFailedError, run_graph
-from flows.study.graph import Graph, Job, Node
-from flows.study.sweep_limits import Admission, HeldError
+from flows.study.eta import Forecast, TimeEstimates
+from flows.study.execute import RunSession, StepFailedError, run_graph
+from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
@@ -23,42 +23,48 @@ from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 
 
-def cell(name: str, *reads: Node) -> Node:
+def cell(name: str, *reads: GraphNode) -> GraphNode:
     inputs = {read.name: read.steps[0] for read in reads}
     step = Step(kind="files", name=name, inputs=inputs)
-    return Node(name=name, jobs=(Job(steps=(step,), cpus=1),))
+    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
 @pytest.fixture
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Session, dict[str, Any]]]:
+) -> Callable[..., tuple[RunSession, dict[str, Any]]]:
     """Runs nodes by a function; returns the session, and how the journal says they ended."""
 
     def run(
-        nodes: list[Node], make: Callable[[Node], Any], at_once: int, **more: Any
-    ) -> tuple[Session, dict[str, Any]]:
+        nodes: list[GraphNode], make: Callable[[GraphNode], Any], at_once: int, **more: Any
+    ) -> tuple[RunSession, dict[str, Any]]:
         monkeypatch.setattr(execute, "_run_node", lambda session, node: make(node) or "made")
-        monkeypatch.setattr(execute, "_tell_end", tell_end)
+        monkeypatch.setattr(execute, "_report_node_end", report_node_end)
         monkeypatch.setattr(execute, "_RETRY_AFTER", 0.0)
         workers = SimpleNamespace(leave=lambda: None)
         display = SimpleNamespace(finish=lambda *_, **__: None)
         noted = Journal(tmp_path, "run")
-        forecast = Forecast(Expected(), nodes)
-        given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
-        given["gate"] = Admission()
+        forecast = Forecast(TimeEstimates(), nodes)
+        given = {
+            "live": Live(""),
+            "expected": TimeEstimates(),
+            "retries": 0,
+            "failures": {},
+            **more,
+        }
+        given["admission"] = Admission()
         session = cast(
-            Session,
+            RunSession,
             SimpleNamespace(
                 workers=workers, display=display, journal=noted, forecast=forecast, **given
             ),
         )
-        run_graph(session, Graph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
+        run_graph(session, StudyGraph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
         record = journal.read(noted.path)
         assert record is not None
         return session, {name: node.outcome for name, node in record.nodes.items()}
 
-    def tell_end(session: Session, node: Node, outcome: Any) -> str:
+    def report_node_end(session: RunSession, node: GraphNode, outcome: Any) -> str:
         session.journal.ended(node.name, outcome)
         return ""
 
@@ -76,7 +82,7 @@ def test_as_many_nodes_are_in_flight_as_are_asked_for(run: Callable[..., Any]):
 def test_the_longest_chain_of_work_begins_first(run: Callable[..., Any]):
     short, head, long, lone = cell("short"), cell("head"), cell("long"), cell("lone")
     tail = cell("tail", head)
-    expected, order = Expected(), list[str]()
+    expected, order = TimeEstimates(), list[str]()
     for node, seconds in ((short, 1), (head, 2), (tail, 9), (long, 8), (lone, 10)):
         expected.learn(node.steps[0], seconds)
     run(
@@ -91,7 +97,7 @@ def test_the_longest_chain_of_work_begins_first(run: Callable[..., Any]):
 def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., Any]):
     tried: list[str] = []
 
-    def make(node: Node) -> None:
+    def make(node: GraphNode) -> None:
         tried.append(node.name)
         if node.name == "lost" and tried.count("lost") < 3:
             raise RayWorkerLostError("it died")
@@ -105,7 +111,7 @@ def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., An
 
 
 def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
-    def make(node: Node) -> None:
+    def make(node: GraphNode) -> None:
         raise RayWorkerLostError("it died")
 
     session, ended = run([cell("lost")], make, 1, retries=1)
@@ -114,13 +120,13 @@ def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
 
 
 def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
-    def make(node: Node) -> None:
-        raise HeldError("outside 20:00-08:00 UTC")
+    def make(node: GraphNode) -> None:
+        raise NodeHeldError("outside 20:00-08:00 UTC")
 
     cells = [cell("a"), cell("b")]
-    session, ended = run(cells, make, 1, held={})
+    session, ended = run(cells, make, 1, holds={})
     assert ended == {"a": "not run", "b": "not run"}
-    assert session.held == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
+    assert session.holds == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
     assert not session.failures
 
 
@@ -141,10 +147,10 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.
         task_run_id=lambda name: None, flow_run_id="", log=lambda text, *_, **__: log.append(text)
     )
     display = SimpleNamespace(update=lambda *_: None)
-    session = cast(Session, SimpleNamespace(workers=workers, live=live, display=display))
+    session = cast(RunSession, SimpleNamespace(workers=workers, live=live, display=display))
     recipe = Recipe(kind="files", name="step")
     node = cell("node")
-    job = Job(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
+    job = StepJob(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
     ends: dict[str, StepOutcome] = {}
     execute._run_job(session, node, job, [recipe.key], [recipe], ends, float("inf"))
     assert ends == {"step": StepOutcome(name="step")}
@@ -164,8 +170,8 @@ def test_a_piece_that_is_lost_has_the_node_tried_again():
         yield StepOutcome(name="step")
 
     workers, live = SimpleNamespace(make=make), Live("")
-    session = cast(Session, SimpleNamespace(workers=workers, live=live))
+    session = cast(RunSession, SimpleNamespace(workers=workers, live=live))
     node, recipe = cell("node"), Recipe(kind="files", name="step")
-    job = Job(steps=node.steps, cpus=1, pieces=2)
+    job = StepJob(steps=node.steps, cpus=1, pieces=2)
     with pytest.raises(RayWorkerLostError, match="it died"):
         execute._run_job(session, node, job, [recipe.key], [recipe], {}, float("inf"))

@@ -15,20 +15,20 @@ from flows.steps.lookup import look_up
 from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
-from flows.study.graph import Graph, graph_of
+from flows.study.graph import StudyGraph, graph_of
 from infra import source_code as code_module
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout
 from infra.store.store import Artifact, Attempt, Store
 
 
-def study(*overrides: str) -> Graph:
+def study(*overrides: str) -> StudyGraph:
     return graph_of(load(overrides=["methods=[vanilla,parcel]", "budgets=[256]", *overrides]))
 
 
 def fill(
     store: Store,
-    graph: Graph,
+    graph: StudyGraph,
     *,
     seconds: float = 0.0,
     but: Callable[[Step], bool] = lambda _: False,
@@ -52,7 +52,7 @@ def fill(
         made[step] = found.artifact  # type: ignore[assignment]
 
 
-def told(store: Store, graph: Graph) -> dict[str, tuple[str, str]]:
+def told(store: Store, graph: StudyGraph) -> dict[str, tuple[str, str]]:
     explanation = Explanation(store, graph)
     return {
         node.name: (verdict.state, "; ".join(verdict.why))
@@ -76,11 +76,11 @@ def edit(monkeypatch: pytest.MonkeyPatch):
         changed = Tree({**checkout().files, path: text.replace(old, new).encode()})
         for module in (registry, explain, code_module):
             monkeypatch.setattr(module, "checkout", lambda: changed)
-        registry._digest.cache_clear()
+        registry._code_digest.cache_clear()
 
     yield apply
     monkeypatch.undo()
-    registry._digest.cache_clear()
+    registry._code_digest.cache_clear()
 
 
 def test_an_empty_store_has_nothing_and_a_full_one_everything(store: Store):

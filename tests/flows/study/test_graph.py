@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from flows.config.load import load
-from flows.report.build import build
+from flows.report.build import build_report
 from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
 from infra.errors import ConfigError
@@ -164,7 +164,7 @@ def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
         for budget in study.budgets_of(method)
         for seed in study.seeds
     ]
-    report = build(plan, scores, {})
+    report = build_report(plan, scores, {})
     assert report.sections[0].cell("avgpool2", 64).complete
     assert report.sections[0].cell("avgpool2", 16).expected == 0
     row = next(line for line in to_markdown(report).splitlines() if line.startswith("| avgpool2"))

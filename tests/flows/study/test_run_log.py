@@ -7,20 +7,28 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
-from flows.study.graph import Graph, Job, Node
-from flows.study.run_log import beginning, ending, going, opening, spent
+from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.run_log import (
+    beginning_line,
+    closing_line,
+    duration_text,
+    opening_line,
+    progress_line,
+)
 from infra.prefect import journal
 from infra.progress import Progress
 from model.train.config import TrainConfig
 from tests.model.tiny_model import tiny_model
 
 
-def node(name: str, config: object = None) -> Node:
-    return Node(name=name, jobs=(Job(steps=(Step(kind="any", name=name, config=config),)),))
+def node(name: str, config: object = None) -> GraphNode:
+    return GraphNode(
+        name=name, jobs=(StepJob(steps=(Step(kind="any", name=name, config=config),)),)
+    )
 
 
 NODES = tuple(node(name) for name in ("files web", "prepare web", "prepare eval", "results"))
-GRAPH = Graph(nodes=NODES, cells={}, results=None)
+GRAPH = StudyGraph(nodes=NODES, cells={}, results=None)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +40,12 @@ GRAPH = Graph(nodes=NODES, cells={}, results=None)
     ],
 )
 def test_the_first_line_tells_what_there_is_to_do(reused, told: str):
-    assert opening(GRAPH, reused) == told
+    assert opening_line(GRAPH, reused) == told
 
 
 def test_the_first_line_names_a_few_sorts_of_steps():
     nodes = tuple(node(f"{sort} {n}") for sort in "abcdefg" for n in range(2))
-    told = opening(Graph(nodes=nodes, cells={}, results=None), ())
+    told = opening_line(StudyGraph(nodes=nodes, cells={}, results=None), ())
     assert told == "14 steps, none of them there; to make: a 2, b 2, c 2, d 2, e 2 and 4 others"
 
 
@@ -45,19 +53,21 @@ def test_a_training_begins_with_what_it_will_do():
     train = TrainConfig(batch_size=32, total_steps=1000)
     stage = node("stage1", FitSpec(model=tiny_model(), train=train))
     told = "stage1 begins, with 1,000 updates of 32 examples"
-    assert beginning(stage, None) == told
-    assert beginning(stage, 41.2) == f"{told}; others like it took 41 s"
-    assert beginning(NODES[1], None) == "prepare web begins"
+    assert beginning_line(stage, None) == told
+    assert beginning_line(stage, 41.2) == f"{told}; others like it took 41 s"
+    assert beginning_line(NODES[1], None) == "prepare web begins"
 
 
 def test_a_step_under_way_and_the_end():
-    assert going("stage1", Progress(done=600, total=1000, note="loss 2.3")) == (
+    assert progress_line("stage1", Progress(done=600, total=1000, note="loss 2.3")) == (
         "stage1: 600 of 1,000, loss 2.3"
     )
-    assert going("files", Progress(done=6, total=10)) == "files: 6 of 10"
-    told = ending("33 made, 9 re-used", ["a: no", "b: no"], 250.0, None)
+    assert progress_line("files", Progress(done=6, total=10)) == "files: 6 of 10"
+    told = closing_line("33 made, 9 re-used", ["a: no", "b: no"], 250.0, None)
     assert told == "33 made, 9 re-used, in 4 min 10 s; 2 failed, such as a: no"
-    assert ending("1 made", [], 3.2, "results-1") == "1 made, in 3.2 s; the table is results-1"
+    assert (
+        closing_line("1 made", [], 3.2, "results-1") == "1 made, in 3.2 s; the table is results-1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_a_step_under_way_and_the_end():
     [(3.24, "3.2 s"), (119.2, "119 s"), (119.9, "120 s"), (7260.0, "2 h 1 min")],
 )
 def test_times_are_spoken(seconds: float, told: str):
-    assert spent(seconds) == told
+    assert duration_text(seconds) == told
 
 
 def test_a_line_tells_the_time_of_the_work_without_the_wait_for_a_place():

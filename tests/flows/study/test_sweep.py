@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from flows.config.study import StudyConfig
-from flows.lineage.runs import note_run
+from flows.lineage.runs import write_run_record
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
-from flows.study.form_values import checked, problem, sweep_of_form
+from flows.study.form_values import check_values, form_problem, sweep_of_form
 from flows.study.graph import graph_of
 from flows.study.retry_policy import (
     MAX_TRIES,
-    all_but,
     describe_failed_steps,
     failed_steps_of_last_run,
-    failures,
-    given_up,
+    failures_by_node,
+    hold_all_but,
+    hold_given_up,
 )
-from flows.study.sweep import Sweep, SweepRun, _differences, describe_sweep
+from flows.study.sweep import Sweep, SweepRun, _score_differences, describe_sweep
 from infra.errors import ConfigError
 from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def firing(store: Store, *more: str, **values: Any) -> SweepRun:
-    return sweep_of_form("demo", store, [*SMALL, *more], checked(Sweep, values, "sweep"))
+    return sweep_of_form("demo", store, [*SMALL, *more], check_values(Sweep, values, "sweep"))
 
 
 def next_of(firing: SweepRun) -> tuple[int, int] | None:
@@ -187,24 +187,24 @@ def test_a_wrong_sweep_is_told_in_a_line(store: Store, values: dict[str, Any], t
 
 def test_a_form_is_checked_before_there_is_a_run(store: Store):
     form = {"study": "demo", "store": store.uri, "overrides": []}
-    assert problem(form) is None
-    assert problem({**form, "add": {"add_seeds": 1}, "when": {}}) is None
+    assert form_problem(form) is None
+    assert form_problem({**form, "add": {"add_seeds": 1}, "when": {}}) is None
     for wrong, told in (
         ({"overrides": ["num_seed=2"]}, "demo: num_seed: no such key; did you mean num_seeds?"),
         ({"study": "nobody"}, "study must be demo, a YAML file"),
         ({"add": {}, "when": {"start": "20:00"}}, "when: start and end (--from, --to) must be"),
     ):
-        assert str(problem({**form, **wrong})).startswith(told)
+        assert str(form_problem({**form, **wrong})).startswith(told)
 
 
 def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
     from flows.config.load import load
-    from flows.lineage.runs import note_run
+    from flows.lineage.runs import write_run_record
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
-    note_run(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
+    write_run_record(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
     config: StudyConfig = sweep_of_form("mine", store, ["budgets=[256]"], Sweep(seeds=4)).config
     assert (config.name, config.num_seeds, config.budgets) == ("mine", 4, (256,))
 
@@ -229,9 +229,9 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     seen = []
     for config in (next(nightly.passes()) for _ in range(3)):
         before = nightly.explain(config)
-        told = list(describe_sweep(before, config, failures(store, before)))
+        told = list(describe_sweep(before, config, failures_by_node(store, before)))
         seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
-        assert not given_up(store)(before)
+        assert not hold_given_up(store)(before)
         fill(store, graph_of(config), but=lambda step: step.name == broken)
         fail(store, nightly.explain(config), broken)
     assert seen == [(2, False), (3, True), (4, True)]
@@ -245,7 +245,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     wide = firing(store, add_seeds=1, max_seeds=5)
     config = next(wide.passes())
     assert config.num_seeds == 5
-    held = given_up(store)(wide.explain(config))
+    held = hold_given_up(store)(wide.explain(config))
     assert broken in {node.name for node in held}
     assert {node.name for node in held} <= {broken, "results demo"}
 
@@ -260,7 +260,7 @@ def test_a_try_that_was_killed_is_no_failure(store: Store):
     inputs = {r: explanation.steps[read].artifact for r, read in step.inputs.items()}
     there = {role: artifact for role, artifact in inputs.items() if artifact}
     Attempt(store, look_up(store, step, there, frozenset()).recipe)
-    assert failures(store, explanation) == {}
+    assert failures_by_node(store, explanation) == {}
     assert next_of(nightly) == (2, 1)  # It comes first.
 
 
@@ -269,7 +269,7 @@ def test_steps_that_were_given_up_are_tried_as_failed_ones(store: Store):
 
     config = firing(store).config
     words = {"artifacts": (), "flow_run_id": "", "failed": ["b: no"], "given_up": ["a", "b"]}
-    note_run(store, dataclasses.asdict(config), None, **words)
+    write_run_record(store, dataclasses.asdict(config), None, **words)
     assert failed_steps_of_last_run(store, config.name) == ("b", "a")
 
 
@@ -283,10 +283,12 @@ def test_failed_steps_alone_are_begun(store: Store):
     ):
         failed_steps_of_last_run(store, config.name)
     values = dataclasses.asdict(config)
-    note_run(store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"])
+    write_run_record(
+        store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"]
+    )
     assert failed_steps_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
-    begun = set(explanation.graph.nodes) - all_but([broken])(explanation).keys()
+    begun = set(explanation.graph.nodes) - hold_all_but([broken])(explanation).keys()
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
@@ -294,8 +296,8 @@ def test_failed_steps_alone_are_begun(store: Store):
         f"1 steps failed or were given up in demo's last run; only these are tried: {broken}"
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
-    assert problem(form) is None
-    assert str(problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")
+    assert form_problem(form) is None
+    assert str(form_problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")
 
 
 STAGE2 = "stage2={num_seeds: 1}"
@@ -331,5 +333,5 @@ def test_a_decision_counts_the_rows_that_have_every_seed(
         key: (10.0 if "@" in key.benchmark else 4.0) * (key.method == "parcel")
         for key in graph_of(config).cells
     }
-    found = _differences(config, scores, "parcel", "vanilla")
+    found = _score_differences(config, scores, "parcel", "vanilla")
     assert found.mean(axis=1).tolist() == [expected] * 2

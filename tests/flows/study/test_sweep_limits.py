@@ -9,17 +9,19 @@ import pytest
 
 from flows.config.load import load
 from flows.steps.kind import Step
-from flows.study.eta import Expected
-from flows.study.graph import Job, Node, graph_of
-from flows.study.sweep_limits import Admission, HeldError, SweepLimits
+from flows.study.eta import TimeEstimates
+from flows.study.graph import GraphNode, StepJob, graph_of
+from flows.study.sweep_limits import Admission, NodeHeldError, SweepLimits
 
 
-def cell(name: str) -> Node:
-    return Node(name=name, jobs=(Job(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),))
+def cell(name: str) -> GraphNode:
+    return GraphNode(
+        name=name, jobs=(StepJob(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),)
+    )
 
 
-def expected(**seconds: float) -> Expected:
-    found = Expected()
+def expected(**seconds: float) -> TimeEstimates:
+    found = TimeEstimates()
     for name, value in seconds.items():
         found.learn(cell(name).steps[0], value)
     return found
@@ -51,49 +53,49 @@ def test_a_window_is_of_its_time_zone():
 
 def test_nothing_begins_after_the_window_and_what_runs_goes_on():
     a, b = cell("a"), cell("b")
-    gate = Admission(SweepLimits(start="20:00", end="08:00"), at("2026-01-05T21:00+00:00"))
-    assert gate.closes == at("2026-01-06T08:00+00:00")
+    admission = Admission(SweepLimits(start="20:00", end="08:00"), at("2026-01-05T21:00+00:00"))
+    assert admission.closes == at("2026-01-06T08:00+00:00")
     now = datetime.datetime.now(datetime.UTC)
-    gate.closes = now + datetime.timedelta(hours=1)
-    assert gate.enter(a) == gate.closes.timestamp()
-    gate.closes = now
-    assert gate.enter(a) == math.inf
-    with pytest.raises(HeldError, match="outside 20:00-08:00 UTC"):
-        gate.enter(b)
+    admission.closes = now + datetime.timedelta(hours=1)
+    assert admission.enter(a) == admission.closes.timestamp()
+    admission.closes = now
+    assert admission.enter(a) == math.inf
+    with pytest.raises(NodeHeldError, match="outside 20:00-08:00 UTC"):
+        admission.enter(b)
 
 
 def test_a_bound_counts_what_was_done_and_what_is_under_way():
     a, b, c, d = map(cell, "abcd")  # Each of two devices.
-    gate = Admission(SweepLimits(max_hours=1))
-    gate.expected = expected(a=500, b=1000, c=350, d=250)
-    gate.enter(a)
-    gate.enter(b)
-    with pytest.raises(HeldError, match="the bound of 1 device-hours is reached"):
-        gate.enter(c)
-    gate.spend(b, 1500.0)  # Of its first job; the second one is to come.
-    with pytest.raises(HeldError):
-        gate.enter(c)
-    gate.enter(d)
+    admission = Admission(SweepLimits(max_hours=1))
+    admission.expected = expected(a=500, b=1000, c=350, d=250)
+    admission.enter(a)
+    admission.enter(b)
+    with pytest.raises(NodeHeldError, match="the bound of 1 device-hours is reached"):
+        admission.enter(c)
+    admission.spend(b, 1500.0)  # Of its first job; the second one is to come.
+    with pytest.raises(NodeHeldError):
+        admission.enter(c)
+    admission.enter(d)
 
 
 def test_what_an_ended_node_did_not_need_is_free_again():
     a, b, c = map(cell, "abc")
-    gate = Admission(SweepLimits(max_hours=1))
-    gate.expected = expected(a=1500, b=1500, c=200)
-    gate.enter(a)
-    gate.spend(a, 300.0)
-    with pytest.raises(HeldError):
-        gate.enter(b)
-    gate.leave(a)
-    gate.enter(b)
-    gate.leave(b)  # It failed, and did nothing.
-    gate.enter(c)
+    admission = Admission(SweepLimits(max_hours=1))
+    admission.expected = expected(a=1500, b=1500, c=200)
+    admission.enter(a)
+    admission.spend(a, 300.0)
+    with pytest.raises(NodeHeldError):
+        admission.enter(b)
+    admission.leave(a)
+    admission.enter(b)
+    admission.leave(b)  # It failed, and did nothing.
+    admission.enter(c)
 
 
 def test_one_that_is_too_large_begins_where_nothing_else_did():
-    gate = Admission(SweepLimits(max_hours=1))
-    gate.expected = expected(a=9000)
-    gate.enter(cell("a"))
+    admission = Admission(SweepLimits(max_hours=1))
+    admission.expected = expected(a=9000)
+    admission.enter(cell("a"))
 
 
 def test_nothing_queues_where_it_matters_what_begins():
@@ -120,7 +122,7 @@ def test_steps_come_in_the_order_in_which_they_are_named():
     assert {ahead[name] for name in ahead if name.startswith("transfer mqt")} == {0}
 
 
-def named(ahead: Mapping[Node, int]) -> dict[str, int]:
+def named(ahead: Mapping[GraphNode, int]) -> dict[str, int]:
     return {node.name: place for node, place in ahead.items()}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.config.test_own_connector import RIPPLE
+from tests.flows.config.test_user_connectors import RIPPLE
 
 pytestmark = pytest.mark.usefixtures("forget")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.lineage.data_show import show
+from flows.lineage.data_show import show_records
 from infra.errors import ConfigError
 from pipelines.records import example
 from pipelines.records.boxes import COLORS
@@ -138,7 +138,7 @@ def test_png_is_as_wide_as_it_is_and_grows_with_the_cards(dataset):
 def test_wrong_requests_name_what_is_accepted(dataset, name, out, part, told):
     folder = dataset.parent
     with pytest.raises(ConfigError, match=told):
-        show(
+        show_records(
             str(folder / name),
             folder / out,
             store=str(folder / "no"),

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from flows.steps.own_code import install_user_code, is_taken
+from flows.steps.user_code import has_user_code, install_user_code
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import load_config
@@ -12,7 +12,7 @@ from model.connector.registry import KINDS, routing_of
 from model.files import CONFIG
 
 
-def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
+def checkpoint_config(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
     """Returns the configuration of a checkpoint, once the class of its connector is loaded.
 
     Args:
@@ -35,7 +35,7 @@ def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
                 install_user_code(tree)
                 # Python keeps the first module of a name, so another version cannot be loaded
                 # beside it.
-                if not is_taken(tree):
+                if not has_user_code(tree):
                     raise ConfigError(
                         f"checkpoint {artifact} was made with another version of {kind} than a "
                         f"checkpoint before it; one command takes one version."

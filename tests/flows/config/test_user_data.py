@@ -14,13 +14,13 @@ import yaml
 from PIL import Image
 
 from flows.config.load import load
-from flows.config.own_data import check_own_data
-from flows.config.server_limits import limits
+from flows.config.server_limits import limit_variables
+from flows.config.user_data import check_user_data
 from flows.steps import worker
 from flows.steps.job import command
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
-from flows.study.deploy import Target, check_code
+from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, decode_of, graph_of
 from infra.errors import ConfigError
@@ -198,7 +198,7 @@ NO_FIELD = "def f1(prediction, fields):\n    return {'hard': 1.0}[fields['kind']
 
 
 def test_rows_are_looked_at_before_anything_runs(folder: Path):
-    check_own_data(config(folder))
+    check_user_data(config(folder))
     val = folder / "data" / "mine" / "val.jsonl"
     for rows, complaint in (
         ([], r"mine\.eval_splits: split 'val' of .*/mine has no rows"),
@@ -214,13 +214,13 @@ def test_rows_are_looked_at_before_anything_runs(folder: Path):
     ):
         put(val, rows)
         with pytest.raises(ConfigError, match=complaint) as refused:
-            check_own_data(config(folder))
+            check_user_data(config(folder))
         assert "\n" not in str(refused.value)
     val.unlink()
     with pytest.raises(ConfigError, match=r"mine\.eval_splits: .*/mine/val\.jsonl is missing"):
-        check_own_data(config(folder))
+        check_user_data(config(folder))
     with pytest.raises(ConfigError, match=r"mine\.train_split: .*/gone is not a folder"):
-        check_own_data(config(folder, path="gone"))
+        check_user_data(config(folder, path="gone"))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_what_the_page_shows_works(folder: Path):
     for name, text in blocks:
         (folder / name).write_text(f"#{text}")
     study = load(folder / "study.yaml", [f"data_root={folder / 'data'}"])
-    check_own_data(study)
+    check_user_data(study)
     assert list(study.rows) == ["mine"]
     rows = [{**row, "meta": {"near": []}} for row in ROWS]
     put(folder / "data" / "mine" / "val.jsonl", rows)
@@ -322,13 +322,13 @@ def test_what_the_page_shows_works(folder: Path):
         words = [text.replace("./", f"{folder}/") for text in overrides]
         found = load(folder / "study.yaml", [f"data_root={folder / 'data'}", *words])
         if "metric" in words[0]:
-            check_own_data(found)
+            check_user_data(found)
         else:
             assert "my_reader:read" in str(datasets_of(found)["mine/eval"].reader)
 
 
 def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path):
-    study, target = config(folder), Target(store="gs://lab/studies", pool="gpus")
+    study, target = config(folder), DeploymentTarget(store="gs://lab/studies", pool="gpus")
     with pytest.raises(ConfigError, match=r"--any-runner must be given for transfers\.mine\.metr"):
         check_code("process", study, target)
     check_code("process", study, dataclasses.replace(target, any_runner=True))
@@ -373,7 +373,9 @@ def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Pat
 
 
 def test_a_run_from_the_form_brings_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, value in limits(str(folder / "store"), any_store=False, any_runner=False).items():
+    for name, value in limit_variables(
+        str(folder / "store"), any_store=False, any_runner=False
+    ).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
         ConfigError, match=r"transfers\.mine\.metric must be in the registry, or an"

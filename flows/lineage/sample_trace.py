@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flows.lineage.named import Named
+from flows.lineage.target import LineageTarget
 from flows.report.cells import CellKey
-from flows.report.columns import listed
+from flows.report.text_lists import abbreviate_list
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.lineage import walk_lineage
@@ -39,12 +39,12 @@ HOW = {
 _LOADER = ("model.data.loader", "model.data.mixing", "model.data.order", "model.data.parts")
 """Modules that decide which record a training step sees."""
 
-_SHOWN = 12
+_MAX_SHOWN = 12
 """Largest number of steps, or cells, named in a line."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class SamplePlace:
     """The place of a record that is the sample, or is made from its picture.
 
     Attributes:
@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sight:
+class TrainingUse:
     """A training that saw the sample.
 
     Attributes:
@@ -83,18 +83,18 @@ class Sight:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sightings:
+class SampleTrace:
     """The records, trainings and cells that a sample had a part in.
 
     Attributes:
       places: places of its records; never empty.
-      sights: trainings that saw it.
+      training_uses: trainings that saw it.
       cells: way in which a cell rests on the sample (see `HOW`) -> cells, with their seed.
       num_cells: number of all cells, whether they rest on it or not.
     """
 
-    places: tuple[Place, ...]
-    sights: tuple[Sight, ...]
+    places: tuple[SamplePlace, ...]
+    training_uses: tuple[TrainingUse, ...]
     cells: Mapping[str, tuple[str, ...]]
     num_cells: int
 
@@ -110,43 +110,44 @@ class Sightings:
                 f"{place.id} is record {place.position} of {place.part} in {place.dataset.name} "
                 f"{place.dataset.key} ← {place.source} sha256:{place.source_sha256}"
             )
-        for sight in self.sights:
-            steps = listed([str(step) for step in sight.steps], _SHOWN)
-            changed = listed(sight.changed, _SHOWN)
+        for use in self.training_uses:
+            steps = abbreviate_list([str(step) for step in use.steps], _MAX_SHOWN)
+            changed = abbreviate_list(use.changed, _MAX_SHOWN)
             since = f"; computed with the present code; {changed} changed since then"
             yield (
-                f"seen by {sight.training.name} {sight.training.key} {len(sight.steps)} times in "
-                f"{sight.num_steps} steps: {steps}{since if sight.changed else ''}"
+                f"seen by {use.training.name} {use.training.key} {len(use.steps)} times in "
+                f"{use.num_steps} steps: {steps}{since if use.changed else ''}"
             )
-        if not self.sights:
+        if not self.training_uses:
             yield "seen by no training"
         for how, cells in self.cells.items():
-            yield f"{len(cells)} of {self.num_cells} cells are {how}: {listed(cells, _SHOWN)}"
+            names = abbreviate_list(cells, _MAX_SHOWN)
+            yield f"{len(cells)} of {self.num_cells} cells are {how}: {names}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"
 
 
-def sightings(store: Store, what: Named, sample: str) -> Sightings:
+def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrace:
     """Searches the history of a table or a cell for everything that a sample had a part in.
 
     Args:
       store: the store of the artifacts.
-      what: a table, or a cell of one.
+      target: a table, or a cell of one.
       sample: id of a record; an id without its "#…" ending means all records of that picture.
 
     Raises:
       ConfigError: if no dataset in that history holds the sample.
     """
     # One walk through the history, down from each root; what two roots share is visited once.
-    search = _Search(store, sample)
-    seen = set[str]()
-    met = [
+    search = _SampleSearch(store, sample)
+    visited_keys = set[str]()
+    artifacts = [
         visit.artifact
-        for root in what.artifacts
-        for visit in walk_lineage(store, root.key, visited_keys=seen)
+        for root in target.artifacts
+        for visit in walk_lineage(store, root.key, visited_keys=visited_keys)
         if not visit.is_again
     ]
-    datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
+    datasets = [artifact for artifact in artifacts if artifact.manifest.kind in _DATASETS]
     # Where the records lie comes first: a name that no dataset knows is a mistake, and an empty
     # answer would read as "the sample had no part".
     places = tuple(place for artifact in datasets for place in search.places(artifact.key))
@@ -154,39 +155,39 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
         names = ", ".join(sorted(artifact.manifest.name for artifact in datasets))
         raise ConfigError(
             f"--sample must be the id of a record, got {sample!r}, which none of the datasets of "
-            f"{what.name} holds: {names}."
+            f"{target.name} holds: {names}."
         )
-    trainings = [a.manifest for a in met if a.manifest.kind == "checkpoint"]
-    cells = _table_cells(what)
+    trainings = [a.manifest for a in artifacts if a.manifest.kind == "checkpoint"]
+    cells = _table_cells(target)
     # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
-    by = collections.defaultdict[str, list[str]](list)
+    cells_by_way = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
         for kind in search.ways(key):
-            by[HOW[kind]].append(cell)
-    return Sightings(
+            cells_by_way[HOW[kind]].append(cell)
+    return SampleTrace(
         places=places,
-        sights=tuple(
+        training_uses=tuple(
             sorted(
-                (sight for m in trainings if (sight := search.sight(m))),
-                key=lambda sight: sight.training.started,
+                (training_use for m in trainings if (training_use := search.training_use(m))),
+                key=lambda training_use: training_use.training.started,
             )
         ),
-        cells={how: tuple(by[how]) for how in HOW.values() if how in by},
+        cells={how: tuple(cells_by_way[how]) for how in HOW.values() if how in cells_by_way},
         num_cells=len(cells),
     )
 
 
-def _table_cells(what: Named) -> dict[str, str]:
+def _table_cells(target: LineageTarget) -> dict[str, str]:
     """Returns each cell's name, with its seed -> key of its predictions."""
-    if what.seeds:
-        keys = [artifact.key for artifact in what.artifacts]
-        name = what.name.removesuffix(f"/{what.seeds[0]}") if len(keys) == 1 else what.name
-        return {f"{name}/{s}": key for s, key in zip(what.seeds, keys, strict=True)}
-    inputs = [entry for a in what.artifacts for entry in sorted(a.manifest.inputs.items())]
+    if target.seeds:
+        keys = [artifact.key for artifact in target.artifacts]
+        name = target.name.removesuffix(f"/{target.seeds[0]}") if len(keys) == 1 else target.name
+        return {f"{name}/{s}": key for s, key in zip(target.seeds, keys, strict=True)}
+    inputs = [entry for a in target.artifacts for entry in sorted(a.manifest.inputs.items())]
     return {role: entry.key for role, entry in inputs if CellKey.of_role(role)}
 
 
-class _Search:
+class _SampleSearch:
     """Looks for one sample in the histories of one store."""
 
     def __init__(self, store: Store, sample: str) -> None:
@@ -198,7 +199,7 @@ class _Search:
         self._changed = functools.cache(self._changed_since)
         self.ways = functools.cache(self._ways)
 
-    def sight(self, training: Manifest) -> Sight | None:
+    def training_use(self, training: Manifest) -> TrainingUse | None:
         """Returns the steps at which a training saw the sample; None if it never did."""
         # In the order of their roles: the loader reads them in that order, and its draws depend on
         # it.
@@ -209,7 +210,7 @@ class _Search:
         steps = self._steps(data, _batch_config(training.config["train"]), training.seed, num_steps)
         if not steps:
             return None
-        return Sight(
+        return TrainingUse(
             training=training,
             steps=steps,
             num_steps=num_steps,
@@ -230,11 +231,11 @@ class _Search:
         # its order of examples comes to the sample.
         reads = any(self.places(e.key) for e in manifest.inputs.values())
         if manifest.kind == "checkpoint":
-            reads = self.sight(manifest) is not None
+            reads = self.training_use(manifest) is not None
         direct = {manifest.kind} if reads and manifest.kind in HOW else set()
         return frozenset[str]().union(direct, *above)
 
-    def _places(self, key: str) -> tuple[Place, ...]:
+    def _places(self, key: str) -> tuple[SamplePlace, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.get_cached(key)
         if artifact.manifest.kind not in _DATASETS:
@@ -267,7 +268,7 @@ class _Search:
         )
 
 
-def _sample_places(artifact: Artifact, sample: str) -> Iterator[Place]:
+def _sample_places(artifact: Artifact, sample: str) -> Iterator[SamplePlace]:
     """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
     dataset = Dataset(artifact.uri)
     for name, part in sorted(dataset.parts.items()):
@@ -280,7 +281,7 @@ def _sample_places(artifact: Artifact, sample: str) -> Iterator[Place]:
                 last = bisect.bisect_left(range(stop), high, first, key=lambda i: part[i].id)
                 for position in range(first, last):
                     record = part[position]
-                    yield Place(
+                    yield SamplePlace(
                         dataset=artifact.manifest,
                         part=name,
                         position=position,

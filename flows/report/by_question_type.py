@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from flows.report.cells import CHANCE, Plan, Report, Section
-from flows.report.interval import Paired, estimate
-from flows.report.items import Items, by_source, mean_of, num_items
+from flows.report.interval import PairedScores, estimate_interval
+from flows.report.items import Items, items_by_source, mean_item_score, num_items
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Input
 from infra.store.store import Artifact
@@ -22,7 +22,7 @@ class TypeScore:
     """The score of a method on one type of question; its fields are the columns of the CSV.
 
     Attributes:
-      asked: type of the questions, as `asked` returns it.
+      asked: type of the questions, as `question_type` returns it.
       seeds: number of seeds.
       items: number of questions of this type.
       score: mean over seeds of the mean over items, 0-100.
@@ -51,7 +51,7 @@ _YES_OR_NO = re.compile(
 _AFTER_QUESTION = re.compile(r" (?:context|options|choose from): ")
 
 
-def asked(prefix: str) -> str:
+def question_type(prefix: str) -> str:
     """Returns the kind of a question: "how many", "what", …, "yes or no", or "other".
 
     Only English questions are told apart; of a question in another language the language is
@@ -85,7 +85,7 @@ def asked(prefix: str) -> str:
     return "other" if is_question else "expression"
 
 
-def asked_to_csv(
+def question_types_to_csv(
     report: Report, plan: Plan, inputs: Mapping[str, Input], get: Callable[[str], Artifact]
 ) -> str:
     """Returns one line per benchmark, kind of question, method and budget that has scores.
@@ -123,7 +123,7 @@ def _type_scores(
     if not scores:
         return
     first = next(iter(scores.values()))[0]  # All runs have the same questions.
-    kinds = {row["id"]: asked(row["prefix"]) for row in _answer_rows(get(first.artifact))}
+    kinds = {row["id"]: question_type(row["prefix"]) for row in _answer_rows(get(first.artifact))}
     # Each run's items by type of question: [seed][type] -> items.
     split = {
         key: [_items_by_type(get(score.artifact), kinds) for score in runs]
@@ -134,13 +134,13 @@ def _type_scores(
     guess = inputs.get(f"{CHANCE}{section.benchmark}")
     guessed = _items_by_type(get(guess.key), kinds) if guess else {}
     for kind in sorted(set(kinds.values())):
-        chance = mean_of(guessed[kind]) if guessed else None
+        chance = mean_item_score(guessed[kind]) if guessed else None
         for (method, budget), runs in split.items():
             items = [run[kind] for run in runs]
             seeds = [score.seed for score in scores[method, budget]]
             # The same estimate as the table's, over the items of one type only.
-            paired = Paired.of([mean_of(run) for run in items], items)
-            interval = estimate([paired], [numbers[seed] for seed in seeds])
+            paired = PairedScores.of([mean_item_score(run) for run in items], items)
+            interval = estimate_interval([paired], [numbers[seed] for seed in seeds])
             yield TypeScore(
                 benchmark=section.benchmark,
                 asked=kind,
@@ -160,7 +160,7 @@ def _items_by_type(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Ite
     items = defaultdict(list)
     for row in _answer_rows(answers):
         items[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
-    return {kind: by_source(rows) for kind, rows in items.items()}
+    return {kind: items_by_source(rows) for kind, rows in items.items()}
 
 
 def _answer_rows(answers: Artifact) -> Iterator[dict[str, Any]]:

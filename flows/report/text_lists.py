@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 
-def in_columns(
+def align_columns(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, rule: bool = False
 ) -> Iterator[str]:
     """Yields the lines of aligned columns, the first set to the left, the others to the right.
@@ -20,7 +20,7 @@ def in_columns(
         yield "  ".join([cells[0].ljust(widths[0]), *others]).rstrip()
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def abbreviate_list(names: Sequence[str], most: int) -> str:
     """Returns names as one text, of which only the first `most` are named, and the rest counted."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

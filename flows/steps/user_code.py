@@ -40,7 +40,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 @functools.cache
-def named(reference: str, group: str) -> str:
+def canonical_reference(reference: str, group: str) -> str:
     """Makes a function that a config names importable here, and returns its "module:name".
 
     Args:
@@ -55,14 +55,14 @@ def named(reference: str, group: str) -> str:
     reference = entry_points(group).get(reference, reference)
     if file := file_reference(reference):
         path, name = file[0].absolute(), file[1]
-        _add(path.parent, _module_of(path))
+        _add_user_module(path.parent, _module_name(path))
         canonical = f"{path.stem}:{name}"
     elif module_and_name := module_reference(reference):
         canonical, (module, _) = reference, module_and_name
-        # An installed package is not copied: `_folder_of` knows no folder for it.
+        # An installed package is not copied: `_module_folder` knows no folder for it.
         top = module.partition(".")[0]
-        if top not in _OURS and (folder := _folder_of(top)):
-            _add(folder, module)
+        if top not in _OURS and (folder := _module_folder(top)):
+            _add_user_module(folder, module)
     else:
         raise ValueError(
             f"a function must be named as file.py:function or module:function, got {reference!r}."
@@ -78,25 +78,27 @@ def install_user_code(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
     user_files = {path: files[path] for path in files if path.startswith(f"{USER_CODE}/")}
     if not user_files.keys() <= checkout().files.keys():
-        add_sources(_relative(user_files))
+        add_sources(_relative_paths(user_files))
         add_user_code(user_files)
 
 
-def is_taken(files: Mapping[str, bytes]) -> bool:
+def has_user_code(files: Mapping[str, bytes]) -> bool:
     """Returns whether this process has the same user's own code as a run's source tree."""
-    held = read_checkout().files
-    return all(held.get(path) == files[path] for path in files if path.startswith(f"{USER_CODE}/"))
+    sources = read_checkout().files
+    return all(
+        sources.get(path) == files[path] for path in files if path.startswith(f"{USER_CODE}/")
+    )
 
 
-def with_code(reader: str | OwnSource) -> str | OwnSource:
+def with_user_code(reader: str | OwnSource) -> str | OwnSource:
     """Returns a reader that can be sent to workers: with its code if it is the user's function."""
     if isinstance(reader, str) or (function := module_reference(reader.reader)) is None:
         return reader
-    files = _relative(own_files([function[0]]))
+    files = _relative_paths(user_files_of([function[0]]))
     return dataclasses.replace(reader, code=tuple(sorted(files.items())))
 
 
-def own_files(modules: Iterable[str]) -> dict[str, bytes]:
+def user_files_of(modules: Iterable[str]) -> dict[str, bytes]:
     """Returns path -> bytes of the user's files that modules reach, for `install_user_code`."""
     tree = checkout()
     return {
@@ -110,12 +112,12 @@ def reader_of(spec: Mapping[str, Any]) -> str:
     return reader if isinstance(reader, str) else reader["reader"]
 
 
-def _relative(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _relative_paths(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {path.removeprefix(f"{USER_CODE}/"): data for path, data in files.items()}
 
 
 @functools.cache
-def libraries(module: str) -> dict[str, str]:
+def library_versions(module: str) -> dict[str, str]:
     """Returns name -> version of the distributions of a module and of what its code imports.
 
     Distributions that every manifest records anyway, such as NumPy, are left out.
@@ -133,7 +135,7 @@ def libraries(module: str) -> dict[str, str]:
     }
 
 
-def _module_of(path: Path) -> str:
+def _module_name(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     if not path.stem.isidentifier():
@@ -141,7 +143,7 @@ def _module_of(path: Path) -> str:
     return path.stem
 
 
-def _folder_of(top: str) -> Path | None:
+def _module_folder(top: str) -> Path | None:
     """Returns the folder that holds a top-level module; None if it is installed or not found."""
     spec = None
     with contextlib.suppress(ValueError):  # `__main__` has no spec.
@@ -153,7 +155,7 @@ def _folder_of(top: str) -> Path | None:
     return None if installed else path.parents[path.name == "__init__.py"]
 
 
-def _add(folder: Path, module: str) -> None:
+def _add_user_module(folder: Path, module: str) -> None:
     """Adds a module, and all that it imports from the same folder, to this process's sources.
 
     Raises:
@@ -165,7 +167,7 @@ def _add(folder: Path, module: str) -> None:
         importlib.invalidate_caches()
     # A file `numbers.py` would import as Python's own `numbers`: refused, not guessed at.
     top = module.partition(".")[0]
-    if _folder_of(top) != folder:
+    if _module_folder(top) != folder:
         spec = importlib.util.find_spec(top)
         raise ValueError(
             f"{folder / top} has the name of another module, {spec and spec.origin}; rename it."
@@ -175,18 +177,18 @@ def _add(folder: Path, module: str) -> None:
     #
     #   my_metric.py ─▶ my_words.py ─▶ numpy (installed: stop)
     #                └▶ model.eval.… (ours: stop, part of the checkout's tree)
-    waiting, seen = [module], set[str]()
-    while waiting:
-        name = waiting.pop()
+    module_queue, visited = [module], set[str]()
+    while module_queue:
+        name = module_queue.pop()
         top = name.partition(".")[0]
-        if name in seen or top in _OURS or not all(map(str.isidentifier, name.split("."))):
+        if name in visited or top in _OURS or not all(map(str.isidentifier, name.split("."))):
             continue
-        seen.add(name)
+        visited.add(name)
         stem = folder / name.replace(".", "/")
         path = next(
             (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None
         )
-        if path is None or _folder_of(top) != folder:
+        if path is None or _module_folder(top) != folder:
             continue
         data = path.read_bytes()
         # Its place in the source tree of the run, which workers import from.
@@ -201,7 +203,7 @@ def _add(folder: Path, module: str) -> None:
                 f"beside it into a module, or into the rows' meta."
             )
         files[place] = data
-        waiting += names
+        module_queue += names
     # Added only now: a folder with one file that is refused adds nothing.
     add_user_code(files)
     checkout().reach([module])  # Raises if its code cannot be determined.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.lineage.named import Named
-from flows.lineage.sample import sightings
+from flows.lineage.sample_trace import trace_sample
+from flows.lineage.target import LineageTarget
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step
@@ -25,14 +25,14 @@ def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named]):
+def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, LineageTarget]):
     store, what = table
     trainings = {a.manifest.name: a for a in store.artifacts("checkpoint")}
     hits = 0
     for number in (3, 11, 18):
-        found = sightings(store, what, f"{number:02d}")
+        found = trace_sample(store, what, f"{number:02d}")
         assert {place.id for place in found.places} == {f"{number:02d}", f"{number:02d}#ocr"}
-        steps = {sight.training.name: list(sight.steps) for sight in found.sights}
+        steps = {sight.training.name: list(sight.steps) for sight in found.training_uses}
         for name, training in trainings.items():
             expected = saw(store, training, {f"{number:02d}", f"{number:02d}#ocr"})
             assert steps.get(name, []) == expected
@@ -47,19 +47,21 @@ def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named
     assert hits > 0
 
 
-def test_one_record_is_told_with_its_place_its_steps_and_its_cells(table: tuple[Store, Named]):
+def test_one_record_is_told_with_its_place_its_steps_and_its_cells(
+    table: tuple[Store, LineageTarget],
+):
     store, what = table
-    found = sightings(store, what, "color/001")
+    found = trace_sample(store, what, "color/001")
     (split,) = [a for a in store.artifacts("dataset") if a.manifest.name == "prepare eval"]
     assert list(found.lines()) == [
         f"color/001 is record 1 of color in prepare eval {split.key} ← color.png sha256:{'0' * 64}",
         "seen by no training",
         "2 of 2 cells are scored on it: x/parcel/16/5, x/parcel/16/6",
     ]
-    (record,) = sightings(store, what, "03#ocr").places
+    (record,) = trace_sample(store, what, "03#ocr").places
     assert (record.id, record.position) == ("03#ocr", 7)
 
 
-def test_an_unknown_sample_names_the_datasets(table: tuple[Store, Named]):
+def test_an_unknown_sample_names_the_datasets(table: tuple[Store, LineageTarget]):
     with pytest.raises(ConfigError, match=r"got '99', which none .* prepare eval, prepare more"):
-        sightings(*table, "99")
+        trace_sample(*table, "99")

@@ -8,14 +8,14 @@ results-3f9a                    an artifact, by the beginning of its key
 
 import dataclasses
 
-from flows.lineage.runs import results_of
+from flows.lineage.runs import results_artifact
 from flows.report.cells import CellKey
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Named:
+class LineageTarget:
     """A name that was given, and the artifacts that it stands for.
 
     Attributes:
@@ -29,7 +29,7 @@ class Named:
     seeds: tuple[int, ...] = ()
 
 
-def named(store: Store, name: str) -> Named:
+def find_lineage_target(store: Store, name: str) -> LineageTarget:
     """Returns the artifacts that a name stands for.
 
     Raises:
@@ -37,31 +37,35 @@ def named(store: Store, name: str) -> Named:
     """
     run, _, cell = name.partition("/")
     if cell:
-        return _cell(store, results_of(store, run), cell, name)
+        return _cell_target(store, results_artifact(store, run), cell, name)
     try:
-        return Named(name=name, artifacts=(results_of(store, name),))
+        return LineageTarget(name=name, artifacts=(results_artifact(store, name),))
     except ConfigError as no_run:
         try:
-            return Named(name=name, artifacts=(store.resolve(name),))
+            return LineageTarget(name=name, artifacts=(store.resolve(name),))
         except KeyError as no_artifact:
             raise ConfigError(f"{no_run} As an {no_artifact.args[0]}") from None
 
 
-def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
+def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:
     inputs = results.manifest.inputs
     #   role of an input                        named by
     #   chartqa:test_human/parcel/64/48213      …/64: all seeds of the cell, …/64/48213: this one
     #   chance/chartqa:test_human               nothing: it is no cell
-    keyed = {key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))}
-    wanted = {key: artifact for key, artifact in keyed.items() if cell in (key.cell, str(key))}
-    if not wanted:
-        cells = sorted({key.cell for key in keyed})
+    keys_by_cell = {
+        key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))
+    }
+    wanted_keys = {
+        key: artifact for key, artifact in keys_by_cell.items() if cell in (key.cell, str(key))
+    }
+    if not wanted_keys:
+        cells = sorted({key.cell for key in keys_by_cell})
         raise ConfigError(
             f"a cell must be benchmark/method/budget of the table, or one seed of it, got "
             f"{cell!r}. Accepted: {', '.join(cells)}."
         )
-    return Named(
+    return LineageTarget(
         name=name,
-        artifacts=tuple(map(store.get_cached, wanted.values())),
-        seeds=tuple(key.seed for key in wanted),
+        artifacts=tuple(map(store.get_cached, wanted_keys.values())),
+        seeds=tuple(key.seed for key in wanted_keys),
     )

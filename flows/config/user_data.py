@@ -21,7 +21,7 @@ _SECONDS = 2.0
 """Longest time for trying a metric: a user's metric may be slow, by calling a model say [s]."""
 
 
-def check_own_data(config: StudyConfig) -> None:
+def check_user_data(config: StudyConfig) -> None:
     """Reads the first rows of users' own benchmarks, and scores each row's first answer.
 
     Raises:
@@ -29,27 +29,27 @@ def check_own_data(config: StudyConfig) -> None:
         the metric cannot score them; names the row and the cure.
     """
     if config.data_root is None:
-        return  # The synthetic corpus has no such benchmarks; `paths_of` refuses them.
+        return  # The synthetic corpus has no such benchmarks; `input_file_paths` refuses them.
     for view in config.resolutions:
-        _check_at(view, config.data_root)
+        _check_benchmarks(view, config.data_root)
 
 
-def _check_at(config: StudyConfig, data_root: str) -> None:
+def _check_benchmarks(config: StudyConfig, data_root: str) -> None:
     for name, transfer in config.transfers.items():
         if name in BENCHMARKS:
             continue
         accepted = (transfer.prepare or config.prepare).max_reject_rate
         _, split = train_data(name, config.transfers)
         field = f"transfers.{name}.train_split"
-        _readable(field, name, transfer, data_root, split, accepted)
+        _read_usable_rows(field, name, transfer, data_root, split, accepted)
         for row in rows_of(name, transfer):
             field = f"transfers.{name}.eval_splits"
-            items = _readable(field, name, transfer, data_root, row.split, accepted)
+            items = _read_usable_rows(field, name, transfer, data_root, row.split, accepted)
             if transfer.transfer:
                 _check_metric(name, transfer, items)
 
 
-def _readable(
+def _read_usable_rows(
     field: str, name: str, transfer: TransferConfig, data_root: str, split: str, accepted: float
 ) -> list[Item]:
     """Returns the usable items among the first rows of a split, once enough of them are usable."""
@@ -64,24 +64,24 @@ def _readable(
     if not rows:
         raise ConfigError(f"{field}: split {split!r} of {corpus.folder} has no rows.")
     # Pictures are looked for, not decoded: a missing folder shows, at little cost.
-    read = MediaReader(root)
-    wrong = [fault for row in rows if (fault := _wrong(row, read, data_root))]
+    media_reader = MediaReader(root)
+    faults = [fault for row in rows if (fault := _row_fault(row, media_reader, data_root))]
     # In a split that was read in part, the first rows may be the worst: be more lenient there.
-    most = accepted if len(rows) < _ROWS else max(accepted, 0.5)
-    if len(wrong) > most * len(rows):
+    max_share = accepted if len(rows) < _ROWS else max(accepted, 0.5)
+    if len(faults) > max_share * len(rows):
         raise ConfigError(
-            f"{field}: {wrong[0]}. Of the {len(rows)} rows of split {split!r} looked at, "
-            f"{len(wrong)} cannot be used; prepare.max_reject_rate accepts {accepted:.0%}."
+            f"{field}: {faults[0]}. Of the {len(rows)} rows of split {split!r} looked at, "
+            f"{len(faults)} cannot be used; prepare.max_reject_rate accepts {accepted:.0%}."
         )
     return [row for row in rows if isinstance(row, Item)]
 
 
-def _wrong(row: Item | Reject, read: MediaReader, data_root: str) -> str:
+def _row_fault(row: Item | Reject, media_reader: MediaReader, data_root: str) -> str:
     """Returns the fault of a row, with its place; "" if it has none."""
     if isinstance(row, Reject):
         return f"{row.source} {row.id.rpartition('/')[2].replace('-', ' ')}: {row.reason}"
     for media in row.media:
-        if not read.has(media):
+        if not media_reader.has(media):
             return f"{row.id}: there is no file {media.path} below {data_root}"
     return ""
 

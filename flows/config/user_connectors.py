@@ -5,7 +5,7 @@ from infra.errors import ConfigError
 from model.connector.registry import KINDS
 
 
-def check_own_connectors(config: StudyConfig) -> None:
+def check_user_connectors(config: StudyConfig) -> None:
     """Makes and traces each user's connector at the sizes of the study; computes nothing.
 
     Raises:

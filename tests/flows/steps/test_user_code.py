@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flows.steps import worker
-from flows.steps.own_code import libraries, named, with_code
-from flows.steps.registry import code_digest, code_of, libraries_of
+from flows.steps.registry import code_digest, libraries_of, step_code
+from flows.steps.user_code import canonical_reference, library_versions, with_user_code
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.manifest import Recipe
@@ -51,11 +51,11 @@ def test_a_file_and_what_it_imports_from_beside_it_are_the_steps_code(
     folder: Path, forget: Callable
 ):
     others = {*checkout().files}  # Of studies that the same process loaded before.
-    metric = named(f"{folder}/own_metric.py:f1", "parcel.metrics")
+    metric = canonical_reference(f"{folder}/own_metric.py:f1", "parcel.metrics")
     assert metric == "own_metric:f1"
     assert {*checkout().files} - others == {"own/own_metric.py", "own/own_helper.py"}
-    plain = code_of("predictions", predictions("vqa"))
-    reached = code_of("predictions", predictions(metric))
+    plain = step_code("predictions", predictions("vqa"))
+    reached = step_code("predictions", predictions(metric))
     assert set(reached) - set(plain) == {"own_metric", "own_helper"}
     assert {name: reached[name] for name in plain} == plain
     before = code_digest("chance", metric)
@@ -63,7 +63,7 @@ def test_a_file_and_what_it_imports_from_beside_it_are_the_steps_code(
     def digest(name: str, text: str) -> str:
         write(folder / name, text)
         forget()
-        named(f"{folder}/own_metric.py:f1", "parcel.metrics")
+        canonical_reference(f"{folder}/own_metric.py:f1", "parcel.metrics")
         return code_digest("chance", metric)
 
     assert digest("own_metric.py", f'"""Said."""\n# And why.\n{METRIC}') == before
@@ -80,7 +80,7 @@ def test_a_package_in_a_folder_may_import_from_itself(tmp_path: Path, monkeypatc
     write(tmp_path / "own_package/more.py", "def rule(prediction, fields):\n    return 0.0\n")
     write(tmp_path / "own_package/other.py", "")
     monkeypatch.syspath_prepend(tmp_path)
-    assert named("own_package.scores:f1", "parcel.metrics") == "own_package.scores:f1"
+    assert canonical_reference("own_package.scores:f1", "parcel.metrics") == "own_package.scores:f1"
     assert {path for path in checkout().files if path.startswith("own/")} == {
         f"own/own_package/{name}"
         for name in ("__init__.py", "more.py", "scores/__init__.py", "scores/rules.py")
@@ -101,8 +101,12 @@ def test_an_installed_function_counts_by_version_and_does_not_travel(tmp_path: P
     points = "[parcel.metrics]\nsoft = own_installed:score\n"
     install(site, "own_installed", "1.2", "def score(prediction, fields):\n    return 0\n", points)
     monkeypatch.syspath_prepend(site)
-    metric = named("soft", "parcel.metrics")
-    assert metric == named("own_installed:score", "parcel.metrics") == "own_installed:score"
+    metric = canonical_reference("soft", "parcel.metrics")
+    assert (
+        metric
+        == canonical_reference("own_installed:score", "parcel.metrics")
+        == "own_installed:score"
+    )
     assert not any(path.startswith("own/") for path in checkout().files)
     plain = libraries_of("predictions", predictions("vqa"))
     assert libraries_of("predictions", predictions(metric)) == {**plain, "own_installed": "1.2"}
@@ -111,8 +115,8 @@ def test_an_installed_function_counts_by_version_and_does_not_travel(tmp_path: P
 
 def test_what_a_file_imports_counts_by_version_unless_every_manifest_has_it(tmp_path: Path):
     text = "import json\nimport numpy\nimport yaml\ndef f(p, fields):\n    return 0.0\n"
-    named(f"{write(tmp_path / 'own_imports.py', text)}:f", "parcel.metrics")
-    assert libraries("own_imports") == {"PyYAML": importlib.metadata.version("pyyaml")}
+    canonical_reference(f"{write(tmp_path / 'own_imports.py', text)}:f", "parcel.metrics")
+    assert library_versions("own_imports") == {"PyYAML": importlib.metadata.version("pyyaml")}
 
 
 @pytest.mark.parametrize(
@@ -135,16 +139,16 @@ def test_what_a_file_imports_counts_by_version_unless_every_manifest_has_it(tmp_
 def test_what_cannot_be_used_is_told_in_a_line(tmp_path: Path, name: str, text: str, told: str):
     write(tmp_path / name, text)
     with pytest.raises(ValueError, match=told) as refused:
-        named(f"{tmp_path / name}:f", "parcel.metrics")
+        canonical_reference(f"{tmp_path / name}:f", "parcel.metrics")
     assert "\n" not in str(refused.value)
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path):
     for folder in ("a", "b"):
         write(tmp_path / folder / "own_twice.py", "def f(): pass\n")
-    named(f"{tmp_path}/a/own_twice.py:f", "parcel.metrics")
+    canonical_reference(f"{tmp_path}/a/own_twice.py:f", "parcel.metrics")
     with pytest.raises(ValueError, match=r"own_twice has the name of another module, .*/a/own_tw"):
-        named(f"{tmp_path}/b/own_twice.py:f", "parcel.metrics")
+        canonical_reference(f"{tmp_path}/b/own_twice.py:f", "parcel.metrics")
 
 
 @pytest.mark.slow
@@ -152,7 +156,7 @@ def test_a_worker_with_another_version_refuses(tmp_path: Path, monkeypatch):
     site = tmp_path / "site-packages"
     install(site, "own_versions", "1.2", "def score(prediction, fields):\n    return 0\n")
     monkeypatch.syspath_prepend(site)
-    metric = named("own_versions:score", "parcel.metrics")
+    metric = canonical_reference("own_versions:score", "parcel.metrics")
     recipe = Recipe(
         kind="chance",
         name="chance mine",
@@ -186,8 +190,8 @@ def test_a_reader_travels_with_the_work_of_those_who_list(tmp_path: Path):
     write(tmp_path / "code" / "own_reader.py", READER)
     write(tmp_path / "code" / "own_words.py", "QUESTION = 'Which?'\n")
     write(tmp_path / "data" / "mine" / "a.png", "")
-    function = named(f"{tmp_path}/code/own_reader.py:read", "parcel.readers")
-    source = with_code(OwnSource(reader=function, name="mine"))
+    function = canonical_reference(f"{tmp_path}/code/own_reader.py:read", "parcel.readers")
+    source = with_user_code(OwnSource(reader=function, name="mine"))
     assert canonical_json(source) == canonical_json(OwnSource(reader=function, name="mine"))
     for path in (tmp_path / "code").iterdir():
         path.write_text("raise SystemExit\n")  # An edit while the run is under way.
@@ -205,7 +209,7 @@ def test_a_reader_travels_with_the_work_of_those_who_list(tmp_path: Path):
 WORKER = """
 import sys
 from pathlib import Path
-from flows.steps.own_code import install_user_code
+from flows.steps.user_code import install_user_code
 from flows.steps.registry import code_digest
 from infra.store.store import Store
 from model.eval.metrics.registry import get_metric
@@ -217,7 +221,7 @@ print(get_metric(metric).score("x", {"answers": ["x"]}), code_digest("chance", m
 
 
 def test_another_process_imports_it_as_the_run_had_it(folder: Path, tmp_path: Path):
-    metric = named(f"{folder}/own_metric.py:f1", "parcel.metrics")
+    metric = canonical_reference(f"{folder}/own_metric.py:f1", "parcel.metrics")
     store = Store(tmp_path / "store")
     source = store.save_source(checkout().files)
     write(folder / "own_helper.py", "WEIGHT = 0.25\n")  # An edit while the run is under way.

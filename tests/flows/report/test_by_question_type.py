@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.report.asked import asked
+from flows.report.by_question_type import question_type
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from flows.report.asked import asked
     ],
 )
 def test_kinds(prefix: str, expected: str):
-    assert asked(prefix) == expected
+    assert question_type(prefix) == expected

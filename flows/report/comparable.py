@@ -4,13 +4,13 @@ import collections
 from collections.abc import Iterable, Sequence
 
 from flows.report.cells import Score
-from flows.report.columns import listed
+from flows.report.text_lists import abbreviate_list
 
-_NAMED = 3
+_MAX_NAMES = 3
 """Largest number of scores named in a sentence."""
 
 
-def check_alike(scores: Iterable[Score]) -> None:
+def check_comparable(scores: Iterable[Score]) -> None:
     """Checks that all scores of a benchmark are from the same data and the same decoding.
 
     Raises:
@@ -20,25 +20,26 @@ def check_alike(scores: Iterable[Score]) -> None:
     # are unknown is not compared.
     firsts: dict[str, Score] = {}
     for score in scores:
-        if score.made is None:
+        if score.origin is None:
             continue
         first = firsts.setdefault(score.benchmark, score)
-        assert first.made is not None
-        if score.made.data != first.made.data:
+        assert first.origin is not None
+        if score.origin.data != first.origin.data:
             raise ValueError(
                 f"all scores of {score.benchmark} must come from the same evaluation split and "
-                f"prompt, got data {first.made.data[:12]} for {_score_name(first)} and "
-                f"{score.made.data[:12]} for {_score_name(score)}; evaluate both on the same data."
+                f"prompt, got data {first.origin.data[:12]} for {_score_name(first)} and "
+                f"{score.origin.data[:12]} for {_score_name(score)}; evaluate both on the same "
+                f"data."
             )
-        if score.made.decoding != first.made.decoding:
+        if score.origin.decoding != first.origin.decoding:
             raise ValueError(
                 f"all scores of {score.benchmark} must come from the same decoding settings, got "
-                f"{first.made.decoding} for {_score_name(first)} and {score.made.decoding} for "
+                f"{first.origin.decoding} for {_score_name(first)} and {score.origin.decoding} for "
                 f"{_score_name(score)}; evaluate both with the same settings."
             )
 
 
-def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score], list[str]]:
+def select_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score], list[str]]:
     """Returns the scores that a report averages, and notes on them, one line each.
 
     Other versions of the libraries, or another kind of accelerator, round differently all through
@@ -52,11 +53,11 @@ def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score
     """
     # Nothing is dropped in silence: each score that is left out is in a note.
     notes = []
-    platforms = collections.Counter(s.made.platform for s in scores if s.made)
+    platforms = collections.Counter(s.origin.platform for s in scores if s.origin)
     chosen_scores = list(scores)
     if len(platforms) > 1:
         most = platforms.most_common(1)[0][0]
-        others = [s for s in scores if s.made and s.made.platform != most]
+        others = [s for s in scores if s.origin and s.origin.platform != most]
         counts = "; ".join(f"{n} with {p}" for p, n in platforms.most_common())
         if mixed:
             notes.append(f"Scores of several platforms are mixed: {counts}.")
@@ -67,7 +68,7 @@ def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score
                 f"another platform than most: {counts}. Left out: {_score_names(others)}. "
                 "`parcel results RUN --mixed` includes them."
             )
-    if len(cpus := sorted({s.made.cpu for s in chosen_scores if s.made})) > 1:
+    if len(cpus := sorted({s.origin.cpu for s in chosen_scores if s.origin})) > 1:
         notes.append(f"Computed on processors of several models: {'; '.join(cpus)}.")
     return chosen_scores, notes
 
@@ -77,4 +78,4 @@ def _score_name(score: Score) -> str:
 
 
 def _score_names(scores: Sequence[Score]) -> str:
-    return listed([f"{s.benchmark}/{_score_name(s)}" for s in scores], _NAMED)
+    return abbreviate_list([f"{s.benchmark}/{_score_name(s)}" for s in scores], _MAX_NAMES)

@@ -14,26 +14,26 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.load import check, load, overridden, read
-from flows.config.references import connector_named
-from flows.config.server_limits import limits
+from flows.config.load import apply_overrides, check_config, load, read_config
+from flows.config.references import connector_reference
+from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
-from flows.steps.own_code import own_files
-from flows.steps.registry import libraries_of, own_modules
+from flows.steps.registry import libraries_of, user_modules
+from flows.steps.user_code import user_files_of
 from flows.study.costs import costs_of
-from flows.study.deploy import Target, check_code
+from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.form import deployments_of
-from flows.study.form_values import problem
+from flows.study.form_values import form_problem
 from flows.study.graph import graph_of
 from flows.study.sweep import Sweep, SweepRun
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
-from tests.flows.steps.test_own_code import install
+from tests.flows.steps.test_user_code import install
 from tests.flows.study.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")
@@ -126,7 +126,7 @@ def test_its_record_is_the_same_study(folder: Path, forget: Callable[[], None]):
     study = config(folder)
     record = json.loads(json.dumps(dataclasses.asdict(study)))
     forget()
-    assert check(record, source="its record") == study
+    assert check_config(record, source="its record") == study
 
 
 def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monkeypatch):
@@ -136,7 +136,7 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
     install(site, "own_installed_ripple", "2.1", text, points)
     monkeypatch.syspath_prepend(site)
     monkeypatch.syspath_prepend(folder)
-    assert connector_named("methods.0", "own_ripples:Ripple") == "own_ripples:Ripple"
+    assert connector_reference("methods.0", "own_ripples:Ripple") == "own_ripples:Ripple"
     study = config(folder, methods=["parcel", "rippled"], train_budgets={}, connectors={})
     assert study.methods == ("parcel", "own_installed_ripple:Ripple")
     assert not any(path.startswith("own/own_installed") for path in checkout().files)
@@ -146,11 +146,11 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
         if "own_installed_ripple" in libraries_of(s.kind, s.config)
     }
     assert by_version == {"checkpoint", "predictions"}
-    check_code("kubernetes", study, Target(store="gs://lab/studies", pool="gpus"))
+    check_code("kubernetes", study, DeploymentTarget(store="gs://lab/studies", pool="gpus"))
     with monkeypatch.context() as served:
-        for name, value in limits("s", any_store=True, any_runner=False).items():
+        for name, value in limit_variables("s", any_store=True, any_runner=False).items():
             served.setenv(name, value)
-        again = check(dataclasses.asdict(study), source="its record")
+        again = check_config(dataclasses.asdict(study), source="its record")
         assert again.methods == study.methods
 
 
@@ -196,10 +196,10 @@ WORKER = """
 import pickle, sys
 import numpy as np
 store, recipes = pickle.load(sys.stdin.buffer)
-from flows.steps.worker import _check_code, _take_over_own
+from flows.steps.worker import _check_code, _install_user_code
 from infra.store.store import Artifact, Store
 for recipe in recipes:
-    _take_over_own(Store(store), recipe)
+    _install_user_code(Store(store), recipe)
     _check_code(Store(store), recipe)
     spec = recipe.config
     print(recipe.kind, getattr(spec, "connector", "") or spec.model.connector.routing.reads)
@@ -220,7 +220,7 @@ def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
         made[step] = found.artifact
         if "Ripple" in step.name:
             recipes.setdefault(step.kind, found.recipe)
-    sent = own_files(own_modules("checkpoint", recipes["checkpoint"].config))  # To members.
+    sent = user_files_of(user_modules("checkpoint", recipes["checkpoint"].config))  # To members.
     assert sent == {f"own/{path.name}": path.read_bytes() for path in folder.glob("*.py")}
     for path in folder.glob("*.py"):
         path.write_text("raise SystemExit\n")  # An edit while the run is under way.
@@ -266,7 +266,7 @@ def test_one_that_breaks_its_promises_is_told_before_anything_runs(folder: Path)
 
 
 def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):
-    for name, value in limits("s", any_store=True, any_runner=False).items():
+    for name, value in limit_variables("s", any_store=True, any_runner=False).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=r"methods\.2 must be in the registry, or an entry poin"):
         config(folder)
@@ -283,7 +283,7 @@ def test_a_class_is_named_by_methods_alone(key: str, tmp_path: Path, monkeypatch
 
 
 def test_a_deployment_brings_it_only_if_told_and_only_where_it_is(folder: Path):
-    study, target = config(folder), Target(store="gs://lab/studies", pool="gpus")
+    study, target = config(folder), DeploymentTarget(store="gs://lab/studies", pool="gpus")
     with pytest.raises(ConfigError, match=r"--any-runner must be given for methods: /.*Ripple is"):
         check_code("process", study, target)
     target = dataclasses.replace(target, any_runner=True)
@@ -298,7 +298,9 @@ def test_forms_offer_entry_points_and_what_the_study_has(folder: Path, tmp_path:
     install(site, "own_offered", "2.1", RIPPLE, points)
     monkeypatch.syspath_prepend(site)
     values = json.loads(json.dumps(dataclasses.asdict(config(folder))))
-    deployments = deployments_of("ripple", str(tmp_path), any_store=False, given={"ripple": values})
+    deployments = deployments_of(
+        "ripple", str(tmp_path), any_store=False, deployed_studies={"ripple": values}
+    )
     schema: Any = deployments[1]._parameter_openapi_schema
     for field in ("methods", "compare"):
         offered = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]
@@ -310,7 +312,7 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
     firing = SweepRun(
-        values=read(folder / "plain.yaml"),
+        values=read_config(folder / "plain.yaml"),
         source="plain",
         overrides=(),
         sweep=Sweep(methods=(own, "mqt")),
@@ -320,11 +322,13 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     assert firing.sweep.grid(firing.config) == []
     more = Sweep(methods=("m3",)).grid(firing.config)
     assert more == [f"methods=[vanilla, parcel, {own}, mqt, m3]"]
-    assert overridden({}, more, source="it").connector_files
+    assert apply_overrides({}, more, source="it").connector_files
     with pytest.raises(ValueError, match=r"methods\.0 must be one of vanilla"):
         Sweep(methods=("parcl",))
 
 
 def test_a_form_tells_what_is_wrong(tmp_path: Path):
     form = {"study": "demo", "store": str(tmp_path), "overrides": [], "add": {"methods": ["rip"]}}
-    assert re.match(r"add: methods\.0 must be one of vanilla, .*, got 'rip'", problem(form) or "")
+    assert re.match(
+        r"add: methods\.0 must be one of vanilla, .*, got 'rip'", form_problem(form) or ""
+    )
