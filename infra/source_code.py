@@ -39,7 +39,6 @@ USER_CODE = "own"
 OUTSIDE = (
     "flows.steps.kind",
     "flows.steps.user_code",
-    "flows.steps.own_code",  # The name of `user_code` in the kept trees of earlier runs.
     "flows.steps.registry",
     "flows.steps.worker",
     "pipelines.records.tf_data",
