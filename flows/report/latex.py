@@ -27,14 +27,6 @@ def to_latex(report: Report) -> str:
     )
 
 
-def latex_table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
-    """Returns a plain tabular; `left` are the columns set to the left, the others to the right."""
-    columns = "".join("l" if i in left else "r" for i in range(len(head)))
-    rows = [_tabular_row([_escape(field) for field in fields]) for fields in (head, *lines)]
-    body = [r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"]
-    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""])
-
-
 def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
     columns = [column for column in result_columns.CELL_COLUMNS if column.latex_heading]
     budgets = sections[0].budgets

@@ -27,9 +27,13 @@ from tests.commands import run_commands
 PARCEL = str(Path(sys.executable).with_name("parcel"))
 _ROOT = Path(__file__).parents[2]
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))
+SMALLEST = str(Path(__file__).with_name("smallest.yaml"))
 
 # A shrunken run is nearly all compilation; its few steps may as well run slowly.
-_FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_FAST_COMPILE = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    + os.environ.get("XLA_FLAGS", "")  # Of tests/conftest.py.
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +50,9 @@ _SHARED_SERVER: dict[str, str] = {}
 
 def environment(store: Path) -> dict[str, str]:
     """The user's environment, without what would lead a test to the user's own server or store."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
+    others = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
     return {
-        **kept,
+        **others,
         **_SHARED_SERVER,
         "PARCEL_STORE": str(store),
         "JAX_PLATFORMS": "cpu",
@@ -79,27 +83,39 @@ def run_all(
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The small study, made once by the code as it is, and copied for each process of tests."""
-    kept = _KEPT / _code_sha256()[:16]
-    _KEPT.mkdir(parents=True, exist_ok=True)
-    with (_KEPT / "lock").open("w") as lock:
+    """The small study, with every method and two seeds, for tests that look at it."""
+    return _finished_once(CONFIG, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def smallest(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The smallest study, for tests that compare another way of running it."""
+    return _finished_once(SMALLEST, tmp_path_factory)
+
+
+def _finished_once(config: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Runs a study unless the code as it is has done so; copies it for this process of tests."""
+    name = Path(config).stem
+    cached = _CACHE / f"{name}-{_code_sha256()[:16]}"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            for other in _KEPT.iterdir():  # Of other code.
-                if other.is_dir():
-                    shutil.rmtree(other)
+        if not cached.exists():
+            for other in _CACHE.glob(f"{name}-*"):  # Of other code.
+                shutil.rmtree(other)
             with _own_server():  # Whose database has the run, for those that look at it.
-                made = finish(tmp_path_factory.mktemp("study") / "store", CONFIG)
-            partial = kept.with_name("partial")
-            shutil.copytree(made.store, partial / "store")
-            (partial / "output").write_text(made.output, encoding="utf-8")
-            partial.rename(kept)
+                study = finish(tmp_path_factory.mktemp("study") / "store", config)
+            partial = _CACHE / f"partial-{name}"
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(study.store, partial / "store")
+            (partial / "output").write_text(study.output, encoding="utf-8")
+            partial.rename(cached)
     store = tmp_path_factory.mktemp("copy") / "store"
-    shutil.copytree(kept / "store", store)
-    return Finished(store, (kept / "output").read_text(encoding="utf-8"))
+    shutil.copytree(cached / "store", store)
+    return Finished(store, (cached / "output").read_text(encoding="utf-8"))
 
 
-_KEPT = _ROOT / ".pytest_cache" / "finished"
+_CACHE = _ROOT / ".pytest_cache" / "finished"
 
 
 def _code_sha256() -> str:

@@ -27,12 +27,11 @@ import psutil
 
 from infra.prefect.server import server_of
 from infra.store.store import Store
-from tests.e2e.conftest import PARCEL, environment
+from tests.e2e.conftest import PARCEL, SMALLEST, environment
 from tests.gcs.faults import ACTIONS, Rule
 from tests.gcs.objects import Content
 from tests.gcs.server import GCS
 
-SMALLEST = str(Path(__file__).with_name("smallest.yaml"))
 BUCKET = "testing"
 URI = f"gs://{BUCKET}/studies"
 MARK = "PARCEL_TEST_FAMILY"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.store import Artifact, Store
-from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment
+from tests.e2e.conftest import PARCEL, SMALLEST, Finished, environment
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 URI = "gs://testing/studies"
 FAULTS = [
-    Rule(action="answer", status=503, probability=0.005, seed=1, times=None),
-    Rule(action="answer", status=429, probability=0.003, seed=2, times=None),
-    Rule(action="lose", verb="upload", probability=0.01, seed=3, times=None),
-    Rule(action="lose", verb="delete", probability=0.02, seed=4, times=None),
-    Rule(action="reset", probability=0.003, seed=5, times=None),
-    Rule(action="corrupt", verb="media", probability=0.02, seed=6, times=None),
+    Rule(action="answer", status=503, probability=0.02, seed=1, times=None),
+    Rule(action="answer", status=429, probability=0.01, seed=2, times=None),
+    Rule(action="lose", verb="upload", probability=0.04, seed=3, times=None),
+    Rule(action="lose", verb="delete", probability=0.08, seed=4, times=None),
+    Rule(action="reset", probability=0.01, seed=5, times=None),
+    Rule(action="corrupt", verb="media", probability=0.06, seed=6, times=None),
     Rule(action="tear", verb="chunk", probability=0.3, seed=7, times=None),
 ]
 
@@ -47,13 +47,13 @@ def files_of(artifact: Artifact) -> dict[str, bytes]:
 
 
 def test_a_study_on_a_bucket_is_the_study_on_a_disk(
-    finished: Finished, gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smallest: Finished, gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     gcs.fail(*FAULTS)
     log = tmp_path / "log"
     with log.open("w") as out:
         first = subprocess.Popen(
-            [PARCEL, "run", CONFIG],
+            [PARCEL, "run", SMALLEST],
             env=machine(gcs, tmp_path / "a"),
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -67,22 +67,22 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
     # The next run is another machine's: it has nothing but the bucket.
     env = machine(gcs, tmp_path / "b")
     again = subprocess.run(
-        [PARCEL, "run", CONFIG], env=env, capture_output=True, text=True, timeout=900
+        [PARCEL, "run", SMALLEST], env=env, capture_output=True, text=True, timeout=900
     )
     assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
     assert sum(gcs.faults.fired()) > 10, gcs.faults.fired()
     gcs.clear()
     for name, value in machine(gcs, tmp_path / "c").items():
         monkeypatch.setenv(name, value)
-    there, here = Store(URI), Store(finished.store)
+    there, here = Store(URI), Store(smallest.store)
     (table,) = there.artifacts("results")
     assert files_of(table) == files_of(here.get(table.key))
     made = {artifact.key: artifact.manifest.content for artifact in there.artifacts()}
     assert made == {key: here.get(key).manifest.content for key in made}
-    assert len(made) > 50
+    assert len(made) >= 14
     # A third machine finds everything made, in few requests.
     third = subprocess.run(
-        [PARCEL, "run", CONFIG], env=machine(gcs, tmp_path / "d"), capture_output=True, text=True
+        [PARCEL, "run", SMALLEST], env=machine(gcs, tmp_path / "d"), capture_output=True, text=True
     )
     assert third.returncode == 0, third.stderr
     assert "0 made, everything re-used" in third.stdout

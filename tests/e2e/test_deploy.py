@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.conftest import CONFIG, PARCEL, Served, end_tree, environment
+from tests.e2e.conftest import PARCEL, SMALLEST, Served, end_tree, environment
 from tests.gcs.server import GCS
 from tests.infra.prefect.postgres import PREFECT, PrefectServer, postgres
 
@@ -38,9 +38,9 @@ def rows_of(served: Served, run: str) -> list[tuple[str, str]]:
 
 
 def deployed(server: PrefectServer, own: dict[str, str], pool: str) -> tuple[list[str], list[str]]:
-    """Deploys the tiny study; returns the commands that were told: the worker's and the watch's."""
+    """Deploys the smallest study; returns the commands it prints: of worker and watch."""
     done = subprocess.run(
-        [PARCEL, "deploy", CONFIG, "--pool", pool],
+        [PARCEL, "deploy", SMALLEST, "--pool", pool],
         env=own,
         capture_output=True,
         text=True,
@@ -58,7 +58,7 @@ def deployed(server: PrefectServer, own: dict[str, str], pool: str) -> tuple[lis
 
 def started(served: Served) -> str:
     """Starts a run of the deployment, as its form does; returns the run's id."""
-    found = served.ask("/deployments/name/study/tiny", method="GET")
+    found = served.ask("/deployments/name/study/smallest", method="GET")
     path = f"/deployments/{found['id']}/create_flow_run"
     return served.ask(path, json.dumps({"parameters": found["parameters"]}).encode())["id"]
 
@@ -102,7 +102,7 @@ def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_
         rows = wait(complete, 120, lambda: rows_of(served, run))
     names = [name for name, _ in rows]
     assert len(set(names)) == len(names)
-    assert sum(name.startswith("transfer parcel chartqa seed=") for name in names) == 2
+    assert sum(name.startswith("transfer vanilla chartqa seed=") for name in names) == 1
     (journal,) = (store / "runs").glob(f"*/{run}.jsonl")
     entries = map(json.loads, journal.read_text().splitlines())
     planned = next(entry["reads"] for entry in entries if entry["what"] == "plan")
@@ -143,7 +143,7 @@ def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_p
             state = wait(lambda: ended(served, run), 120)
             took = time.monotonic() - began
             # The line comes when the rows are ended, too.
-            line = f"run tiny ({run}): Crashed, its lease lapsed"
+            line = f"run smallest ({run}): Crashed, its lease lapsed"
             wait(lambda: line in (tmp_path / "watch.log").read_text(), 60)
         print(f"Crashed {took:.0f} s after the pod's death")
         assert state["type"] == "CRASHED"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from infra.store.store import Artifact, Store
-from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment, parcel
+from tests.e2e.conftest import PARCEL, SMALLEST, Finished, environment, parcel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
@@ -52,30 +52,30 @@ def attempts(store: Path) -> dict[str, int]:
 
 
 @pytest.mark.timeout(1500)
-def test_killed_again_and_again_the_table_is_byte_identical(finished: Finished, tmp_path: Path):
+def test_killed_again_and_again_the_table_is_byte_identical(smallest: Finished, tmp_path: Path):
     store, moments = tmp_path / "store", random.Random(20261120)
-    kept: set[str] = set()
+    committed: set[str] = set()
     for _ in range(KILLS):
         mark = uuid.uuid4().hex
         run = subprocess.Popen(
-            [PARCEL, "run", CONFIG],
+            [PARCEL, "run", SMALLEST],
             env={**environment(store), MARK: mark},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         # From the first seconds (imports, server start) to well into the work.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(timeout=moments.uniform(3, 40))
+            run.wait(timeout=moments.uniform(3, 25))
         kill_family(mark)
         run.wait()
         done = {a.key for a in Store(store).artifacts()} if store.exists() else set()
-        assert kept <= done, "a committed artifact was lost"
-        kept = done
+        assert committed <= done, "a committed artifact was lost"
+        committed = done
     before = attempts(store)
-    last = parcel(store, "run", CONFIG)
+    last = parcel(store, "run", SMALLEST)
     assert last.returncode == 0, last.stdout[-2000:] + last.stderr[-2000:]
     (table,) = Store(store).artifacts("results")
-    assert files_of(table) == files_of(Store(finished.store).get(table.key))
+    assert files_of(table) == files_of(Store(smallest.store).get(table.key))
     after = attempts(store)
     assert {key: after[key] for key in before} == before, "finished work was done again"
     assert parcel(store, "lineage", "verify").returncode == 0

@@ -14,13 +14,13 @@ import pytest
 
 from flows.steps.job import JobReport
 from infra.store.store import JOBS, Store
-from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, serving
+from tests.e2e.conftest import PARCEL, SMALLEST, Served, environment, serving
 from tests.processes import command_line, end_family
 from tests.ray_nodes import Head, head_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
-STUDY = ("methods=[vanilla]", "num_seeds=1", "stage1.log_steps=2")
+STUDY = ("hygiene=null", "stage1.log_steps=2")
 STOP_WITHIN = 30.0
 """From Cancel in the UI until nothing of it runs [s]."""
 
@@ -56,7 +56,7 @@ def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(
     head: Head, tmp_path: Path
 ):
     home, log = tmp_path / "store", tmp_path / "log"
-    words = [PARCEL, "run", CONFIG, *STUDY, "stage1.total_steps=150", "stage1.save_steps=150"]
+    words = [PARCEL, "run", SMALLEST, *STUDY, "stage1.total_steps=150", "stage1.save_steps=150"]
     words.append(f"compute.ray_address={head.address}")
     own = environment(home) | {"RAY_AUTH_MODE": "disabled"}
     with log.open("w") as out:
@@ -112,7 +112,7 @@ def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
 def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path: Path):
     home, log = tmp_path / "store", tmp_path / "log"
     with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:
-        words = [PARCEL, "run", CONFIG, *STUDY, "stage1.total_steps=100000"]
+        words = [PARCEL, "run", SMALLEST, *STUDY, "stage1.total_steps=100000"]
         words.append(f"compute.ray_address={head.url}")
         own = environment(home) | {"RAY_AUTH_MODE": "disabled"}
         with log.open("w") as out:
@@ -139,6 +139,6 @@ def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path:
 def start(served: Served, store: Path, *overrides: str) -> dict[str, Any]:
     """Starts the small study as the UI's form does."""
     deployment = served.ask("/deployments/name/study/study", method="GET")
-    asked = {"study": CONFIG, "overrides": [*STUDY, *overrides], "until": "train"}
+    asked = {"study": SMALLEST, "overrides": [*STUDY, *overrides], "until": "train"}
     body = {"parameters": {**asked, "store": str(store)}}
     return served.ask(f"/deployments/{deployment['id']}/create_flow_run", json.dumps(body).encode())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra.store.store import Store
-from tests.e2e.conftest import CONFIG, environment
+from tests.e2e.conftest import SMALLEST, environment
 from tests.gcs.objects import Bucket
 from tests.nodes.machines import CHECKOUT, VENV, Machines, skip_without_namespaces
 
@@ -23,8 +23,8 @@ PREFIX = "studies/"
 EVERY = 9
 """Updates between two lines of a training's log."""
 STUDY = (
-    "num_seeds=1",
-    "methods=[vanilla, m3, parcel]",
+    "methods=[vanilla, parcel]",
+    "hygiene=null",
     # Long enough to be hit in the middle, on a machine of any speed.
     "stage1.total_steps=40",
     "stage1.save_steps=10",
@@ -115,7 +115,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
         told = machines.call(str(VENV / "bin" / "python"), "-c", "import flows", on=node)
         assert "No module named 'flows'" in told
     log = tmp_path / "run.log"
-    words = ["run", CONFIG, "compute.ray_address=auto", *STUDY]
+    words = ["run", SMALLEST, "compute.ray_address=auto", *STUDY]
     with log.open("w") as out:
         command = ["env", f"PYTHONPATH={CHECKOUT}", PARCEL, *words]
         run = machines.popen(*command, on=machines.head, out=out)
@@ -153,7 +153,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
     # The same study on a disk of this machine.
     here = tmp_path / "here"
     alone = subprocess.run(
-        [PARCEL, "run", CONFIG, *STUDY],
+        [PARCEL, "run", SMALLEST, *STUDY],
         env=environment(here) | {"PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
