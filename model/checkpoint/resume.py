@@ -158,7 +158,7 @@ class ResumePoints:
         return None
 
     def save(self, step: int, parts: Sequence[StatePart], notes: Mapping[str, Path]) -> None:
-        """Starts to write the state after `step` updates, in a thread; `news` reports the end.
+        """Starts to write the state after `step` updates, in a thread; `has_new_point` reports the end.
 
         Args:
           step: updates done.
@@ -177,7 +177,7 @@ class ResumePoints:
         name = f"{step}-{self._start}"
         self._saving = self._writer.submit(self._write, name, parts, texts)
 
-    def news(self) -> bool:
+    def has_new_point(self) -> bool:
         """Returns whether a point was completed since the last call.
 
         Raises:

@@ -192,7 +192,7 @@ def fit(
                     "resume from it."
                 )
             # A point is completed in the background: news of it comes at some later step.
-            is_new = points.news()
+            is_new = points.has_new_point()
             if is_logged or is_new:
                 yield Progress(
                     done=num_done,

@@ -28,8 +28,8 @@ def save(place: Path | str, *steps: int) -> ResumePoints:
     for step in steps:
         points.save(step, process_parts(state(step)), {})
         points.wait()
-        assert points.news()
-        assert not points.news()
+        assert points.has_new_point()
+        assert not points.has_new_point()
     points.close()
     return points
 
