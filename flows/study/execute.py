@@ -381,7 +381,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
                     if not end.reused:
                         outcome = "made"
-                        session.admission.spend(node, device_seconds(artifact))
+                        session.admission.spend_device_seconds(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
                     _publish_lineage_page(session, node, step, artifact, reused=end.reused)
         # After all steps of this job, so that one failed budget does not lose the others; before

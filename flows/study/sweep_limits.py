@@ -174,7 +174,7 @@ class Admission:
             self._under_way[node] = cost
             return math.inf if self.closes is None else self.closes.timestamp()
 
-    def spend(self, node: GraphNode, seconds: float) -> None:
+    def spend_device_seconds(self, node: GraphNode, seconds: float) -> None:
         """Records work that a node did [device-seconds]."""
         with self._lock:
             #   estimate 10 h ─▶ 4 h of it done ─▶ ended

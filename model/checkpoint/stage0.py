@@ -95,10 +95,10 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
         # which is always (hidden, width), shows which number is which.
         hidden, width = renamed[linear].shape[-2:]
         if renamed[gating].shape[-2:] == (hidden, width) and hidden != width:
-            renamed[gating] = _swapped(renamed[gating])
+            renamed[gating] = _transposed_entry(renamed[gating])
     embedding = "llm/embedder/input_embedding"
     if embedding in renamed:
-        renamed[embedding] = _extended(renamed[embedding], pieces, seed)
+        renamed[embedding] = _add_token_rows(renamed[embedding], pieces, seed)
     return renamed
 
 
@@ -142,12 +142,12 @@ def _stack(layers: list[Entry]) -> Entry:
     return Entry(shape, dtype, read)
 
 
-def _swapped(entry: Entry) -> Entry:
+def _transposed_entry(entry: Entry) -> Entry:
     *first, a, b = entry.shape
     return Entry((*first, b, a), entry.dtype, lambda: entry.read().swapaxes(-1, -2))
 
 
-def _extended(entry: Entry, pieces: int, seed: int) -> Entry:
+def _add_token_rows(entry: Entry, pieces: int, seed: int) -> Entry:
     rows, width = min(entry.shape[0], pieces), entry.shape[1]
     shape = rows + len(EXTRA_TOKENS), width
 

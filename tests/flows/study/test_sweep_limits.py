@@ -72,7 +72,7 @@ def test_a_bound_counts_what_was_done_and_what_is_under_way():
     admission.enter(b)
     with pytest.raises(NodeHeldError, match="the bound of 1 device-hours is reached"):
         admission.enter(c)
-    admission.spend(b, 1500.0)  # Of its first job; the second one is to come.
+    admission.spend_device_seconds(b, 1500.0)  # Of its first job; the second one is to come.
     with pytest.raises(NodeHeldError):
         admission.enter(c)
     admission.enter(d)
@@ -83,7 +83,7 @@ def test_what_an_ended_node_did_not_need_is_free_again():
     admission = Admission(SweepLimits(max_hours=1))
     admission.expected = expected(a=1500, b=1500, c=200)
     admission.enter(a)
-    admission.spend(a, 300.0)
+    admission.spend_device_seconds(a, 300.0)
     with pytest.raises(NodeHeldError):
         admission.enter(b)
     admission.leave(a)

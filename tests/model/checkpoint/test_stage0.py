@@ -88,7 +88,7 @@ def test_two_towers_become_one_checkpoint(tmp_path, scanned, two_towers, style):
 
 def test_published_embedding_is_cut_to_its_pieces():
     rows = stage0.Entry((256_128, 2304), np.dtype(np.float32), lambda: np.zeros(0))
-    assert stage0._extended(rows, stage0.GEMMA_PIECES, 0).shape == (257_152, 2304)
+    assert stage0._add_token_rows(rows, stage0.GEMMA_PIECES, 0).shape == (257_152, 2304)
 
 
 @pytest.mark.slow
