@@ -158,7 +158,7 @@ class ResumePoints:
         return None
 
     def save(self, step: int, parts: Sequence[StatePart], notes: Mapping[str, Path]) -> None:
-        """Starts to write the state after `step` updates, in a thread; `has_new_point` reports the end.
+        """Starts to write the state after `step` updates, in a thread; see `has_new_point`.
 
         Args:
           step: updates done.
