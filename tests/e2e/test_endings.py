@@ -167,7 +167,7 @@ def check_end(store: Path, log: Path, phase: str, end: str) -> None:
             for end in ENDS
             if phase == "training" or end in ("TERM", "KILL")
         ],
-        3,
+        2,
     ),
 )
 def test_run_ended_in_any_phase_leaves_no_process(

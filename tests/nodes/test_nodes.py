@@ -23,7 +23,6 @@ PREFIX = "studies/"
 EVERY = 9
 """Updates between two lines of a training's log."""
 STUDY = (
-    "methods=[vanilla, parcel]",
     "hygiene=null",
     # Long enough to be hit in the middle, on a machine of any speed.
     "stage1.total_steps=40",
