@@ -31,12 +31,12 @@ check: setup
 	.venv/bin/pyright
 	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow and not deep and not night" tests
 
-# Three processes on two cores: from here on, tests wait for servers and workers a third of the time.
+# Three processes on two cores: these tests wait for servers and workers a third of the time.
 test: check
 	$(PY) -m pytest -q -n 3 --dist loadfile --durations 20 -m "(slow or e2e) and not deep and not night" tests
 
 test-deep: setup
-	$(PY) -m pytest -q -n 3 --dist loadfile --durations 20 -m "deep and not night" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m "deep and not night" tests
 
 # What is long by nature, whole: every ending of every command, the demo's margins, compile matrices.
 night: setup

@@ -1,4 +1,4 @@
-"""A few cases of a matrix that is too long for every run, always the same ones."""
+"""A few cases of a matrix that is too long for every run, always the same ones; `night` has all."""
 
 import random
 from collections.abc import Sequence
@@ -18,9 +18,17 @@ def deep_slice(cases: Sequence[Any], number: int) -> list[Any]:
     `make test-deep` runs the drawn ones, `make night` all.
     """
     drawn = set(random.Random(SEED).sample(range(len(cases)), number))
-    return [
-        case
-        if i in drawn
-        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.night)
-        for i, case in enumerate(cases)
-    ]
+    return [case if i in drawn else _at_night(case) for i, case in enumerate(cases)]
+
+
+def day_slice(cases: Sequence[Any], chosen: Sequence[Any]) -> list[Any]:
+    """Returns all cases as parameters of a test; all but the chosen ones carry `night`.
+
+    For cases that differ in what they stand for: the methods of the paper, not every variant.
+    """
+    assert all(case in cases for case in chosen), chosen
+    return [case if case in chosen else _at_night(case) for case in cases]
+
+
+def _at_night(case: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.night)

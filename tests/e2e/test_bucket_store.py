@@ -15,7 +15,7 @@ from tests.e2e.conftest import PARCEL, SMALLEST, Finished, environment
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
 URI = "gs://testing/studies"
 FAULTS = [

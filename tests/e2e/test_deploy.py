@@ -56,11 +56,16 @@ def deployed(server: PrefectServer, own: dict[str, str], pool: str) -> tuple[lis
     return first, second
 
 
-def started(served: Served) -> str:
+LONG = "stage1.total_steps=100000"
+"""Has a run still train when a test ends it."""
+
+
+def started(served: Served, *overrides: str) -> str:
     """Starts a run of the deployment, as its form does; returns the run's id."""
-    found = served.ask("/deployments/name/study/smallest", method="GET")
-    path = f"/deployments/{found['id']}/create_flow_run"
-    return served.ask(path, json.dumps({"parameters": found["parameters"]}).encode())["id"]
+    deployment = served.ask("/deployments/name/study/smallest", method="GET")
+    path = f"/deployments/{deployment['id']}/create_flow_run"
+    parameters = {**deployment["parameters"], "overrides": overrides}
+    return served.ask(path, json.dumps({"parameters": parameters}).encode())["id"]
 
 
 @contextlib.contextmanager
@@ -135,7 +140,7 @@ def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_p
             running(watch, machine("watch"), tmp_path / "watch.log"),
             running([*space, *work], machine("pod"), tmp_path / "pod.log") as pod,
         ):
-            run = started(served)
+            run = started(served, LONG)
             wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
             time.sleep(10)  # The run's lease was renewed since it began.
             pod.kill()
@@ -161,7 +166,7 @@ def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer,
     work, _ = deployed(server, own, "cancelling")
     served = Served(server.api.removesuffix("/api"), tmp_path / "store")
     with running(work, own, tmp_path / "worker.log"):
-        run = started(served)
+        run = started(served, LONG)
         wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
         assert len(processes_of(run)) > 2
         asked = {"state": {"type": "CANCELLING"}, "force": True}

@@ -220,7 +220,7 @@ def test_run_killed_before_it_has_a_journal_is_crashed(store: Path, tmp_path: Pa
     assert begun(store)[killed] == "CRASHED"
 
 
-@pytest.mark.deep
+@pytest.mark.night
 def test_ended_in_training_the_ui_shows_nothing_that_goes_on(store: Path, tmp_path: Path):
     check_end(store, tmp_path / "log", "training", "INT")
     state, tasks = list(rows(store).values())[-1]

@@ -80,6 +80,7 @@ def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(
     assert not any("flows.steps.job" in command_line(p) for p in psutil.process_iter())
 
 
+@pytest.mark.night
 def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
     home = tmp_path / "store"
     with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:

@@ -192,6 +192,7 @@ def test_cron_schedule_can_be_set(served: Served):
     assert served.ask(path, json.dumps(schedule).encode())[0]["schedule"]["cron"] == "0 3 * * 1"
 
 
+@pytest.mark.deep
 def test_a_schedule_stays_when_the_server_starts_again(tmp_path: Path):
     def crons(served: Served) -> list[str]:
         return [each["schedule"]["cron"] for each in deployment(served)["schedules"]]

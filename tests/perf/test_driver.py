@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.deep
+@pytest.mark.night
 def test_a_sweep_of_many_cells_loses_and_doubles_nothing():
     words = ["--cells", "400", "--slots", "200", "--deaths", "0.1"]
     done = subprocess.run(

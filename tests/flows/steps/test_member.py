@@ -217,7 +217,7 @@ def test_killed_members_change_no_bit(
     assert rows(tmp_path) == rows(undisturbed)
 
 
-@pytest.mark.deep
+@pytest.mark.night
 def test_killed_at_drawn_moments_it_ends_with_the_same_bits(
     tmp_path: Path, inputs: dict[str, Any], undisturbed: Path
 ):

@@ -137,7 +137,7 @@ def test_a_failed_and_a_crashed_run_are_told_and_another_deployments_are_not(
     assert len(heard) == 2
 
 
-@pytest.mark.deep
+@pytest.mark.night
 @pytest.mark.usefixtures("served_store")
 def test_a_run_that_makes_no_progress_is_told_once_and_one_over_the_cap_is_cancelled(
     webhook: tuple[str, list[dict[str, Any]]], tmp_path: Path

@@ -18,6 +18,7 @@ from model.connector.build import build_connector
 from model.connector.registry import CONNECTORS, KINDS
 from model.vision.layers import Attention
 from tests.model.tiny_models import tiny_config
+from tests.slices import day_slice
 
 ANY_SIZE = [kind for kind in KINDS if not kind.startswith("avgpool")]
 FEATURES = jax.random.normal(jax.random.key(4), (2, 256, 12))
@@ -35,16 +36,19 @@ def both(cfg: ModelConfig, budget: int) -> tuple[jax.Array, jax.Array, jax.Array
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "budget"),
-    [
-        *((kind, 256) for kind in ANY_SIZE),
-        ("parcel", 16),
-        ("parcel", 100),
-        ("parcel_fixed2", 66),
-        ("mqt", 30),
-        ("avgpool4", 16),
-        ("avgpool2", 64),
-        ("m3", 4),
-    ],
+    day_slice(
+        [
+            *((kind, 256) for kind in ANY_SIZE),
+            ("parcel", 16),
+            ("parcel", 100),
+            ("parcel_fixed2", 66),
+            ("mqt", 30),
+            ("avgpool4", 16),
+            ("avgpool2", 64),
+            ("m3", 4),
+        ],
+        [("parcel", 256), ("parcel", 100), ("parcel_fixed2", 66), ("mqt", 30), ("m3", 4)],
+    ),
 )
 def test_the_watched_connector_gives_the_connectors_soft_tokens(kind: str, budget: int):
     cfg = tiny_config(kind)

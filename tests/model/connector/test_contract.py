@@ -7,7 +7,9 @@ import pytest
 from model.config import ModelConfig
 from model.connector.contract import check_promises, check_shapes
 from model.connector.registry import CONNECTORS, KINDS
+from tests.model.connector.test_elastic import ELASTIC
 from tests.model.tiny_models import tiny_config
+from tests.slices import day_slice
 
 OWN = "tests.model.connector.own_connectors"
 PROMISES = ["programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"]
@@ -27,7 +29,7 @@ def test_ours_without_queries_keep_every_promise(kind: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not CONNECTORS[kind].routing.pooled])
+@pytest.mark.parametrize("kind", day_slice(ELASTIC, ["mqt", "parcel"]))
 def test_ours_with_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
 

@@ -20,6 +20,7 @@ from tests.model.tiny_models import (
     loss_and_gradient,
     tiny_config,
 )
+from tests.slices import day_slice
 
 ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
 
@@ -53,7 +54,7 @@ def test_masking_equals_truncation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ELASTIC)
+@pytest.mark.parametrize("kind", day_slice(ELASTIC, ["mqt", "parcel"]))
 def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: str):
     cfg = few_programs(kind)
     lengths = st.tuples(*[st.integers(min_value=6, max_value=11)] * 2)

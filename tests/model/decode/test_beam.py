@@ -12,8 +12,7 @@ from model.decode.generate import generate
 from tests.model.decode.test_generate import make_case
 from tests.model.eval import recomputed
 from tests.model.eval.recomputed import NUM_NEW, Case
-
-slow = pytest.mark.slow
+from tests.slices import day_slice
 
 
 def _search(
@@ -39,13 +38,10 @@ def _stop(case: Case) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "num_images", "num_beams"),
-    [
-        pytest.param("vanilla", 1, 2, marks=slow),
-        pytest.param("m3", 2, 3, marks=slow),
-        pytest.param("mqt", 4, 2, marks=slow),
-        ("parcel", 4, 3),
-        pytest.param("parcel", 1, 1, marks=slow),
-    ],
+    day_slice(
+        [("vanilla", 1, 2), ("m3", 2, 3), ("mqt", 4, 2), ("parcel", 4, 3), ("parcel", 1, 1)],
+        [("vanilla", 1, 2), ("parcel", 4, 3)],
+    ),
 )
 def test_answers_equal_those_of_the_rule(kind: str, num_images: int, num_beams: int):
     case = make_case(kind, num_images)
@@ -56,7 +52,7 @@ def test_answers_equal_those_of_the_rule(kind: str, num_images: int, num_beams: 
         assert all(stop in row for row in expected)
 
 
-@slow
+@pytest.mark.slow
 def test_scanned_layers_give_the_same_answers():
     case = make_case("parcel", scan_layers=True)
     stop = _stop(case)

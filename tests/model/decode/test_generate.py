@@ -16,8 +16,8 @@ from model.decode.generate import choose_token, generate, prefill
 from tests.model.eval import recomputed
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import TEXT, init_params, tiny_config
+from tests.slices import day_slice
 
-slow = pytest.mark.slow
 SHAPES = {"vanilla": (256, 256), "m3": (16, 16), "mqt": (24, 18), "parcel": (22, 18)}
 """Connector -> (bucket, budget): where a bucket serves several budgets, one with masked slots."""
 
@@ -36,12 +36,7 @@ def _generate(case: Case, real: np.ndarray | None = None, **options: typing.Any)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "num_images"),
-    [
-        pytest.param("vanilla", 1, marks=slow),
-        pytest.param("m3", 2, marks=slow),
-        pytest.param("mqt", 5, marks=slow),
-        ("parcel", 5),
-    ],
+    day_slice([("vanilla", 1), ("m3", 2), ("mqt", 5), ("parcel", 5)], [("m3", 2), ("parcel", 5)]),
     ids=["vanilla-image", "m3-pair", "mqt-video", "parcel-video"],
 )
 def test_cached_tokens_equal_recomputed_ones(kind: str, num_images: int):
@@ -50,8 +45,10 @@ def test_cached_tokens_equal_recomputed_ones(kind: str, num_images: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [pytest.param(0, marks=slow), 6])
-@pytest.mark.parametrize("scanned", [True, pytest.param(False, marks=slow)])
+@pytest.mark.parametrize(
+    ("scanned", "window"),
+    day_slice([(True, 6), (True, 0), (False, 6), (False, 0)], [(True, 6), (False, 0)]),
+)
 def test_layers_scanned_or_not_and_sliding_windows(scanned: bool, window: int):
     text = dataclasses.replace(TEXT, sliding_window=window)
     case = make_case("parcel", scan_layers=scanned, text=text)
@@ -59,7 +56,7 @@ def test_layers_scanned_or_not_and_sliding_windows(scanned: bool, window: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["parcel", pytest.param("mqt", marks=slow)])
+@pytest.mark.parametrize("kind", day_slice(["parcel", "mqt"], ["parcel"]))
 def test_cached_logits_equal_recomputed_ones(kind: str):
     case = make_case(kind, 3)
     expected_tokens = recomputed.greedy(case)

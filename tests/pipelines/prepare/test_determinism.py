@@ -28,6 +28,7 @@ from pipelines.records import lines
 from pipelines.records.dataset import Dataset
 from pipelines.sources.spec import SourceSpec
 from tests.processes import command_line
+from tests.slices import day_slice
 
 CONFIG = PrepareConfig(
     image_px=16,
@@ -103,7 +104,10 @@ def test_threads_do_not_change_the_bytes(corpus, tmp_path, expected, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("split", "limit", "num_inputs"),
-    [("train[:40%]", None, 18), ("train[-7:]", None, 7), ("train", 9, 9), ("train", 99, 45)],
+    day_slice(
+        [("train[:40%]", None, 18), ("train[-7:]", None, 7), ("train", 9, 9), ("train", 99, 45)],
+        [("train[:40%]", None, 18), ("train", 9, 9)],
+    ),
 )
 def test_a_part_is_the_same_however_it_is_listed(
     corpus, tmp_path, monkeypatch, split, limit, num_inputs
@@ -198,7 +202,17 @@ def command(corpus, out, *options: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sign",
-    ["request.json", "lists/*.json", "todo/*.json", "pieces/*.json", "shards/*", "rejects.jsonl"],
+    day_slice(
+        [
+            "request.json",
+            "lists/*.json",
+            "todo/*.json",
+            "pieces/*.json",
+            "shards/*",
+            "rejects.jsonl",
+        ],
+        ["lists/*.json", "pieces/*.json", "shards/*"],
+    ),
 )
 def test_a_run_killed_at_any_time_leaves_no_dataset_and_the_next_goes_on(
     corpus, tmp_path, expected, sign
