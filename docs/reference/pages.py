@@ -188,13 +188,13 @@ def config_classes() -> dict[type, list[str]]:
             continue
         known.append(path)
         for name, hint in typing.get_type_hints(cls).items():
-            for inner, star in _held(hint):
+            for inner, star in _dataclasses_in(hint):
                 below = f"{path}.{name}{star}".lstrip(".")
                 waiting.append((inner, below))
     return found
 
 
-def _held(hint: Any, star: str = "") -> Iterator[tuple[type, str]]:
+def _dataclasses_in(hint: Any, star: str = "") -> Iterator[tuple[type, str]]:
     """Yields (dataclass, what a path has after the field's name) of a type."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         yield hint, star
@@ -202,7 +202,7 @@ def _held(hint: Any, star: str = "") -> Iterator[tuple[type, str]]:
     origin = typing.get_origin(hint)
     inner = star + {dict: ".NAME", tuple: ".N"}.get(origin, "") if origin else star
     for argument in typing.get_args(hint):
-        yield from _held(argument, inner)
+        yield from _dataclasses_in(argument, inner)
 
 
 def default_of(field: "dataclasses.Field[Any]") -> str:

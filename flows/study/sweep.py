@@ -341,7 +341,7 @@ class SweepRun:
             explanation = self.explain(config)
             failed = failures_by_node(self.store, explanation)
             return config, _has_work(explanation, failed), failed
-        current_study, explanation = self._begun_study()
+        current_study, explanation = self._study_with_present_seeds()
         failed = failures_by_node(self.store, explanation)
         # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _nodes_without_score(explanation) - failed.keys():
@@ -355,7 +355,7 @@ class SweepRun:
         )
         return wider, wider != current_study or _has_work(explanation, failed), failed
 
-    def _begun_study(self) -> tuple[StudyConfig, Explanation]:
+    def _study_with_present_seeds(self) -> tuple[StudyConfig, Explanation]:
         """Returns the study with all seeds that have a checkpoint, and its explanation."""
         sweep, config = self.sweep, self.config
         widest = dataclasses.replace(
@@ -374,8 +374,10 @@ class SweepRun:
             for key, step in explanation.graph.cells.items()
             if explanation.steps[step.inputs["checkpoint"]].artifact is not None
         }
-        begun_study = _with_seeds(config, likely, seeds)
-        return begun_study, explanation if begun_study == likely else self.explain(begun_study)
+        present_study = _with_seeds(config, likely, seeds)
+        return present_study, explanation if present_study == likely else self.explain(
+            present_study
+        )
 
 
 def describe_sweep(

@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,6 +29,8 @@ PARCEL = str(Path(sys.executable).with_name("parcel"))
 _ROOT = Path(__file__).parents[2]
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))
 SMALLEST = str(Path(__file__).with_name("smallest.yaml"))
+ENDLESS = "stage1.total_steps=100000"
+"""A change to a config that has its run still train when a test ends it."""
 
 # A shrunken run is nearly all compilation; its few steps may as well run slowly.
 _FAST_COMPILE = (
@@ -197,6 +200,17 @@ class Served:
             token = self._send("/csrf-token?client=tests", None, {}, "GET")["token"]
             headers |= {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
         return self._send(path, body if method != "GET" else None, headers, method)
+
+    def start(self, deployment: str, **parameters: Any) -> str:
+        """Starts a run of "FLOW/DEPLOYMENT" as its form does, and returns the run's id.
+
+        Args:
+          deployment: the flow's and the deployment's name.
+          **parameters: values of the form that are not the deployment's own.
+        """
+        form = self.ask(f"/deployments/name/{deployment}", method="GET")
+        body = json.dumps({"parameters": parameters}).encode()
+        return self.ask(f"/deployments/{form['id']}/create_flow_run", body)["id"]
 
     def _send(self, path: str, body: bytes | None, headers: dict[str, str], method: str):
         url = f"{self.url}/api{path}"

@@ -11,12 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.conftest import PARCEL, SMALLEST, Served, end_tree, environment
+from tests.e2e.conftest import ENDLESS, PARCEL, SMALLEST, Served, end_tree, environment
 from tests.gcs.server import GCS
 from tests.infra.prefect.postgres import PREFECT, PrefectServer, postgres
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
+STUDY = "study/smallest"
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -56,18 +57,6 @@ def deployed(server: PrefectServer, own: dict[str, str], pool: str) -> tuple[lis
     return first, second
 
 
-LONG = "stage1.total_steps=100000"
-"""Has a run still train when a test ends it."""
-
-
-def started(served: Served, *overrides: str) -> str:
-    """Starts a run of the deployment, as its form does; returns the run's id."""
-    deployment = served.ask("/deployments/name/study/smallest", method="GET")
-    path = f"/deployments/{deployment['id']}/create_flow_run"
-    parameters = {**deployment["parameters"], "overrides": overrides}
-    return served.ask(path, json.dumps({"parameters": parameters}).encode())["id"]
-
-
 @contextlib.contextmanager
 def running(
     command: list[str], own: dict[str, str], log: Path
@@ -96,7 +85,7 @@ def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_
         return rows if {kind for _, kind in rows} == {"COMPLETED"} else None
 
     with running(work, own, log), running(watch, own, tmp_path / "watch.log"):
-        run = started(served)
+        run = served.start(STUDY)
         wait(lambda: ("stage1 vanilla", "COMPLETED") in rows_of(served, run), 600)
         server.kill()
         time.sleep(15)  # Long enough for steps to begin and end that nobody is told of.
@@ -140,7 +129,7 @@ def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_p
             running(watch, machine("watch"), tmp_path / "watch.log"),
             running([*space, *work], machine("pod"), tmp_path / "pod.log") as pod,
         ):
-            run = started(served, LONG)
+            run = served.start(STUDY, overrides=[ENDLESS])
             wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
             time.sleep(10)  # The run's lease was renewed since it began.
             pod.kill()
@@ -166,7 +155,7 @@ def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer,
     work, _ = deployed(server, own, "cancelling")
     served = Served(server.api.removesuffix("/api"), tmp_path / "store")
     with running(work, own, tmp_path / "worker.log"):
-        run = started(served, LONG)
+        run = served.start(STUDY, overrides=[ENDLESS])
         wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
         assert len(processes_of(run)) > 2
         asked = {"state": {"type": "CANCELLING"}, "force": True}

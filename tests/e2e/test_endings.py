@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -20,14 +19,23 @@ import pytest
 
 from infra.prefect.server import running
 from infra.store.store import Store
-from tests.e2e.conftest import CONFIG, PARCEL, SMALLEST, Finished, Served, environment, parcel
+from tests.e2e.conftest import (
+    CONFIG,
+    ENDLESS,
+    PARCEL,
+    SMALLEST,
+    Finished,
+    Served,
+    environment,
+    parcel,
+)
 from tests.processes import LOOPBACK, command_line, listened
 from tests.slices import deep_slice
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MARK = "PARCEL_TEST_FAMILY"
-LONG = ["train", SMALLEST, "hygiene=null", "stage1.total_steps=100000"]
+LONG = ["train", SMALLEST, "hygiene=null", ENDLESS]
 """A study that trains for hours, on few steps."""
 PHASES = {
     "start-up": (r"starting Prefect", 0.5),
@@ -372,9 +380,7 @@ def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path
                 found = served.ask("/deployments/name/study/study", method="GET")
             time.sleep(0.5)
         assert found is not None
-        body = {"parameters": {"study": SMALLEST, "overrides": LONG[2:], "until": "train"}}
-        path = f"/deployments/{found['id']}/create_flow_run"
-        served.ask(path, json.dumps(body).encode())
+        served.start("study/study", study=SMALLEST, overrides=LONG[2:], until="train")
         deadline = time.monotonic() + 240
         while not any("ray::" in command_line(p) for p in serve.family()):
             assert time.monotonic() < deadline

@@ -9,13 +9,12 @@ import pytest
 
 from infra.store.store import Store
 from model.checkpoint.folder import checked_digest
-from tests.e2e.conftest import PARCEL, environment
+from tests.e2e.conftest import PARCEL, SMALLEST, environment
 from tests.gcs.server import GCS
 from tests.processes import command_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
-CONFIG = str(Path(__file__).with_name("smallest.yaml"))
 WORDS = [
     "compute={num_cpus: 2, cpus_per_stage: 2, gpus_per_stage: 0, processes_per_stage: 2}",
     "intermediary=null",
@@ -27,7 +26,7 @@ def test_stage_1_is_trained_by_two_processes_and_outlives_one(tmp_path: Path):
     store = tmp_path / "store"
     with (tmp_path / "log").open("w") as log:
         run = subprocess.Popen(
-            [PARCEL, "train", CONFIG, *WORDS], env=environment(store), stdout=log, stderr=log
+            [PARCEL, "train", SMALLEST, *WORDS], env=environment(store), stdout=log, stderr=log
         )
         victim = None
         while victim is None and run.poll() is None:
@@ -72,7 +71,7 @@ def test_transfers_of_two_processes_on_a_bucket_are_made_again_to_the_byte(
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
             return done.stdout
 
-        parcel("run", CONFIG, *words)
+        parcel("run", SMALLEST, *words)
         made = {
             a.manifest.name: a.manifest for a in Store(own["PARCEL_STORE"]).artifacts("checkpoint")
         }

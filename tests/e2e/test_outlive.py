@@ -14,7 +14,7 @@ import pytest
 
 from flows.steps.job import JobReport
 from infra.store.store import JOBS, Store
-from tests.e2e.conftest import PARCEL, SMALLEST, Served, environment, serving
+from tests.e2e.conftest import ENDLESS, PARCEL, SMALLEST, environment, serving
 from tests.processes import command_line, end_family
 from tests.ray_nodes import Head, head_of
 
@@ -84,18 +84,21 @@ def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(
 def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
     home = tmp_path / "store"
     with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:
-        run = start(served, home, f"compute.ray_address={head.url}", "stage1.total_steps=100000")
+        overrides = [*STUDY, f"compute.ray_address={head.url}", ENDLESS]
+        run = served.start(
+            "study/study", study=SMALLEST, overrides=overrides, until="train", store=str(home)
+        )
         store = Store(home)
         process, _ = wait_for(lambda: training(store), lambda: True, home.parent / "serve.log")
         family = [process, *process.children(recursive=True)]
         try:
             asked = {"state": {"type": "CANCELLING"}}
-            path = f"/flow_runs/{run['id']}/set_state"
+            path = f"/flow_runs/{run}/set_state"
             began = time.monotonic()
             served.ask(path, json.dumps(asked).encode())
             assert not psutil.wait_procs(family, timeout=STOP_WITHIN)[1]
             print(f"stopped {time.monotonic() - began:.1f} s after Cancel")
-            while (state := served.ask(f"/flow_runs/{run['id']}", method="GET"))["state_type"] == (
+            while (state := served.ask(f"/flow_runs/{run}", method="GET"))["state_type"] == (
                 "CANCELLING"
             ):
                 assert time.monotonic() - began < 2 * STOP_WITHIN
@@ -113,7 +116,7 @@ def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
 def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path: Path):
     home, log = tmp_path / "store", tmp_path / "log"
     with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:
-        words = [PARCEL, "run", SMALLEST, *STUDY, "stage1.total_steps=100000"]
+        words = [PARCEL, "run", SMALLEST, *STUDY, ENDLESS]
         words.append(f"compute.ray_address={head.url}")
         own = environment(home) | {"RAY_AUTH_MODE": "disabled"}
         with log.open("w") as out:
@@ -135,11 +138,3 @@ def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path:
         finally:
             first.wait()
             end_family(process)
-
-
-def start(served: Served, store: Path, *overrides: str) -> dict[str, Any]:
-    """Starts the small study as the UI's form does."""
-    deployment = served.ask("/deployments/name/study/study", method="GET")
-    asked = {"study": SMALLEST, "overrides": [*STUDY, *overrides], "until": "train"}
-    body = {"parameters": {**asked, "store": str(store)}}
-    return served.ask(f"/deployments/{deployment['id']}/create_flow_run", json.dumps(body).encode())

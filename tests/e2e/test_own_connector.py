@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.store import Store
-from tests.e2e.conftest import parcel
+from tests.e2e.conftest import SMALLEST, parcel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in blocks:
         (folder / name).write_text(f"#{text}")
     assert len((folder / "connectors.py").read_text().splitlines()) <= 40
-    small = SMALL.format(smallest=Path(__file__).with_name("smallest.yaml"))
+    small = SMALL.format(smallest=SMALLEST)
     page = (folder / "ripple.yaml").read_text()
     assert page.count("base: demo\n") == 1
     (folder / "ripple.yaml").write_text(page.replace("base: demo\n", small))

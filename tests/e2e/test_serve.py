@@ -141,9 +141,8 @@ def test_rebuild_publishes_every_page_again(served: Served, finished: Finished):
 
 
 def test_run_started_from_the_form_finishes(served: Served, finished: Finished):
-    body = {"parameters": {"study": "tiny"}}  # By the name under which it ran.
-    path = f"/deployments/{deployment(served)['id']}/create_flow_run"
-    run = served.ask(path, json.dumps(body).encode())
+    key = served.start("study/study", study="tiny")  # By the name under which it ran.
+    run = served.ask(f"/flow_runs/{key}", method="GET")
     deadline = time.monotonic() + 300
     while run["state_type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
         assert time.monotonic() < deadline, run["state_name"]

@@ -13,7 +13,7 @@ import pytest
 
 from infra.store.store import Artifact, Store
 from model.checkpoint.folder import checked_digest
-from tests.e2e.conftest import PARCEL, environment
+from tests.e2e.conftest import PARCEL, SMALLEST, environment
 from tests.processes import command_line
 from tests.slurm import cluster
 
@@ -24,7 +24,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-CONFIG = str(Path(__file__).with_name("smallest.yaml"))
 BATCH = str(ROOT / "infra/deploy/slurm/study.sbatch")
 WORDS = ["intermediary=null", "hygiene=null"]
 
@@ -61,7 +60,7 @@ def told_by(slurm: Path, log: Path) -> str:
 def test_a_study_on_two_nodes_of_slurm_outlives_a_member(tmp_path: Path, slurm: Path):
     own = "compute={num_cpus: 2, cpus_per_stage: 2, gpus_per_stage: 0, processes_per_stage: 2}"
     alone = subprocess.run(
-        [PARCEL, "train", CONFIG, own, *WORDS],
+        [PARCEL, "train", SMALLEST, own, *WORDS],
         env=environment(tmp_path / "alone"),
         capture_output=True,
         text=True,
@@ -70,7 +69,7 @@ def test_a_study_on_two_nodes_of_slurm_outlives_a_member(tmp_path: Path, slurm: 
     )
     assert alone.returncode == 0, alone.stdout + alone.stderr
     log, size = tmp_path / "log", ["--nodes=2", "--cpus-per-task=1", "--gpus-per-node=0"]
-    batch = ["sbatch", "--wait", *size, f"--output={log}", BATCH, CONFIG, *WORDS]
+    batch = ["sbatch", "--wait", *size, f"--output={log}", BATCH, SMALLEST, *WORDS]
     here = {"PARCEL_CHECKOUT": str(ROOT), "PATH": f"{Path(PARCEL).parent}:/usr/bin:/bin:/usr/sbin"}
     run = subprocess.Popen(
         cluster.within(slurm, batch), env=environment(tmp_path / "store") | here, cwd=ROOT

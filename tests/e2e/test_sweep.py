@@ -22,13 +22,6 @@ def checkpoints(store: Path) -> set[str]:
     return {artifact.key for artifact in Store(store).artifacts("checkpoint")}
 
 
-def started(served: Served, deployment: str, parameters: dict) -> str:
-    """Starts a run as a form does; returns its id."""
-    found = served.ask(f"/deployments/name/{deployment}", method="GET")
-    path = f"/deployments/{found['id']}/create_flow_run"
-    return served.ask(path, json.dumps({"parameters": parameters}).encode())["id"]
-
-
 def reached(served: Served, run: str, *kinds: str) -> dict:
     """Waits for a state of a run; returns it."""
     deadline = time.monotonic() + 300
@@ -74,9 +67,9 @@ def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):
     (schedule,) = [each for each in found["schedules"] if each["slug"] == "sweep-nightly"]
     assert "**The next firing of nightly**" in found["description"]
     # The cells are there, the table of this name is not: the first firing makes it.
-    first = started(served, "sweep/sweep", schedule["parameters"])
+    first = served.start("sweep/sweep", **schedule["parameters"])
     assert reached(served, first, *ENDED)["type"] == "COMPLETED"
-    second = started(served, "sweep/sweep", schedule["parameters"])
+    second = served.start("sweep/sweep", **schedule["parameters"])
     state = reached(served, second, *ENDED)
     assert state["type"] == "COMPLETED"
     assert state["message"] == (
@@ -87,10 +80,11 @@ def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):
 @pytest.mark.parametrize("answer", ["no", "cancel"])
 def test_a_run_that_is_not_approved_makes_nothing(served: Served, answer: str):
     before = checkpoints(served.store)
-    run = started(
-        served,
+    run = served.start(
         "study/study",
-        {"study": "tiny", "overrides": [*NARROW, "name=asks", "num_seeds=5"], "approve": True},
+        study="tiny",
+        overrides=[*NARROW, "name=asks", "num_seeds=5"],
+        approve=True,
     )
     reached(served, run, "PAUSED")
     if answer == "no":
@@ -106,14 +100,11 @@ def test_a_run_that_is_not_approved_makes_nothing(served: Served, answer: str):
 
 
 def test_an_approved_run_goes_on(served: Served):
-    run = started(
-        served,
+    run = served.start(
         "study/study",
-        {
-            "study": "tiny",
-            "overrides": [*NARROW, "name=asked", "num_seeds=1", "compute.topology=h100:4"],
-            "approve": True,
-        },
+        study="tiny",
+        overrides=[*NARROW, "name=asked", "num_seeds=1", "compute.topology=h100:4"],
+        approve=True,
     )
     reached(served, run, "PAUSED")
     form = served.ask(f"/flow_runs/{run}/input/filter", b'{"prefix": "paused", "limit": 9}')

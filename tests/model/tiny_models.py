@@ -11,6 +11,7 @@ import numpy as np
 from model import vlm
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
+from model.connector.registry import CONNECTORS, KINDS
 from model.text.config import TextConfig
 from model.vision.config import VisionConfig
 
@@ -18,6 +19,11 @@ VISION = VisionConfig(image_px=32, patch_px=2, width=12, depth=2, mlp_dim=14, nu
 TEXT = TextConfig(
     vocab_size=37, width=20, depth=2, mlp_dim=22, num_heads=4, num_kv_heads=2, head_dim=6
 )
+
+POOLED_KINDS = tuple(kind for kind in KINDS if CONNECTORS[kind].routing.pooled)
+"""Connectors without queries."""
+ELASTIC_KINDS = tuple(kind for kind in KINDS if kind not in POOLED_KINDS)
+"""Connectors with queries, whose programs serve several budgets."""
 
 
 def tiny_config(kind: str, **changes: typing.Any) -> ModelConfig:

@@ -15,8 +15,9 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.budgets import SlotBucket
 from model.connector.config import ConnectorConfig
-from model.connector.registry import CONNECTORS, KINDS
+from model.connector.registry import KINDS
 from model.vision.config import VisionConfig
+from tests.model.tiny_models import ELASTIC_KINDS
 
 
 def model(kind: str, px: int = 224) -> ModelConfig:
@@ -111,16 +112,13 @@ def step_seconds(size: int) -> float:
     return 0.583 + 0.00239 * size + 0.094
 
 
-ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
-
-
-@pytest.mark.parametrize("kind", ELASTIC)
+@pytest.mark.parametrize("kind", ELASTIC_KINDS)
 def test_buckets_at_224_px_cost_3_percent_at_most(kind: str):
     assert 1.0 < mean_cost(model(kind), step_seconds) < 1.03
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", ELASTIC)
+@pytest.mark.parametrize("kind", ELASTIC_KINDS)
 def test_buckets_at_224_px_cost_3_percent_at_most_by_the_measured_table(kind: str):
     rows = _table()
     cost = functools.partial(np.interp, xp=list(rows), fp=[s + 0.094 for s in rows.values()])
@@ -130,7 +128,7 @@ def test_buckets_at_224_px_cost_3_percent_at_most_by_the_measured_table(kind: st
         assert ratio == pytest.approx(1.028, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", ELASTIC)
+@pytest.mark.parametrize("kind", ELASTIC_KINDS)
 def test_buckets_at_448_px_cost_3_percent_at_most(kind: str):
     cfg = model(kind, 448)
     # Stage 2 reads 512 text tokens. Source: PaliGemma, arXiv:2407.07726, section 3.2.3.

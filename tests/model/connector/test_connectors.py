@@ -19,13 +19,12 @@ from model.connector.base import pool
 from model.connector.build import build_connector
 from model.connector.config import ConnectorConfig
 from model.connector.registry import CONNECTORS, KINDS
-from tests.model.tiny_models import tiny_config
+from tests.model.tiny_models import ELASTIC_KINDS, tiny_config
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 WIDTH = 12
 FEATURES = np.random.default_rng(0).normal(size=(2, 256, WIDTH)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).normal(size=(2, 256, WIDTH)).astype(np.float32)
-ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
 PREFIX = ("mqt", "parcel_vit_only", "parcel_dual")
 """Queries never read each other: a smaller budget's are a prefix of a larger one's."""
 
@@ -101,7 +100,7 @@ def test_capacity_controls_are_of_parcels_size():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_budget_gives_its_number_of_tokens(kind: str):
     cfg = config(kind)
-    for budget in budgets.supported_budgets(cfg)[:: 60 if kind in ELASTIC else 1]:
+    for budget in budgets.supported_budgets(cfg)[:: 60 if kind in ELASTIC_KINDS else 1]:
         shape = jax.eval_shape(
             functools.partial(_tokens, cfg, bucket=budget, budget=jnp.int32(budget)),
             _connector(cfg)[1],
@@ -132,7 +131,7 @@ def test_anchors_pass_unchanged_before_the_queries(kind: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ELASTIC)
+@pytest.mark.parametrize("kind", ELASTIC_KINDS)
 def test_tokens_and_gradients_in_a_bucket_are_those_of_truncation(kind: str):
     cfg = config(kind)
     _, params = _connector(cfg)
@@ -167,7 +166,7 @@ def test_without_queries_nothing_of_them_is_active(kind: str):
     assert "dot_general" not in str(jax.make_jaxpr(shape)(params, FEATURES))
 
 
-@pytest.mark.parametrize("kind", ELASTIC)
+@pytest.mark.parametrize("kind", ELASTIC_KINDS)
 def test_tokens_are_made_of_the_first_rows_of_the_bank(kind: str):
     cfg, budget = config(kind), 70
     rows = budget - budgets.num_anchors(cfg, budget)

@@ -6,9 +6,7 @@ import pytest
 
 from model.config import ModelConfig
 from model.connector.contract import check_promises, check_shapes
-from model.connector.registry import CONNECTORS, KINDS
-from tests.model.connector.test_elastic import ELASTIC
-from tests.model.tiny_models import tiny_config
+from tests.model.tiny_models import ELASTIC_KINDS, POOLED_KINDS, tiny_config
 from tests.slices import day_slice
 
 OWN = "tests.model.connector.own_connectors"
@@ -23,13 +21,13 @@ def broken(cfg: ModelConfig) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.pooled])
+@pytest.mark.parametrize("kind", POOLED_KINDS)
 def test_ours_without_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", day_slice(ELASTIC, ["mqt", "parcel"]))
+@pytest.mark.parametrize("kind", day_slice(ELASTIC_KINDS, ["mqt", "parcel"]))
 def test_ours_with_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
 

@@ -12,8 +12,9 @@ from numpy.testing import assert_allclose
 from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.registry import CONNECTORS, KINDS
 from tests.model.tiny_models import (
+    ELASTIC_KINDS,
+    POOLED_KINDS,
     VISION,
     batch,
     init_params,
@@ -21,8 +22,6 @@ from tests.model.tiny_models import (
     tiny_config,
 )
 from tests.slices import day_slice
-
-ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
 
 
 def few_programs(kind: str) -> ModelConfig:
@@ -54,7 +53,7 @@ def test_masking_equals_truncation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", day_slice(ELASTIC, ["mqt", "parcel"]))
+@pytest.mark.parametrize("kind", day_slice(ELASTIC_KINDS, ["mqt", "parcel"]))
 def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: str):
     cfg = few_programs(kind)
     lengths = st.tuples(*[st.integers(min_value=6, max_value=11)] * 2)
@@ -68,7 +67,7 @@ def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: 
     check()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.pooled])
+@pytest.mark.parametrize("kind", POOLED_KINDS)
 @pytest.mark.parametrize("px", [32, 64])
 def test_methods_without_queries_run_the_truncated_program_itself(kind: str, px: int):
     cfg = tiny_config(kind, vision=dataclasses.replace(VISION, image_px=px))
