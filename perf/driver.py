@@ -190,7 +190,8 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
     from prefect.context import FlowRunContext
 
     from flows.study.flow import run_study_graph
-    from infra.prefect.ending import recorded
+    from infra.prefect.ending import journal_of
+    from infra.prefect.page_queue import PageQueue
     from infra.prefect.rows import flush, settle_ended
     from infra.prefect.server import running
 
@@ -206,9 +207,13 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
         assert context.flow_run is not None
         run_id = str(context.flow_run.id)
         workers = SimulatedCluster(store.uri, slots, deaths)
-        with store.pin_run(run_id) as pin, recorded(store.state, run_id) as journal:
+        with (
+            store.pin_run(run_id) as pin,
+            journal_of(store.state, run_id) as journal,
+            PageQueue(run_id) as pages,
+        ):
             config, graph = study_of(cells)
-            result = run_study_graph(config, store, graph, workers, pin, journal)
+            result = run_study_graph(config, store, graph, workers, pin, journal, pages)
             journal.close("failed" if result.failed else "completed", result.why)
             return result
 
@@ -246,8 +251,10 @@ def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
     if ended != {node.name for node in graph.nodes}:
         found.append(f"the journal has {len(ended)} of {len(graph.nodes)} nodes as ended well")
     with get_client(sync_client=True) as client:
-        rows = collections.Counter((row.name, row.state) for row in rows_of(client, flow_run_id))
-    completed = sum(state == "COMPLETED" for _, state in rows.elements())
+        rows = collections.Counter(
+            (row.name, row.state_name) for row in rows_of(client, uuid.UUID(flow_run_id))
+        )
+    completed = sum(state == "Completed" for _, state in rows.elements())
     if {completed, len(rows), rows.total()} != {len(graph.nodes)}:
         found.append(
             f"the UI has {rows.total()} rows, {len(rows)} different and {completed} completed, of "

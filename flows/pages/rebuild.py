@@ -10,7 +10,6 @@ from PIL import Image
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
-from prefect.context import FlowRunContext
 
 from flows.lineage.runs import ended_run_records
 from flows.pages.cards import Card, Cards
@@ -21,6 +20,8 @@ from flows.pages.page import Page, address, are_beside
 from flows.report.cells import Cell
 from flows.report.json_file import read_json
 from flows.report.markdown import to_markdown
+from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.published import published
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -40,22 +41,27 @@ _PREDICTIONS = "predictions-"
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns the number of pages."""
     view = store.snapshot()
-    published, uses, cards = 0, Uses(view).of_all(), Cards(view)
+    count, uses, cards = 0, Uses(view).of_all(), Cards(view)
     for artifact in view.artifacts():
-        _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)
-        published += 1
+        _create(_page_of(view, artifact, uses.get(artifact.key, {}), cards, reused=True))
+        count += 1
     # Oldest first: of several runs with one name, the UI shows the page published last.
     for run, record in sorted(
         ended_run_records(view).items(), key=lambda item: item[1]["finished"]
     ):
         if record["results"] is None:
             continue
-        _publish_table(store, record["name"], run, record["results"])
-        published += 1
-    return published
+        _create(_table_page(store, record["name"], run, record["results"]))
+        count += 1
+    return count
 
 
-def publish_results(store: Store, name: str, key: str) -> None:
+def _create(page: UIPage) -> None:
+    text = str(page.text)
+    create_markdown_artifact(text, key=page.key, description=page.description)
+
+
+def publish_results(store: Store, name: str, key: str, pages: PageQueue) -> None:
     """Publishes the results table of a study, and the pages of its datasets and checkpoints.
 
     These pages are published again because the users of an artifact, and the answers it led to,
@@ -65,10 +71,10 @@ def publish_results(store: Store, name: str, key: str) -> None:
       store: the store of the study.
       name: name of the study.
       key: key of its results.
+      pages: queue of the run's pages.
     """
-    _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
-    context = FlowRunContext.get()
-    run = str(context.flow_run.id) if context and context.flow_run else None
+    run = pages.flow_run_id
+    pages.put(_table_page(store, name, f"{name}-{key.removeprefix('results-')}", key))
     # One pass over the edges of the history gives both: what each artifact was made into, and what
     # was there to be made from.
     uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
@@ -82,17 +88,17 @@ def publish_results(store: Store, name: str, key: str) -> None:
         # A re-used transfer has the page that its own run gave it; there may be hundreds.
         is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
         if manifest.kind in _SHOWN and (maker == run or not is_transfer):
-            users = uses[manifest.key]
-            _publish(store, store.get_cached(manifest.key), users, cards, reused=maker != run)
+            artifact, users = store.get_cached(manifest.key), uses[manifest.key]
+            pages.put(_page_of(store, artifact, users, cards, reused=maker != run))
 
 
-def _publish(
+def _page_of(
     store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards, *, reused: bool
-) -> None:
+) -> UIPage:
     samples = _samples(store, artifact, users, cards)
-    create_markdown_artifact(
-        lineage_page(store, artifact, reused=reused, users=users, cards=samples),
+    return UIPage(
         key=page_key(artifact.key),
+        text=lineage_page(store, artifact, reused=reused, users=users, cards=samples),
         description=artifact.manifest.name,
     )
 
@@ -112,8 +118,8 @@ def _predictions(users: Iterable[str]) -> Sequence[str]:
     return [key for key in users if key.startswith(_PREDICTIONS)]
 
 
-def _publish_table(store: Store, name: str, run: str, key: str) -> None:
-    """Publishes the results table of a run, with its plot and a link from each cell to its page."""
+def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
+    """Returns the results table of a run, with its plot and a link from each cell to its page."""
     folder = store.get(key).path
     # From the JSON, not from the Markdown beside it: the links are made here, where it is known
     # which server shows the page.
@@ -129,7 +135,8 @@ def _publish_table(store: Store, name: str, run: str, key: str) -> None:
             return f"[{text}]({address(Page('cell', parts))})"
     else:
         cells = [cell for section in report.sections for cell in section.cells]
-        newest = _newest([key for cell in cells for key in cell.artifacts])
+        keys = [key for cell in cells for key in cell.artifacts]
+        newest = published(_newest, keys) or {key: page_link(key) for key in keys}
 
         def cell_link(text: str, cell: Cell) -> str:
             """Returns the text, linked to the first seed's page, and a numbered link per other."""
@@ -139,8 +146,10 @@ def _publish_table(store: Store, name: str, run: str, key: str) -> None:
 
     text = to_markdown(report, link=cell_link)
     picture = f"![score against budget]({_plot(folder / 'results.png')})"
-    create_markdown_artifact(
-        f"{head}\n\n{text}\n{picture}\n", key=f"results-{name}", description=f"Results of {name}"
+    return UIPage(
+        key=f"results-{name}",
+        text=f"{head}\n\n{text}\n{picture}\n",
+        description=f"Results of {name}",
     )
 
 

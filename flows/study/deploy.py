@@ -19,10 +19,10 @@ from flows.study.form import deployments_of, describe_deployment, describe_next_
 from flows.study.sweep import SweepRun
 from flows.study.sweep_limits import SweepLimits
 from infra.errors import ConfigError
-from infra.prefect.alerts import AlertError, Alerts, register_alerts
-from infra.prefect.api import NoServerError, named_server
-from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
-from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
+from infra.prefect.alerts import Alerts, register_alerts
+from infra.prefect.api import named_server
+from infra.prefect.deployed import describe, register, set_schedule
+from infra.prefect.pools import PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
 from infra.references import entry_points, file_reference, module_reference
 from infra.store.store import canonical_uri
@@ -78,13 +78,8 @@ def deploy_study(
     store = _pool_store(target.store)
     _check_paths(config)
     times = None if target.cron is None else _cron_schedule(target.cron, target.timezone)
-    try:
-        with named_server() as client:
-            yield from _register_deployments(
-                client, config, target, store, times, alerts or Alerts()
-            )
-    except (NoServerError, PoolError, DeploymentError, AlertError) as error:
-        raise ConfigError(str(error)) from None
+    with named_server() as client:
+        yield from _register_deployments(client, config, target, store, times, alerts or Alerts())
 
 
 def _register_deployments(
@@ -244,8 +239,6 @@ def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterato
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
             yield from describe_next_sweep(sweep_run)
             yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
-    except NoServerError as error:
-        raise ConfigError(str(error)) from None
     except PrefectHTTPStatusError as error:
         raise ConfigError(f"--cron: {error.response.json().get('detail', error)}") from None
 

@@ -1,17 +1,22 @@
-"""Runs the nodes of a graph, each as soon as the nodes that it reads are done."""
+"""Runs the nodes of a graph as Prefect tasks, which find their artifacts or have them made."""
 
+import contextvars
 import dataclasses
 import functools
-import graphlib
-import heapq
+import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Literal, cast
+
+from prefect import allow_failure, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run, task_run
+from prefect.states import Completed
 
 from flows.pages.lineage import page as lineage_page
 from flows.pages.links import page_key
@@ -24,12 +29,13 @@ from flows.study import run_log
 from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
 from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.run_order import run_in_order
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
-from infra.prefect.live import Live
-from infra.prefect.rows import MAX_REUSED_ROWS
+from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.rows import end_state
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.source_code import checkout
@@ -39,6 +45,9 @@ from infra.store.store import Artifact, Store
 
 _PROGRESS_PAGE_AFTER = 5.0
 """Interval at which a running node refreshes its progress in the UI, first after as long [s]."""
+
+_MAX_REUSED_ROWS = 200
+"""Up to this many re-used nodes get a row each; more of them share one row."""
 
 _RETRY_AFTER = 1.0
 """Pause between the loss of a worker and the next attempt [s]."""
@@ -61,11 +70,12 @@ class RunSession:
       foreseen: step -> key of the artifact found for it at the start, which is pinned.
       accepted_at_start: steps that, at the start, rested on an artifact kept by `parcel accept`.
       journal: record of the run, from which the UI's rows are settled.
-      live: sender of rows, log lines and pages to the UI while the run is under way.
+      pages: pages of the run, on their way to the UI.
       expected: estimated time of each step.
       forecast: estimated time until the run ends.
       pin: protection of artifacts from garbage collection until the run ends.
       retries: further attempts at a node whose worker died.
+      prepare_at_once: most nodes at a time that run in this process, such as Beam's.
       rebuild: names of steps to make again at any cost, accepted ones included; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
       admission: decides whether a node may begin.
@@ -85,11 +95,12 @@ class RunSession:
     workers: Workers
     display: Display
     journal: Journal
-    live: Live
+    pages: PageQueue
     expected: TimeEstimates
     forecast: Forecast
     pin: Pin
     retries: int = 0
+    prepare_at_once: int = 4
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
     admission: Admission = dataclasses.field(default_factory=Admission)
@@ -166,6 +177,10 @@ class RunSession:
             self.allowed.add(stale.key)
             self.rebuild_seconds -= device_seconds(stale)
 
+    def log(self, text: str, *, failed: bool = False) -> None:
+        """Logs a line on the page of the node whose task calls this."""
+        get_run_logger().log(logging.ERROR if failed else logging.INFO, text)
+
     def rebuilds(self, node: GraphNode) -> bool:
         """Whether `rebuild` names a node or one of its steps."""
         return any(node.matches(pattern) for pattern in self.rebuild)
@@ -175,75 +190,69 @@ def run_graph(
     session: RunSession,
     graph: StudyGraph,
     reused: Set[GraphNode],
-    at_once: int,
+    queue_length: int = 0,
     ahead: Mapping[GraphNode, int] = MappingProxyType({}),
 ) -> None:
-    """Runs every node; `session` then has its artifacts, or the reason why there are none.
+    """Runs every node as a Prefect task; `session` then has its artifacts, or why there are none.
 
-    Of the nodes that are ready, the one at the head of the longest chain of work begins first.
     A node that lacks an input fails as well; nodes that do not depend on it continue.
 
     Args:
       session: state of the run.
       graph: the nodes to run.
       reused: nodes whose artifacts are all in the store already.
-      at_once: most nodes in flight at a time.
+      queue_length: nodes that may wait for a worker beyond the workers' capacity.
       ahead: nodes that begin before all other ready ones, by their place among themselves.
     """
-    ended_nodes: queue.SimpleQueue[GraphNode] = queue.SimpleQueue()
-    upstream = graph.upstream
-    shared_row_nodes: set[GraphNode] = set()
-    if len(reused) > MAX_REUSED_ROWS:
-        # So many nodes share one row and skip the scheduler. `_find_reused_artifacts` needs the
-        # graph's order: a node's inputs must be found before it. A node that is no longer found
-        # (damaged or collected meanwhile) is scheduled like the others.
-        reused_nodes = [
-            node for node in graph.nodes if node in reused and _find_reused_artifacts(session, node)
-        ]
-        _report_reused_nodes(session, reused_nodes)
-        shared_row_nodes = set(reused_nodes)
-    order = graphlib.TopologicalSorter(
-        {
-            node: [before for before in upstream[node] if before not in shared_row_nodes]
-            for node in graph.nodes
-            if node not in shared_row_nodes
-        }
+    states: dict[GraphNode, State[Any]] = {}
+    nodes = {node.name: node for node in graph.nodes}
+
+    # Closed over the session: Prefect walks through a task's parameters, to find states in them.
+    @task(
+        name="step",
+        task_run_name="{name}",
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=session.retries,
+        retry_delay_seconds=_RETRY_AFTER,
+        retry_condition_fn=_is_lost_worker,
     )
-    # The way of a node through a run; a failed one goes the same way, so its readers begin, find
-    # their input missing, and fail in turn:
-    #
-    #   waits for what it reads ─▶ ready (a heap) ─▶ in flight (the pool) ─▶ ended (a queue)
-    #             ▲                                                             │
-    #             └───────────── `order.done` frees its readers ◀───────────────┘
-    #
-    # Only this thread touches `order` and `ready`; the pool's threads only put into `ended_nodes`.
-    order.prepare()
-    ranks = session.expected.ranks(graph)
-    numbers = {node: number for number, node in enumerate(graph.nodes)}
-    ready: list[tuple[tuple[float, float, float], int, GraphNode]] = []
-    in_flight = 0
-    with ThreadPoolExecutor(at_once, thread_name_prefix="node") as pool:
-        try:
-            while order.is_active():
-                for node in order.get_ready():
-                    time_after, work_after = ranks[node]
-                    # The heap pops the least: by `ahead`, then the longest chain of work, then
-                    # (by `numbers`) the graph's order, since nodes themselves cannot be compared.
-                    urgency = ahead.get(node, math.inf), -time_after, -work_after
-                    heapq.heappush(ready, (urgency, numbers[node], node))
-                while ready and in_flight < at_once:
-                    *_, node = heapq.heappop(ready)
-                    in_flight += 1
-                    reads = [
-                        before.name for before in upstream[node] if before not in shared_row_nodes
-                    ]
-                    pool.submit(_run_with_retries, session, node, reads).add_done_callback(
-                        lambda _, node=node: ended_nodes.put(node)
-                    )
-                order.done(ended_nodes.get())
-                in_flight -= 1
-        finally:
-            session.workers.leave()
+    def step(name: str) -> State[Any]:
+        return _run_reported(session, nodes[name])
+
+    @task(task_run_name="{count} re-used", cache_policy=NO_CACHE, persist_result=False)
+    def reused_steps(count: int) -> State[Any]:
+        return Completed(message="\n".join(node.name for node in shared_row))
+
+    def run(node: GraphNode) -> None:
+        # The arrows of the run's picture. Prefect would not begin a task whose input was not run;
+        # ours begins, and says so itself.
+        inputs = [states[read] for read in graph.upstream[node] if read in states]
+        inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
+        states[node] = step(node.name, wait_for=inputs, return_state=True)
+
+    shared_row: list[GraphNode] = []
+    if len(reused) > _MAX_REUSED_ROWS:
+        # So many nodes share one row and skip the order. `_find_reused_artifacts` needs the graph's
+        # order: a node's inputs must be found before it. A node that is no longer found (damaged or
+        # collected meanwhile) runs like the others.
+        shared_row += (
+            node for node in graph.nodes if node in reused and _find_reused_artifacts(session, node)
+        )
+        _report_reused_nodes(session, shared_row)
+        reused_steps(len(shared_row))
+    try:
+        run_in_order(
+            graph,
+            run,
+            expected=session.expected,
+            on_workers=session.workers.at_once + queue_length,
+            in_process=session.prepare_at_once,
+            done=set(shared_row),
+            ahead=ahead,
+        )
+    finally:
+        session.workers.leave()
 
 
 def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
@@ -270,43 +279,46 @@ def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
     return True
 
 
-def _run_with_retries(session: RunSession, node: GraphNode, reads: Sequence[str]) -> None:
-    """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
-    for attempt in range(1, session.retries + 2):
-        # Journal before UI: what a killed process was doing must be on disk, not on a server.
-        began = journal.Node(name=node.name, started=journal.now())
-        session.journal.submitted(node.name, session.live.task_run_id(node.name))
-        session.journal.started(node.name)
-        session.live.began(began, reads, attempt=attempt)
-        outcome: journal.Outcome
-        detail, took = "", None
-        try:
-            outcome = _run_node(session, node)
-        except NodeHeldError as error:
-            outcome, detail = "not run", str(error)
-            session.holds[node] = detail
-        except BaseException as error:
-            outcome, detail = "failed", one_line_message(error)
-            # Only a lost worker is worth another try: other errors would come again.
-            if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
-                session.display.finish(node.name, outcome="again", detail=f": {detail}")
-                session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)
-                time.sleep(_RETRY_AFTER)
-                continue
-            session.failures[node.name] = detail
-            session.forecast.end(node.name)
-        # From here on, what its estimate was too high by is free for other nodes.
-        session.admission.leave(node)
-        if outcome == "made" or outcome == "reused":
-            detail, took = _report_node_end(session, node, outcome)
-        else:
-            session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
-            session.journal.ended(node.name, outcome, detail)
-        end = dataclasses.replace(
-            began, outcome=outcome, detail=detail, ended=journal.now(), took=took
-        )
-        session.live.ended(end, reads, attempt=attempt)
-        return
+def _is_lost_worker(task: object, run: object, state: State[Any]) -> bool:
+    """Only a lost worker is worth another try: other errors would come again."""
+    return isinstance(state.data, RayWorkerLostError)
+
+
+def _run_reported(session: RunSession, node: GraphNode) -> State[Any]:
+    """Makes or finds a node's artifacts, within its Prefect task; reports and returns the end.
+
+    Raises:
+      RayWorkerLostError: if its worker died and Prefect is to try again.
+    """
+    attempt = task_run.run_count
+    # Journal before UI: what a killed process was doing must be on disk, not on a server.
+    began = journal.Node(name=node.name, started=journal.now())
+    session.journal.started(node.name, task_run.id)
+    outcome: journal.Outcome
+    detail, took = "", None
+    try:
+        outcome = _run_node(session, node)
+    except NodeHeldError as error:
+        outcome, detail = "not run", str(error)
+        session.holds[node] = detail
+    except BaseException as error:
+        outcome, detail = "failed", one_line_message(error)
+        if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
+            session.display.finish(node.name, outcome="again", detail=f": {detail}")
+            raise
+        session.failures[node.name] = detail
+        session.forecast.end(node.name)
+    # From here on, what its estimate was too high by is free for other nodes.
+    session.admission.leave(node)
+    if outcome == "made" or outcome == "reused":
+        detail, took = _report_node_end(session, node, outcome)
+    else:
+        session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
+        session.journal.ended(node.name, outcome, detail)
+    end = dataclasses.replace(began, outcome=outcome, detail=detail, ended=journal.now(), took=took)
+    if outcome != "reused":
+        session.log(f"{node.name}: {end.summary}", failed=outcome == "failed")
+    return end_state(end)
 
 
 def _report_reused_nodes(session: RunSession, nodes: Sequence[GraphNode]) -> None:
@@ -361,7 +373,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                     missing[step] = lookup.recipe
                 else:
                     session.artifacts[step] = lookup.artifact
-                    _publish_lineage_page(session, node, step, lookup.artifact, reused=True)
+                    _publish_lineage_page(session, step, lookup.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -375,7 +387,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
             for step, recipe in missing.items():
                 end = ends.get(step.name)
                 if end and end.error:
-                    session.live.log(f"{step.name}: {end.traceback}", node.name, failed=True)
+                    session.log(f"{step.name}: {end.traceback}", failed=True)
                     errors[step.name] = end.error
                 elif end:
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
@@ -383,7 +395,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                         outcome = "made"
                         session.admission.spend_device_seconds(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
-                    _publish_lineage_page(session, node, step, artifact, reused=end.reused)
+                    _publish_lineage_page(session, step, artifact, reused=end.reused)
         # After all steps of this job, so that one failed budget does not lose the others; before
         # the next job, which may read the step that failed.
         if errors:
@@ -416,10 +428,7 @@ def _run_job(
     Raises:
       NodeHeldError: if no worker was free before `closes` [seconds since the epoch].
     """
-    prefect = {
-        "task_run_id": session.live.task_run_id(node.name),
-        "flow_run_id": session.live.flow_run_id or None,
-    }
+    prefect = {"task_run_id": task_run.id, "flow_run_id": flow_run.id}
     context: dict[str, Any] = {"prefect": prefect, "devices": job.devices}
     # The context says how to make it, never what: it is not part of the recipe.
     if job.processes > 1:
@@ -438,7 +447,7 @@ def _run_job(
     else:
         stream = worker.make(session.store.uri, recipes, context)
     has_begun, last = not job.cpus or job is not node.jobs[0], None
-    show = _progress_page(session.live, recipes[0].key, node.name)
+    show = _progress_reporter(session, recipes[0].key)
     for item in stream:  # To its very end: leaving a stream early ends its worker.
         if isinstance(item, worker.StepOutcome):
             if not item.held:
@@ -451,12 +460,10 @@ def _run_job(
         name, progress = item
         if not has_begun:  # Before its first progress the job may have waited for a free worker.
             has_begun = True
-            session.live.log(
-                run_log.beginning_line(node, session.expected.of_node(node)), node.name
-            )
+            session.log(run_log.beginning_line(node, session.expected.of_node(node)))
         if progress.happened and progress != last:  # The same report may arrive several times.
             session.display.print_event(node.name, progress.note)
-            session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
+            session.log(f"{node.name}: {progress.note}", failed=True)
         last = progress
         session.display.update(node.name, progress)
         show(name, progress)
@@ -496,7 +503,7 @@ def _make_pieces(
         ):
             if isinstance(item, worker.StepOutcome):
                 if item.error:
-                    session.live.log(f"{name}: {item.traceback}", node.name, failed=True)
+                    session.log(f"{name}: {item.traceback}", failed=True)
             elif not isinstance(item, AlreadyRunning):
                 session.display.update(node.name, item[1])
 
@@ -506,25 +513,29 @@ def _make_pieces(
     #
     # `result` raises what a thread raised: here, that a worker was lost.
     with ThreadPoolExecutor(job.pieces, thread_name_prefix="piece") as pool:
-        for future in [pool.submit(make, number) for number in range(job.pieces)]:
+        copies = [contextvars.copy_context() for _ in range(job.pieces)]
+        for future in [pool.submit(copy.run, make, i) for i, copy in enumerate(copies)]:
             future.result()
 
 
 def _publish_lineage_page(
-    session: RunSession, node: GraphNode, step: Step, artifact: Artifact, *, reused: bool
+    session: RunSession, step: Step, artifact: Artifact, *, reused: bool
 ) -> None:
     """Publishes a page about an artifact in the UI."""
     text = lineage_page(session.view, artifact, reused=reused)
-    session.live.page(page_key(artifact.key), text, step.name, node.name)
+    session.pages.put(
+        UIPage(
+            key=page_key(artifact.key), text=text, description=step.name, task_run_id=task_run.id
+        )
+    )
 
 
-def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress], None]:
+def _progress_reporter(session: RunSession, key: str) -> Callable[[str, Progress], None]:
     """Returns a function that shows a node's progress in the UI, at most every few seconds."""
     last = logged = time.monotonic()
-    page: str | None = None
 
     def show(name: str, progress: Progress) -> None:
-        nonlocal last, logged, page
+        nonlocal last, logged
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
         # Two rhythms: the page every few seconds, in place; a log line every `LINE_EVERY`, since
@@ -532,13 +543,16 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
         last = time.monotonic()
         if last - logged >= run_log.LINE_EVERY:
             logged = last
-            live.log(run_log.progress_line(name, progress), node)
+            session.log(run_log.progress_line(name, progress))
         percent = round(100 * progress.done / max(progress.total, 1), 1)
-        text = f"{name} {progress.note}"
-        if page is None:
-            page = live.page(f"progress-{key}", percent, text, node, kind="progress")
-        else:
-            live.update(page, percent, text)
+        session.pages.put_progress(
+            UIPage(
+                key=f"progress-{key}",
+                text=percent,
+                description=f"{name} {progress.note}",
+                task_run_id=task_run.id,
+            )
+        )
 
     return show
 

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prefect import flow
-from prefect.artifacts import create_markdown_artifact
+from prefect import flow, get_run_logger
 from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
@@ -35,10 +34,10 @@ from flows.study.retry_policy import (
 )
 from flows.study.sweep_limits import ALWAYS, Admission, SweepLimits
 from infra.prefect.approval import NotApprovedError, wait_for_approval
-from infra.prefect.ending import recorded
+from infra.prefect.ending import journal_of
 from infra.prefect.journal import Journal
-from infra.prefect.live import Live
-from infra.prefect.published import published
+from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.published import warn_only
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
 from infra.references import load_reference
@@ -47,7 +46,7 @@ from infra.store.pins import Pin
 from infra.store.store import Store
 
 _WAITING = 64
-"""Nodes in flight beyond the workers' capacity: they wait for a worker, or run in this process."""
+"""Nodes in flight beyond the workers' capacity, which wait for a worker."""
 
 _APPROVAL = "flows.plan.approval:approval_text"
 """Function that writes what a run that waits for approval shows. It is named as a config names a
@@ -196,7 +195,8 @@ def run_passes(
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
         store.pin_run(run_id or uuid.uuid4().hex) as pin,
-        recorded(store.state, run_id, cancel=cancel) as journal,
+        journal_of(store.state, run_id, cancel=cancel) as journal,
+        PageQueue(run_id) as pages,
     ):
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
@@ -210,6 +210,7 @@ def run_passes(
                     workers,
                     pin,
                     journal,
+                    pages,
                     rebuild,
                     admission=admission,
                     approve=approve and result is None,
@@ -237,6 +238,7 @@ def run_study_graph(
     workers: Workers,
     pin: Pin,
     journal: Journal,
+    pages: PageQueue,
     rebuild: tuple[str, ...] = (),
     *,
     admission: Admission | None = None,
@@ -252,6 +254,7 @@ def run_study_graph(
       workers: processes for the steps that use JAX; released when all is done.
       pin: this run's protection of artifacts from garbage collection.
       journal: this run's journal.
+      pages: this run's pages.
       rebuild: as in `study`.
       admission: decides when nodes may begin; None lets all begin.
       approve: wait for somebody's approval before any node begins.
@@ -270,11 +273,12 @@ def run_study_graph(
     pin.add(*foreseen.values())  # All at once; look-ups during the run pin new keys one by one.
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
-    published(
-        create_markdown_artifact,
-        explanation.markdown(),
-        key=f"explain-{config.name}",
-        description="Before the run",
+    pages.put(
+        UIPage(
+            key=f"explain-{config.name}",
+            text=explanation.markdown(),
+            description="Before the run",
+        )
     )
     reused_states = ("reused", "accepted")
     reused = {node for node in graph.nodes if explanation.of_node(node).state in reused_states}
@@ -289,8 +293,9 @@ def run_study_graph(
     admission.expected = expected
     forecast = Forecast(expected, graph.nodes)
     display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
-    with display, Live(journal.flow_run_id) as live:
-        live.log(run_log.opening_line(graph, reused))
+    log = get_run_logger()
+    with display:
+        log.info(run_log.opening_line(graph, reused))
         session = RunSession(
             study=config.name,
             store=store,
@@ -300,11 +305,12 @@ def run_study_graph(
             workers=workers,
             display=display,
             journal=journal,
-            live=live,
+            pages=pages,
             expected=expected,
             forecast=forecast,
             pin=pin,
             retries=config.compute.retries,
+            prepare_at_once=config.compute.prepare_at_once,
             rebuild=rebuild,
             rebuild_seconds=3600 * config.compute.rebuild_limit,
             admission=admission,
@@ -317,8 +323,8 @@ def run_study_graph(
                     import_step_code(step.kind, step.config)
         # With a window, a bound or an order, no node is queued beyond the workers' capacity: a node
         # that has passed the gate should begin at once, and none before those that come first.
-        at_once = workers.at_once + (_WAITING if admission.limits.queues else 0)
-        run_graph(session, graph, reused, at_once, admission.limits.ahead(graph))
+        queue_length = _WAITING if admission.limits.queues else 0
+        run_graph(session, graph, reused, queue_length, admission.limits.ahead(graph))
         results = session.artifacts.get(graph.results) if graph.results else None
         result = StudyResult(
             results=results.key if results else None,
@@ -330,7 +336,7 @@ def run_study_graph(
             config=config,
         )
         seconds = time.monotonic() - start_time
-        live.log(run_log.closing_line(result.summary, result.failed, seconds, result.results))
+        log.info(run_log.closing_line(result.summary, result.failed, seconds, result.results))
     write_run_record(
         store,
         dataclasses.asdict(config),
@@ -341,7 +347,8 @@ def run_study_graph(
         given_up=[name for name, why in result.holds.items() if why == GIVEN_UP],
     )
     if results:
-        published(publish_results, store, config.name, results.key)
+        with warn_only():
+            publish_results(store, config.name, results.key, pages)
     return result
 
 

@@ -103,6 +103,11 @@ class GraphNode:
         """Every step, in order."""
         return tuple(step for job in self.jobs for step in job.steps)
 
+    @property
+    def needs_worker(self) -> bool:
+        """Whether any of its jobs runs outside the study's own process."""
+        return any(job.cpus for job in self.jobs)
+
     def matches(self, pattern: str) -> bool:
         """Whether a pattern, which may hold `*`, matches the name of the node or of its steps."""
         return any(

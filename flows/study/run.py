@@ -71,6 +71,7 @@ def run_flow_in_terminal(
     # Importing Grain and Beam gives the root logger a handler, which would print every library's
     # lines between ours. Prefect's lines still reach its server.
     logging.getLogger().handlers[:] = [logging.NullHandler()]
+    logging.raiseExceptions = False  # A log line that Prefect's server did not take is no news.
     console = Console(highlight=False)
     began = time.monotonic()
     published(settle_ended, store.state)  # The rows of runs that were killed before they could.

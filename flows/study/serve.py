@@ -12,7 +12,7 @@ from rich.console import Console
 from flows.config.server_limits import limit_variables
 from flows.pages.app import beside
 from infra.errors import ConfigError
-from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
+from infra.prefect.server import auth_file, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import add_exit_hook, install_signal_handlers
 from infra.store.store import Store
@@ -62,25 +62,20 @@ def serve_studies(
     # A server that runs for the store already is joined, at its own port.
     if port is None and running(store.state) is None:
         port = DEFAULT_PORT
-    try:
-        with server_of(
-            store.state, host=host, port=port, auth=auth, beside=beside(store)
-        ) as server:
-            # Runs end before the server does: their last rows need somebody to take them.
-            add_exit_hook(_end_runs)
-            from flows.study.form import deployments_of
-            from flows.study.watch import settle_runs_forever
+    with server_of(store.state, host=host, port=port, auth=auth, beside=beside(store)) as server:
+        # Runs end before the server does: their last rows need somebody to take them.
+        add_exit_hook(_end_runs)
+        from flows.study.form import deployments_of
+        from flows.study.watch import settle_runs_forever
 
-            deployments = deployments_of("demo", store.uri, any_store=any_store)
-            # Only after these imports: Prefect's modules deadlock if two threads import them.
-            threading.Thread(target=settle_runs_forever, args=(store,), daemon=True).start()
-            console.print(f"UI: {server.ui.link()}  (store {store.uri}); end with Ctrl-C")
-            console.print(f"results, item by item: {server.pages.link()}")
-            if not console.is_terminal and auth is None:
-                console.print(f"name and password for a browser: {auth_file(store.state)}")
-            _run_deployments(deployments)
-    except ServerConflict as error:
-        raise ConfigError(str(error)) from None
+        deployments = deployments_of("demo", store.uri, any_store=any_store)
+        # Only after these imports: Prefect's modules deadlock if two threads import them.
+        threading.Thread(target=settle_runs_forever, args=(store,), daemon=True).start()
+        console.print(f"UI: {server.ui.link()}  (store {store.uri}); end with Ctrl-C")
+        console.print(f"results, item by item: {server.pages.link()}")
+        if not console.is_terminal and auth is None:
+            console.print(f"name and password for a browser: {auth_file(store.state)}")
+        _run_deployments(deployments)
 
 
 def parse_auth(auth: str | None) -> str | None:

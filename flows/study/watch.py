@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.study.form_values import study_of_form
 from infra.errors import ConfigError
-from infra.prefect.api import NoServerError, named_server
+from infra.prefect.api import named_server
 from infra.prefect.published import published
 from infra.prefect.rows import settle_ended
 from infra.prefect.watch import Watch, runs_in
@@ -31,11 +31,8 @@ def watch_runs(store: Store, write_line: Callable[[str], None]) -> None:
     Raises:
       ConfigError: if no server answers.
     """
-    try:
-        with named_server() as client:
-            write_line(f"watching runs of {store.uri} at {client.api_url}; end with Ctrl-C")
-    except NoServerError as error:
-        raise ConfigError(str(error)) from None
+    with named_server() as client:
+        write_line(f"watching runs of {store.uri} at {client.api_url}; end with Ctrl-C")
     settle_runs_forever(store, write_line)
 
 

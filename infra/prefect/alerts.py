@@ -25,15 +25,12 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
 from pydantic import SecretStr
 
+from infra.errors import ConfigError
 from infra.prefect.watch import PROGRESS
 
 _RUNNING = "prefect.flow-run.Running"
 _ENDED = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled")}
 _BLOCK = re.compile(r"[a-z-]+/[a-z0-9-]+")
-
-
-class AlertError(ValueError):
-    """An alert's address is invalid."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ def register_alerts(
       alerts: settings of the alerts; existing alerts that they do not ask for stay.
 
     Raises:
-      AlertError: if an address is invalid.
+      ConfigError: if an address is invalid.
     """
     blocks = [_block(client, address) for address in alerts.addresses]
     return {
@@ -160,7 +157,7 @@ def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
         try:
             return client.read_block_document_by_name(name, kind).id
         except ObjectNotFound:
-            raise AlertError(
+            raise ConfigError(
                 f"--alert must be an address or a block of the server, got {address}, which it "
                 f"does not have; see: prefect block ls."
             ) from None
@@ -178,7 +175,7 @@ def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
             }
         )
     else:
-        raise AlertError(
+        raise ConfigError(
             "--alert must be https://, mailto://, mailtos:// or TYPE/NAME of a block of the "
             "server; what was given is not shown here."
         )

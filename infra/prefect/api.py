@@ -8,9 +8,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import get_current_settings
 
-
-class NoServerError(ValueError):
-    """No server is named, or the named one does not answer, or refuses this user."""
+from infra.errors import ConfigError
 
 
 @contextlib.contextmanager
@@ -18,11 +16,11 @@ def named_server() -> Iterator[SyncPrefectClient]:
     """Yields a client of the server that `PREFECT_API_URL`, or the user's profile, names.
 
     Raises:
-      NoServerError: if none is named, or it does not answer, or asks for a password.
+      ConfigError: if none is named, or it does not answer, or asks for a password.
     """
     url = get_current_settings().api.url
     if not url:
-        raise NoServerError(
+        raise ConfigError(
             "PREFECT_API_URL must be the API of a Prefect server, such as "
             "http://HOST:4200/api; it is not set."
         )
@@ -33,12 +31,12 @@ def named_server() -> Iterator[SyncPrefectClient]:
         except PrefectHTTPStatusError as error:
             if error.response.status_code not in (401, 403):
                 raise
-            raise NoServerError(
+            raise ConfigError(
                 f"PREFECT_API_AUTH_STRING must be the name:password that {url} asks for; it said "
                 f"{error.response.status_code}."
             ) from None
         except httpx.HTTPError as error:
-            raise NoServerError(
+            raise ConfigError(
                 f"PREFECT_API_URL must be the API of a Prefect server that runs, got {url}: "
                 f"{str(error) or type(error).__name__}."
             ) from None

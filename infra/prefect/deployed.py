@@ -13,6 +13,8 @@ from prefect.context import FlowRunContext
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
+from infra.errors import ConfigError
+
 _SLUG = "parcel-deploy"
 """Slug of the schedule that is set here, which those set in the UI do not have."""
 _FIELDS = {
@@ -25,10 +27,6 @@ _FIELDS = {
     "tags": "tags",
 }
 """Field that registering sets -> its name for people."""
-
-
-class DeploymentError(ValueError):
-    """The server refuses a deployment; the message is its own."""
 
 
 def register(
@@ -44,15 +42,15 @@ def register(
       schedule: schedule on which it runs by itself.
 
     Raises:
-      DeploymentError: if the server refuses it.
+      ConfigError: if the server refuses it.
     """
     before = _read(client, deployment)
     try:
         deployment.apply()
     except DeploymentApplyError as error:
-        raise DeploymentError(str(error)) from None
+        raise ConfigError(str(error)) from None
     except PrefectHTTPStatusError as error:  # Prefect does not wrap the errors of an update.
-        raise DeploymentError(str(error.response.json().get("detail", error))) from None
+        raise ConfigError(str(error.response.json().get("detail", error))) from None
     after = _read(client, deployment)
     assert after is not None
     rescheduled = schedule is not None and set_schedule(client, after, schedule)

@@ -1,7 +1,9 @@
 """Keeps the journal of a run under way, and makes its rows right however the run ends."""
 
 import contextlib
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,18 +14,20 @@ from infra.prefect.published import published
 from infra.prefect.rows import flush, is_cancelling, settle
 from infra.processes.signals import add_exit_hook, install_signal_handlers
 
-_LAST_PATIENCE = 1.5
-"""Time for the server to write the rows of a run that a signal ends [s]. The next command on the
-store settles what is missing then."""
+_CANCEL_EVERY = 3.0
+"""Interval between two looks at whether somebody cancelled the run in the UI [s]."""
+
+_LAST_FLUSH = 0.7
+"""Time for Prefect's queues to be sent when a signal ends a run [s]."""
 
 
 @contextlib.contextmanager
-def recorded(
+def journal_of(
     store: Path, flow_run_id: str, *, cancel: Callable[[], None] = lambda: None
 ) -> Iterator[Journal]:
-    """Yields the journal of a flow run; settles its rows on exit, or at a signal.
+    """Yields the journal of a flow run, and closes it on exit, at a signal, or if it is cancelled.
 
-    Prefect sets the run's own state, unless a signal ends the run.
+    Prefect sets the run's own state, and the rows of its nodes, unless a signal ends the run.
 
     Args:
       store: the store's folder on this machine.
@@ -35,13 +39,21 @@ def recorded(
     journal = Journal(store, flow_run_id)
 
     def at_signal(number: signal.Signals) -> None:
-        wanted = number == signal.SIGINT or published(is_cancelling, flow_run_id)
-        journal.close("cancelled" if wanted else "crashed", f"{number.name} came")
-        if wanted:
+        is_wanted = number == signal.SIGINT or published(is_cancelling, flow_run_id)
+        journal.close("cancelled" if is_wanted else "crashed", f"{number.name} came")
+        if is_wanted:
             cancel()
-        _settle(journal, patience=_LAST_PATIENCE, flow_run=True)
+        # The process is about to exit. What is not settled in time here is settled by the next
+        # command on the store.
+        record = journals.read(journal.path) if flow_run_id else None
+        if record is not None:
+            published(flush, _LAST_FLUSH)
+            published(settle, record)
 
     add_exit_hook(at_signal)
+    over = threading.Event()
+    if flow_run_id:
+        threading.Thread(target=_end_if_cancelled, args=(flow_run_id, over), daemon=True).start()
     try:
         yield journal
     except BaseException as error:
@@ -49,11 +61,15 @@ def recorded(
         journal.close("failed" if isinstance(error, Exception) else "crashed", reason)
         raise
     finally:
-        _settle(journal, patience=15.0, flow_run=False)
+        over.set()
 
 
-def _settle(journal: Journal, *, patience: float, flow_run: bool) -> None:
-    record = journals.read(journal.path) if journal.flow_run_id else None
-    if record is not None:
-        published(flush, patience)
-        published(settle, record, patience=patience, flow_run=flow_run)
+def _end_if_cancelled(flow_run_id: str, over: threading.Event) -> None:
+    """Ends this process like Ctrl-C once somebody cancels its run in the UI.
+
+    Nobody else would: Prefect's runner ends only processes that it has started itself.
+    """
+    while not over.wait(_CANCEL_EVERY):
+        if published(is_cancelling, flow_run_id):
+            os.kill(os.getpid(), signal.SIGINT)
+            return

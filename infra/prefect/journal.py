@@ -3,8 +3,8 @@
 <store>/runs/active/<flow run>.jsonl    a run under way, or one whose rows are not settled yet
         runs/ended/<flow run>.jsonl     one whose rows agree with it
 
-Prefect's own rows pass through queues in the run's process and in its server, and are lost if
-either dies. A line of the journal is written at once, and its first line names the run's process.
+Prefect's rows pass through queues in the run's process and in its server, and are lost if either
+dies. A line of the journal is written at once, and its first line names the run's process.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Node:
         return (self.ended - self.started).total_seconds()
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """How the node ended, in one line."""
         seconds = self.seconds if self.took is None else self.took
         took = f" in {seconds:.1f} s" if self.outcome == "made" else ""
@@ -108,13 +108,9 @@ class Journal:
         """
         self._write("plan", study=study, reads=reads)
 
-    def submitted(self, name: str, task_run_id: str | None) -> None:
-        """Notes the id of a node's own row."""
-        self._write("submitted", name=name, task_run_id=task_run_id)
-
-    def started(self, name: str) -> None:
-        """Notes that a node began, or began again."""
-        self._write("started", name=name)
+    def started(self, name: str, task_run_id: str | None = None) -> None:
+        """Notes that a node began, or began again, and the id of its row."""
+        self._write("started", name=name, task_run_id=task_run_id)
 
     def ended(self, name: str, outcome: Outcome, detail: str = "") -> None:
         """Notes how a node ended; a re-used one may never have started."""
@@ -171,11 +167,9 @@ def read(path: Path) -> RunRecord | None:
                 # A journal of 0.2.0 has names only.
                 planned = line.get("reads") or dict.fromkeys(line.get("names", ()), ())
                 record.nodes |= {n: Node(name=n, reads=tuple(r)) for n, r in planned.items()}
-            case "submitted":
+            case "started" | "submitted":  # "submitted": in older journals.
                 node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
-                node.task_run_id = line["task_run_id"]
-            case "started":
-                node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
+                node.task_run_id = line.get("task_run_id") or node.task_run_id
                 node.started = node.started or at
                 node.outcome, node.ended = None, None
             case "ended":

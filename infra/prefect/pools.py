@@ -14,6 +14,8 @@ from prefect.client.schemas.objects import WorkPool
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.schema_tools import validate
 
+from infra.errors import ConfigError
+
 PoolType = Literal["process", "docker", "kubernetes"]
 
 _PACKAGES = {
@@ -22,10 +24,6 @@ _PACKAGES = {
     "kubernetes": "prefect-kubernetes",
 }
 """Pool type -> package with its worker; the server knows the job templates of all of them."""
-
-
-class PoolError(ValueError):
-    """A work pool has another type, or does not accept a job variable."""
 
 
 def find_pool(client: SyncPrefectClient, name: str, kind: PoolType | None) -> WorkPool | None:
@@ -37,19 +35,19 @@ def find_pool(client: SyncPrefectClient, name: str, kind: PoolType | None) -> Wo
       kind: required type of the pool; None accepts any of ours.
 
     Raises:
-      PoolError: if its type is another.
+      ConfigError: if its type is another.
     """
     try:
         pool = client.read_work_pool(name)
     except ObjectNotFound:
         return None
     if kind is not None and pool.type != kind:
-        raise PoolError(
+        raise ConfigError(
             f"--type must be {pool.type}, which the work pool {name} has, got {kind}; name another "
             f"pool, or delete this one: prefect work-pool delete {name}."
         )
     if pool.type not in get_args(PoolType):
-        raise PoolError(
+        raise ConfigError(
             f"--pool must be of type {', '.join(get_args(PoolType))}, got {name}: {pool.type}."
         )
     return pool
@@ -108,15 +106,15 @@ def check_variables(pool: WorkPool, variables: dict[str, Any]) -> None:
     Prefect itself ignores unknown variables.
 
     Raises:
-      PoolError: if the template lacks a variable, or does not accept its value.
+      ConfigError: if the template lacks a variable, or does not accept its value.
     """
     schema = pool.base_job_template.get("variables", {})
     accepted = schema.get("properties", {})
     for name, value in variables.items():
         if name not in accepted:
-            raise PoolError(
+            raise ConfigError(
                 f"--job-variable must be one of the work pool {pool.name}, got {name}={value!r}; "
                 f"accepted: {', '.join(sorted(accepted))}."
             )
         for error in validate({name: value}, schema, raise_on_error=False):
-            raise PoolError(f"--job-variable {name}: {error.message}, for the pool {pool.name}.")
+            raise ConfigError(f"--job-variable {name}: {error.message}, for the pool {pool.name}.")

@@ -24,12 +24,13 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from infra.errors import ConfigError
 from infra.prefect.private import make_private, open_private
+from infra.prefect.published import is_healthy
 from infra.processes.family import MARK
 from infra.processes.identity import ProcessNote
 from infra.processes.signals import is_stopping
@@ -42,9 +43,13 @@ TOKEN = "token"
 
 _START_TIMEOUT = 180.0
 """Longest start of a server [s]; a loaded two-core machine takes 15-40 s to import it."""
+_ANSWER_TIMEOUT = 10.0
+"""Longest wait for the server that the user named to answer, before anything starts [s]."""
 _LOOK_EVERY = 1.0
 """Interval between two looks at whether the server is alive [s]."""
 _MAX_RESTARTS = 3
+_CLIENT_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
+"""Variables that tell Prefect's client its server."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,10 +113,6 @@ class Beside(NamedTuple):
     function: str
     argument: str
     check: str = ""
-
-
-class ServerConflict(ValueError):
-    """The store's running server has other options."""
 
 
 def locks(store: Path) -> tuple[Path, Path, Path]:
@@ -179,7 +180,7 @@ def server_of(
       beside: additions to a server that is started here.
 
     Raises:
-      ServerConflict: if the store's server has other options, or is another user's.
+      ConfigError: if the store's server has other options, or is another user's.
       RuntimeError: if none could be started; the message has the last line of its log.
     """
     users, starting, _ = locks(store)
@@ -187,7 +188,7 @@ def server_of(
         make_private(users.parent)
         held = open_private(users, "a")
     except PermissionError:
-        raise ServerConflict(
+        raise ConfigError(
             f"{users.parent} is another user's, and a store's server runs for one user alone: name "
             f"a server in PREFECT_API_URL, or use a store of your own."
         ) from None
@@ -204,8 +205,16 @@ def server_of(
                 threading.Thread(
                     target=_keep_running, args=(store, host, note, held, beside), daemon=True
                 ).start()
+        before = {name: os.environ.get(name) for name in _CLIENT_VARIABLES}
         _use(note)
-        yield note
+        try:
+            yield note
+        finally:  # Else the next run in this process would take it for the user's.
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -217,11 +226,20 @@ def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[UI, b
     Args:
       store: the store's folder.
       beside: as in `server_of`.
+
+    Raises:
+      ConfigError: if the server that the user named does not answer.
     """
-    given = os.environ.get("PREFECT_API_URL")
-    if given:
+    named = os.environ.get("PREFECT_API_URL")
+    if named:
+        if not is_healthy(named, _ANSWER_TIMEOUT):
+            raise ConfigError(
+                f"PREFECT_API_URL must be the API of a Prefect server that runs, such as "
+                f"http://HOST:4200/api; {named} did not answer within {_ANSWER_TIMEOUT:.0f} s. "
+                f"Without it, a run has a server of its own."
+            )
         note = _use_if_named(store)
-        yield (note.ui if note else UI(ui_of(given))), True
+        yield (note.ui if note else UI(ui_of(named))), True
         return
     stays = running(store) is not None
     with server_of(store, beside=beside) as note:
@@ -253,13 +271,13 @@ def ui_of(api: str) -> str:
 def _check(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:
     wanted = port is not None and not note.api.endswith(f":{port}/api")
     if not note.auth:
-        raise ServerConflict(
+        raise ConfigError(
             f"the store's server, {note.ui.address}, was started by an earlier version and lets in "
             f"everybody on this machine: end what started it."
         )
     # Without an auth string the command uses the server's: only its owner can read the note.
     if wanted or (auth is not None and auth != note.auth) or not is_loopback(host):
-        raise ServerConflict(
+        raise ConfigError(
             f"the store has a server already, {note.ui.address}, started with other options: use "
             f"it as it is, without --host, --port and --auth, or end what started it."
         )
@@ -304,7 +322,7 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
         name: value
         for name, value in os.environ.items()
         # Without the family's mark: another command may use the server and end later than this one.
-        if name not in (MARK, "PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
+        if name not in (MARK, *_CLIENT_VARIABLES)
     }
     environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
     log = store / "prefect" / "server.log"
@@ -328,13 +346,12 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            said = log.read_text().strip().splitlines()
+            lines = log.read_text().strip().splitlines() or ["no output"]
             raise RuntimeError(
-                f"the Prefect server ended with code {server.returncode}: "
-                f"{said[-1] if said else 'no output'}"
+                f"the Prefect server ended with code {server.returncode}: {lines[-1]}"
             )
         note = running(store)
-        if note is not None and note.process.pid == server.pid and _is_healthy(note.api):
+        if note is not None and note.process.pid == server.pid and is_healthy(note.api, 2.0):
             return note
         time.sleep(0.1)
     server.kill()
@@ -357,11 +374,3 @@ def _keep_running(
             note = _start(store, host, port, note.auth, beside)
         except (RuntimeError, OSError):
             return
-
-
-def _is_healthy(api: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{api}/health", timeout=2) as answer:
-            return answer.status == 200
-    except OSError:
-        return False

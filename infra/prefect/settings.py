@@ -18,9 +18,14 @@ def apply(store: Path, *, quiet: bool = True) -> None:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
         "DO_NOT_TRACK": "1",
+        # By default a minute, six times: a run would wait at its end for a server that is stopped.
+        # What could not be reported is settled later, from the run's journal.
+        "PREFECT_API_REQUEST_TIMEOUT": "15",
+        "PREFECT_CLIENT_MAX_RETRIES": "1",
     }
     if quiet:
         defaults["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+        defaults["PREFECT_LOGGING_INTERNAL_LEVEL"] = "CRITICAL"
         defaults["PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"] = "ignore"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -29,6 +29,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
+from prefect.events import emit_event
 from prefect.states import Running
 
 from infra.prefect.journal import Ending, RunRecord
@@ -47,8 +48,6 @@ this process needs it to renew its lease."""
 _NEVER_HELD = 600.0
 """Time after which a run without any lease counts as dead [s]; a run takes one as it begins."""
 _LAPSED = "its lease lapsed"
-_PATIENCE = 5.0
-"""Longest wait for the server to write the rows of a run [s]; the next look settles the rest."""
 _PAGE = 200
 _ENDINGS: dict[StateType, Ending] = {
     StateType.COMPLETED: "completed",
@@ -88,7 +87,7 @@ class Watch:
                     _settle(run, "crashed", why)
                     said.append(f"run {run.name} ({run.id}): Crashed, {why}")
                 else:
-                    self._tell_progress(client, run)
+                    self._report_progress(client, run)
             there = {run.id for run in running}
             self._bare = {run: since for run, since in self._bare.items() if run in there}
             self._progress = {run: at for run, at in self._progress.items() if run in there}
@@ -144,14 +143,14 @@ class Watch:
         still = time.monotonic() - self._seen[pin.key][1]
         return pin.lease.holder.is_on_this_machine or still >= _STILL
 
-    def _tell_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
+    def _report_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
         looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
         if time.monotonic() - looked < _PROGRESS_EVERY:
             return
         newest = max([last, *_changes(client, run)])
         self._progress[run.id] = (time.monotonic(), newest)
         if newest > last:
-            client.request("POST", "/events", json=[_progressed(run)])
+            _emit_progress(run)
 
     def _is_ours(self, run: FlowRun) -> bool:
         try:
@@ -175,21 +174,19 @@ def _changes(client: SyncPrefectClient, run: FlowRun) -> Iterator[datetime.datet
             yield artifact.updated
 
 
-def _progressed(run: FlowRun) -> dict[str, Any]:
+def _emit_progress(run: FlowRun) -> None:
     deployment = {
         "prefect.resource.id": f"prefect.deployment.{run.deployment_id}",
         "prefect.resource.role": "deployment",
     }
-    return {
-        "id": str(uuid.uuid4()),
-        "occurred": datetime.datetime.now(datetime.UTC).isoformat(),
-        "event": PROGRESS,
-        "resource": {
+    emit_event(
+        PROGRESS,
+        resource={
             "prefect.resource.id": f"prefect.flow-run.{run.id}",
             "prefect.resource.name": run.name,
         },
-        "related": [deployment] if run.deployment_id else [],
-    }
+        related=[deployment] if run.deployment_id else [],
+    )
 
 
 def _settle(run: FlowRun, ending: Ending, why: str) -> None:
@@ -197,7 +194,7 @@ def _settle(run: FlowRun, ending: Ending, why: str) -> None:
     record = RunRecord(
         flow_run_id=str(run.id), process=nobody, nodes={}, ending=ending, message=why
     )
-    settle(record, patience=_PATIENCE)
+    settle(record)
 
 
 def runs_in(

@@ -98,7 +98,7 @@ def _await_signal(pipe: socket.socket) -> None:
     hooks = threading.Thread(target=_run_exit_hooks, args=(signal.Signals(number),), daemon=True)
     hooks.start()
     hooks.join(_EXIT_DEADLINE - (time.monotonic() - began))
-    _exit_by_signal(number)
+    exit_now(128 + number)
 
 
 def _force_exit_on_second_signal(pipe: socket.socket) -> None:
@@ -108,7 +108,7 @@ def _force_exit_on_second_signal(pipe: socket.socket) -> None:
         number = pipe.recv(1)[0]
         ends = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if ends and time.monotonic() - began > _DEBOUNCE:
-            _exit_by_signal(number)
+            exit_now(128 + number)
 
 
 def _run_exit_hooks(number: signal.Signals) -> None:
@@ -120,10 +120,10 @@ def _run_exit_hooks(number: signal.Signals) -> None:
                 print(f"parcel: before leaving: {error!r}", file=sys.stderr)
 
 
-def _exit_by_signal(number: int) -> None:
+def exit_now(code: int) -> None:
+    """Ends the process without atexit, destructors and other threads: any of them may hang."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        # Without atexit, destructors and threads that wait for workers: any of them may hang.
-        os._exit(128 + number)
+        os._exit(code)

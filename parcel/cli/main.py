@@ -70,15 +70,17 @@ def main() -> None:
     """Runs the command; an error is one line, and the exit code says whose mistake it is."""
     try:
         # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
-        raise SystemExit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
     except (typer.Abort, KeyboardInterrupt):
-        raise SystemExit(130) from None
+        code = 130
     except Exception as error:  # The last resort before the user.
         if os.environ.get("PARCEL_DEBUG"):
             raise
-        raise SystemExit(_print_error(error)) from None
+        code = _print_error(error)
     finally:
         _wait_if_stopping()
+    _exit_without_server(code)
+    raise SystemExit(code)
 
 
 def _wait_if_stopping() -> None:
@@ -87,6 +89,16 @@ def _wait_if_stopping() -> None:
         from infra.processes.signals import wait_if_stopping
 
         wait_if_stopping()
+
+
+def _exit_without_server(code: int) -> None:
+    """Exits at once if Prefect would wait, for minutes, for a server that does not answer."""
+    if "infra.prefect.published" in sys.modules:
+        from infra.prefect.published import is_server_away
+        from infra.processes.signals import exit_now
+
+        if is_server_away():
+            exit_now(code)
 
 
 def _print_error(error: Exception) -> int:

@@ -70,6 +70,7 @@ def running(
             end_tree(process)
 
 
+@pytest.mark.night
 @pytest.mark.timeout(1500)
 def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_path: Path):
     store, log = tmp_path / "store", tmp_path / "worker.log"

@@ -316,6 +316,68 @@ def test_a_server_that_dies_does_not_end_the_training(copied: Path, tmp_path: Pa
     assert all(state in FINAL for state, _ in rows(copied).values())
 
 
+@pytest.mark.deep
+def test_a_server_that_stands_still_holds_no_work(store: Path, tmp_path: Path):
+    """It accepts connections, as the kernel does for it, and answers nothing."""
+    words = ["train", SMALLEST, "hygiene=null", "name=still", "stage1.peak_lr=0.002"]
+    with command(store, *words, log=tmp_path / "log") as run:
+        run.wait_for(r"(made|reused) .*tokenizer")
+        server = running(store)
+        assert server is not None
+        stopped = psutil.Process(server.process.pid)
+        stopped.suspend()
+        try:
+            run.wait_for(r"made .*intermediary vanilla")
+            began = time.monotonic()
+            assert run.process.wait(240) == 0, run.log.read_text()[-3000:]
+            assert time.monotonic() - began < 120
+            log = run.log.read_text()
+            assert log.count("the UI could not be updated") == 1
+            assert re.search(r"\d+ steps in", log)
+            assert "prefect" not in log.lower().replace("starting prefect", "")
+        finally:
+            stopped.resume()
+        assert not run.left_after(30)
+    assert parcel(store, "prepare", *LONG[1:]).returncode == 0
+    state, tasks = list(rows(store).values())[-2]
+    assert state == "COMPLETED"
+    assert tasks["intermediary vanilla"] == "COMPLETED"
+    assert set(tasks.values()) == {"COMPLETED"}
+
+
+@pytest.mark.deep
+def test_a_run_of_the_terminal_ends_if_it_is_cancelled_in_the_ui(store: Path, tmp_path: Path):
+    with command(store, *LONG, log=tmp_path / "log") as run:
+        run.wait_for(PHASES["training"][0])
+        server = running(store)
+        assert server is not None
+        served = Served(server.api.removesuffix("/api"), store)
+        run_id, state = list(begun(store).items())[-1]
+        assert state == "RUNNING"
+        cancelling = b'{"state": {"type": "CANCELLING", "name": "Cancelling"}}'
+        served.ask(f"/flow_runs/{run_id}/set_state", cancelling)
+        assert run.process.wait(30) == 130, run.log.read_text()[-3000:]
+        assert not run.left_after(10)
+    state, tasks = rows(store)[run_id]
+    assert state == "CANCELLED"
+    assert tasks["stage1 vanilla"] == "CRASHED"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/api", "127.0.0.1:4200", "nonsense"])
+def test_a_server_that_is_named_and_does_not_answer_is_a_line(tmp_path: Path, url: str):
+    done = subprocess.run(
+        [PARCEL, "prepare", SMALLEST],
+        env={**environment(tmp_path / "store"), "PREFECT_API_URL": url},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("parcel: PREFECT_API_URL must be the API of a Prefect server that runs")
+    assert url in line
+    assert "made" not in done.stdout
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

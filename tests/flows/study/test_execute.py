@@ -1,6 +1,8 @@
-"""Running a graph: how many nodes at once, in which order, and again where a worker is lost."""
+"""Nodes as Prefect tasks: their states, rows, retries and pages, on a real server."""
 
 import threading
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from flows.steps.kind import Step
 from flows.steps.worker import StepOutcome
 from flows.study import execute
 from flows.study.eta import Forecast, TimeEstimates
@@ -17,120 +18,190 @@ from flows.study.graph import GraphNode, StepJob, StudyGraph
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
-from infra.prefect.live import Live
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
+from tests.flows.study.test_run_order import node
 
 
-def cell(name: str, *reads: GraphNode) -> GraphNode:
-    inputs = {read.name: read.steps[0] for read in reads}
-    step = Step(kind="files", name=name, inputs=inputs)
-    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=1),))
+class Outcome:
+    """A run of a few nodes: the session, the journal's record, and the rows on the server."""
+
+    def __init__(self, session: RunSession, record: journal.RunRecord, run: uuid.UUID) -> None:
+        self.session, self.run = session, run
+        self.outcomes = {name: node.outcome for name, node in record.nodes.items()}
+
+    def rows(self) -> dict[str, Any]:
+        """Returns the rows of the run, by name, once each of its nodes has one."""
+        from prefect.client.orchestration import get_client
+
+        from infra.prefect.rows import flush, rows_of
+
+        flush()
+        deadline = time.monotonic() + 60
+        while True:
+            with get_client(sync_client=True) as client:
+                rows = list(rows_of(client, self.run))
+            if all(row.state is not None and row.state.is_final() for row in rows) and rows:
+                return {row.name: row for row in rows}
+            assert time.monotonic() < deadline, rows
+            time.sleep(0.2)
 
 
 @pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[RunSession, dict[str, Any]]]:
-    """Runs nodes by a function; returns the session, and how the journal says they ended."""
+    served_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
+    """Runs nodes by a function, within a flow."""
+    from prefect import flow
+    from prefect.runtime import flow_run
+
+    from infra.prefect.page_queue import PageQueue
 
     def run(
-        nodes: list[GraphNode], make: Callable[[GraphNode], Any], at_once: int, **more: Any
-    ) -> tuple[RunSession, dict[str, Any]]:
+        nodes: list[GraphNode], make: Callable[[GraphNode], Any], *, reused: int = 0, **more: Any
+    ) -> Outcome:
         monkeypatch.setattr(execute, "_run_node", lambda session, node: make(node) or "made")
         monkeypatch.setattr(execute, "_report_node_end", report_node_end)
+        monkeypatch.setattr(execute, "_find_reused_artifacts", lambda session, node: True)
+        monkeypatch.setattr(execute, "_report_reused_nodes", lambda session, nodes: None)
         monkeypatch.setattr(execute, "_RETRY_AFTER", 0.0)
-        workers = SimpleNamespace(leave=lambda: None)
-        display = SimpleNamespace(finish=lambda *_, **__: None)
-        noted = Journal(tmp_path, "run")
-        forecast = Forecast(TimeEstimates(), nodes)
-        given = {
-            "live": Live(""),
-            "expected": TimeEstimates(),
-            "retries": 0,
-            "failures": {},
-            **more,
-        }
-        given["admission"] = Admission()
-        session = cast(
-            RunSession,
-            SimpleNamespace(
-                workers=workers, display=display, journal=noted, forecast=forecast, **given
-            ),
-        )
-        run_graph(session, StudyGraph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
-        record = journal.read(noted.path)
-        assert record is not None
-        return session, {name: node.outcome for name, node in record.nodes.items()}
+        outcomes: list[Outcome] = []
 
-    def report_node_end(session: RunSession, node: GraphNode, outcome: Any) -> str:
+        @flow(name="study")
+        def study() -> None:
+            run_id = cast(str, flow_run.id)
+            noted = Journal(tmp_path, run_id)
+            values = {"retries": 0, "failures": {}, "holds": {}, **more}
+            with PageQueue(run_id) as pages:
+                session = cast(
+                    RunSession,
+                    SimpleNamespace(
+                        workers=SimpleNamespace(leave=lambda: None, at_once=4),
+                        display=SimpleNamespace(finish=lambda *_, **__: None),
+                        journal=noted,
+                        pages=pages,
+                        expected=TimeEstimates(),
+                        forecast=Forecast(TimeEstimates(), nodes),
+                        admission=Admission(),
+                        prepare_at_once=4,
+                        log=lambda text, failed=False: RunSession.log(session, text, failed=failed),
+                        **values,
+                    ),
+                )
+                graph = StudyGraph(nodes=tuple(nodes), cells={}, results=None)
+                run_graph(session, graph, set(nodes[:reused]))
+            record = journal.read(noted.path)
+            assert record is not None
+            outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
+
+        study()
+        return outcomes[0]
+
+    def report_node_end(session: RunSession, node: GraphNode, outcome: Any) -> tuple[str, float]:
         session.journal.ended(node.name, outcome)
-        return ""
+        return "score 45.1", 2.0
 
     return run
 
 
-def test_as_many_nodes_are_in_flight_as_are_asked_for(run: Callable[..., Any]):
-    together = threading.Barrier(200, timeout=60)
-    nodes = [cell(f"cell {i}") for i in range(200)]
-    _, ended = run(nodes, lambda node: together.wait() and None, 200)
-    assert set(ended.values()) == {"made"}
-    assert not together.broken
+@pytest.mark.slow
+def test_a_row_runs_while_the_work_goes_on_and_reads_what_the_node_read(run: Callable[..., Any]):
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import task_run
+
+    states: list[str] = []
+
+    def make(one: GraphNode) -> None:
+        if one.name != "train":
+            return
+        deadline = time.monotonic() + 60
+        with get_client(sync_client=True) as client:
+            while not states and time.monotonic() < deadline:
+                try:
+                    state = client.read_task_run(uuid.UUID(cast(str, task_run.id))).state
+                except Exception:  # Its first event is on its way.
+                    state = None
+                if state is not None and state.is_running():
+                    states.append(state.name or "")
+                time.sleep(0.1)
+
+    data = node("data", cpus=0)
+    outcome = run([data, node("train", data)], make)
+    assert states == ["Running"]
+    rows = outcome.rows()
+    assert {name: row.state.name for name, row in rows.items()} == {
+        "data": "Completed",
+        "train": "Completed",
+    }
+    assert rows["train"].state.message == "made in 2.0 s: score 45.1"
+    assert [read.id for read in rows["train"].task_inputs["wait_for"]] == [rows["data"].id]
+    assert not rows["train"].tags
 
 
-def test_the_longest_chain_of_work_begins_first(run: Callable[..., Any]):
-    short, head, long, lone = cell("short"), cell("head"), cell("long"), cell("lone")
-    tail = cell("tail", head)
-    expected, order = TimeEstimates(), list[str]()
-    for node, seconds in ((short, 1), (head, 2), (tail, 9), (long, 8), (lone, 10)):
-        expected.learn(node.steps[0], seconds)
-    run(
-        [short, head, long, lone, tail],
-        lambda node: order.append(node.name),
-        1,
-        expected=expected,
-    )
-    assert order == ["head", "lone", "tail", "long", "short"]
-
-
+@pytest.mark.slow
 def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., Any]):
-    tried: list[str] = []
+    tries: list[str] = []
 
-    def make(node: GraphNode) -> None:
-        tried.append(node.name)
-        if node.name == "lost" and tried.count("lost") < 3:
+    def make(one: GraphNode) -> None:
+        tries.append(one.name)
+        if (one.name == "lost" and tries.count("lost") < 3) or one.name == "lost for good":
             raise RayWorkerLostError("it died")
-        if node.name == "broken":
+        if one.name == "broken":
             raise StepFailedError("no such file")
+        if one.name == "reader":
+            raise StepFailedError("broken was not made")
 
-    session, ended = run([cell("lost"), cell("broken")], make, 1, retries=2)
-    assert ended == {"lost": "made", "broken": "failed"}
-    assert sorted(tried) == ["broken", "lost", "lost", "lost"]
-    assert session.failures == {"broken": "no such file"}
+    broken = node("broken")
+    nodes = [node("lost"), node("lost for good"), broken, node("reader", broken)]
+    outcome = run(nodes, make, retries=2)
+    assert outcome.outcomes == {
+        "lost": "made",
+        "lost for good": "failed",
+        "broken": "failed",
+        "reader": "failed",
+    }
+    assert sorted(tries) == ["broken", *["lost"] * 3, *["lost for good"] * 3, "reader"]
+    assert outcome.session.failures == {
+        "lost for good": "it died",
+        "broken": "no such file",
+        "reader": "broken was not made",
+    }
+    rows = outcome.rows()
+    ends = {name: (row.state.name, row.run_count) for name, row in rows.items()}
+    assert ends == {
+        "lost": ("Completed", 3),
+        "lost for good": ("Failed", 3),
+        "broken": ("Failed", 1),
+        "reader": ("Failed", 1),
+    }
+    assert rows["broken"].state.message == "failed: no such file"
+    assert [read.id for read in rows["reader"].task_inputs["wait_for"]] == [rows["broken"].id]
 
 
-def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
-    def make(node: GraphNode) -> None:
-        raise RayWorkerLostError("it died")
-
-    session, ended = run([cell("lost")], make, 1, retries=1)
-    assert ended == {"lost": "failed"}
-    assert session.failures == {"lost": "it died"}
-
-
+@pytest.mark.slow
 def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
-    def make(node: GraphNode) -> None:
+    def make(one: GraphNode) -> None:
         raise NodeHeldError("outside 20:00-08:00 UTC")
 
-    cells = [cell("a"), cell("b")]
-    session, ended = run(cells, make, 1, holds={})
-    assert ended == {"a": "not run", "b": "not run"}
-    assert session.holds == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
-    assert not session.failures
+    a = node("a")
+    nodes = [a, node("b", a)]
+    outcome = run(nodes, make)
+    assert outcome.outcomes == {"a": "not run", "b": "not run"}
+    assert outcome.session.holds == dict.fromkeys(nodes, "outside 20:00-08:00 UTC")
+    assert not outcome.session.failures
+    assert {row.state.name for row in outcome.rows().values()} == {"Cancelled"}
 
 
-def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.slow
+def test_more_than_two_hundred_reused_nodes_share_a_row(run: Callable[..., Any]):
+    nodes = [node(f"node {i}") for i in range(201)]
+    rows = run([*nodes, node("new", nodes[200])], lambda _: None, reused=201).rows()
+    assert set(rows) == {"201 re-used", "new"}
+    assert "node 200" in rows["201 re-used"].state.message
+
+
+def test_the_pieces_of_a_job_are_made_at_once_and_before_it():
     together, log, asked = threading.Barrier(3, timeout=30), list[str](), list[Any]()
 
     def make(name: str, keys: Any, recipes: Any, context: Any, **more: Any):
@@ -142,17 +213,18 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.
         else:
             yield StepOutcome(name="step")
 
-    workers = SimpleNamespace(make=make)
-    live = SimpleNamespace(
-        task_run_id=lambda name: None, flow_run_id="", log=lambda text, *_, **__: log.append(text)
+    session = cast(
+        RunSession,
+        SimpleNamespace(
+            workers=SimpleNamespace(make=make),
+            display=SimpleNamespace(update=lambda *_: None),
+            log=lambda text, **_: log.append(text),
+        ),
     )
-    display = SimpleNamespace(update=lambda *_: None)
-    session = cast(RunSession, SimpleNamespace(workers=workers, live=live, display=display))
-    recipe = Recipe(kind="files", name="step")
-    node = cell("node")
-    job = StepJob(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
+    recipe, one = Recipe(kind="files", name="step"), node("node")
+    job = StepJob(steps=one.steps, cpus=2, gpus=0.5, pieces=3)
     ends: dict[str, StepOutcome] = {}
-    execute._run_job(session, node, job, [recipe.key], [recipe], ends, float("inf"))
+    execute._run_job(session, one, job, [recipe.key], [recipe], ends, float("inf"))
     assert ends == {"step": StepOutcome(name="step")}
     assert sorted(piece for *_, piece, _ in asked[:3]) == [(0, 3), (1, 3), (2, 3)]
     assert asked[3][:3] == ("node", (recipe.key,), None)
@@ -169,9 +241,8 @@ def test_a_piece_that_is_lost_has_the_node_tried_again():
             raise RayWorkerLostError("it died")
         yield StepOutcome(name="step")
 
-    workers, live = SimpleNamespace(make=make), Live("")
-    session = cast(RunSession, SimpleNamespace(workers=workers, live=live))
-    node, recipe = cell("node"), Recipe(kind="files", name="step")
-    job = StepJob(steps=node.steps, cpus=1, pieces=2)
+    session = cast(RunSession, SimpleNamespace(workers=SimpleNamespace(make=make)))
+    one, recipe = node("node"), Recipe(kind="files", name="step")
+    job = StepJob(steps=one.steps, cpus=1, pieces=2)
     with pytest.raises(RayWorkerLostError, match="it died"):
-        execute._run_job(session, node, job, [recipe.key], [recipe], {}, float("inf"))
+        execute._run_job(session, one, job, [recipe.key], [recipe], {}, float("inf"))

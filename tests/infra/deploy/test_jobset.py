@@ -84,7 +84,7 @@ def command(job: str, **own: str) -> str:
 
 
 @pytest.mark.e2e
-@pytest.mark.deep
+@pytest.mark.night
 def test_the_pods_commands_train_and_a_host_that_must_go_has_it_saved(tmp_path: Path):
     skip_without_namespaces()
     smallest = (ROOT / "tests/e2e/smallest.yaml").read_text()

@@ -145,7 +145,7 @@ def test_a_run_that_makes_no_progress_is_told_once_and_one_over_the_cap_is_cance
     from prefect.client.orchestration import get_client
     from prefect.states import Running
 
-    from infra.prefect.watch import _progressed
+    from infra.prefect.watch import _emit_progress
 
     address, heard = webhook
     deployment, become = deployed_run("slow")
@@ -157,7 +157,7 @@ def test_a_run_that_makes_no_progress_is_told_once_and_one_over_the_cap_is_cance
         (found,) = client.request("POST", "/flow_runs/filter", json=asked).json()
         run = client.read_flow_run(uuid.UUID(found["id"]))
         while time.monotonic() - began < 40:  # Longer than it may be silent, but it is not.
-            client.request("POST", "/events", json=[_progressed(run)])
+            _emit_progress(run)
             time.sleep(3)
         assert heard == []
         wait(heard, 1)
@@ -173,7 +173,7 @@ def test_a_run_that_makes_no_progress_is_told_once_and_one_over_the_cap_is_cance
 def test_addresses_are_secrets():
     from prefect.client.orchestration import get_client
 
-    from infra.prefect.alerts import AlertError
+    from infra.errors import ConfigError
 
     deployment, _ = deployed_run("secret")
     token = "https://hooks.slack.com/services/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"
@@ -184,6 +184,6 @@ def test_addresses_are_secrets():
     assert "parcel-alert-" in shown
     assert "verysecret" not in shown
     for wrong in ("ftp://verysecret", "verysecret", "slack-webhook/none"):
-        with pytest.raises(AlertError, match="--alert must be") as refused:
+        with pytest.raises(ConfigError, match="--alert must be") as refused:
             registered("secret", deployment, addresses=[wrong])
         assert "verysecret" not in str(refused.value)

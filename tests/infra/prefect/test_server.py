@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.errors import ConfigError
 from infra.prefect.server import (
-    ServerConflict,
     auth_file,
     locks,
     reporting,
@@ -194,12 +194,13 @@ def test_a_folder_of_another_user_is_refused_with_what_to_do():
         pytest.skip("only root can become another user")
     code = (
         "import os, sys, pathlib\n"
-        "from infra.prefect.server import ServerConflict, locks, server_of\n"
+        "from infra.errors import ConfigError\n"
+        "from infra.prefect.server import locks, server_of\n"
         "store = pathlib.Path(sys.argv[1])\n"
         "locks(store)[0].parent.chmod(int(sys.argv[2], 8))\n"
         "os.seteuid(12345)\n"
         "try: server_of(store).__enter__()\n"
-        "except ServerConflict as error: print(error)\n"
+        "except ConfigError as error: print(error)\n"
     )
     for mode in ("700", "755"):
         with tempfile.TemporaryDirectory() as folder:
@@ -235,6 +236,7 @@ def test_who_names_the_stores_own_server_need_not_give_its_auth_string(
             assert os.environ["PREFECT_API_AUTH_STRING"] == "me:secret"
     monkeypatch.setenv("PREFECT_API_URL", "http://prefect.lab:4200/api")
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "lab:theirs")
+    monkeypatch.setattr("infra.prefect.server.is_healthy", lambda *_: True)
     with reporting(served_store) as (ui, _):
         assert ui.link("/runs") == "http://prefect.lab:4200/v2/runs"
         assert os.environ["PREFECT_API_AUTH_STRING"] == "lab:theirs"
@@ -258,7 +260,7 @@ def test_links_log_in_on_a_terminal_and_are_plain_in_a_log():
 def test_other_options_than_the_running_servers_are_refused(served_store: Path):
     for options in ({"port": 1}, {"auth": "you:other"}, {"host": "0.0.0.0", "auth": "me:secret"}):
         with (
-            pytest.raises(ServerConflict, match="has a server already"),
+            pytest.raises(ConfigError, match="has a server already"),
             server_of(served_store, **options),
         ):
             pass

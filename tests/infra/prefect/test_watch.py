@@ -1,6 +1,5 @@
 """A run is what its lease says: Crashed once that lapsed, Running again if it comes back."""
 
-import datetime
 import os
 import signal
 import subprocess
@@ -83,34 +82,24 @@ def test_rows_of_a_run_that_a_worker_found_dead_are_ended(
     from prefect.client.orchestration import get_client
     from prefect.states import Crashed, Running
 
-    from infra.prefect.journal import Node
-    from infra.prefect.rows import event
     from infra.prefect.watch import Watch
-    from tests.infra.prefect.test_rows import rows_of
+    from tests.infra.prefect.test_rows import new_row, states_of_rows
 
-    run = new_run("found")
-    node = Node(name="train", task_run_id=str(uuid.uuid4()))
-    told = event(run, node, Running(), datetime.datetime.now(datetime.UTC))
+    run = new_run("lost")
+    new_row(run, "train", Running())
     holder = hold(run, elsewhere=False)
     with get_client(sync_client=True) as client:
-        client.request("POST", "/events", json=[told])
         holder.kill()
         holder.wait()
         lost = Crashed(message="the pod was evicted")
         client.set_flow_run_state(uuid.UUID(run), lost, force=True)
-    wait_until(lambda: rows_of(run) == {"train": ("Running", "")})
     watch = Watch(Store(tmp_path / "store"))
     assert watch.look() == []
-    wait_until(lambda: rows_of(run)["train"][0] == "Crashed")
-    assert rows_of(run)["train"][1] == "under way when the run crashed: the pod was evicted"
+    assert states_of_rows(run)["train"] == (
+        "Crashed",
+        "under way when the run crashed: the pod was evicted",
+    )
     assert state_of(run) == ("Crashed", "the pod was evicted")
-
-
-def wait_until(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
 
 
 @pytest.mark.usefixtures("served_store")

@@ -182,7 +182,7 @@ write_exit_code(place, rank, 0)
 """
 
 
-@pytest.mark.deep
+@pytest.mark.night
 def test_members_on_two_tpu_slices_learn_of_both(
     cluster: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -27,6 +27,7 @@ from model.decode.generate import generate
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from pipelines.images.square import ImageSpec, prepare_image
 from tests.model.tiny_models import batch, text_logits, tiny_config
+from tests.slices import day_slice
 from tests.torch_python import run_torch, torch_python
 
 TEXTS = ["how many red boxes are there?", "answer en 12 cats, é and more\n", "  two  spaces"] * 9
@@ -110,7 +111,9 @@ def computed(pieces: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", day_slice([*CONFIGS], ["vanilla", "m3", "mqt", "parcel", "capped"])
+)
 def test_transformers_computes_what_we_do(name: str, computed: tuple[Path, dict]):
     root, params = computed
     cfg, example, lengths = CONFIGS[name], batch(num_images=2), (7, 10)

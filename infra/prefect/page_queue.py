@@ -1,0 +1,118 @@
+"""Publishes the pages of a run from a thread of its own, so that no server can hold the work."""
+
+import contextlib
+import dataclasses
+import queue
+import threading
+import time
+import uuid
+from types import TracebackType
+from typing import Any, Self
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+
+from infra.prefect.published import published
+
+_PATIENCE = 10.0
+"""Time without a published page after which the run ends without the rest [s]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UIPage:
+    """A page as Prefect stores it, which calls it an artifact.
+
+    Attributes:
+      key: key of the page in the UI; a later page replaces an earlier one of the same key.
+      text: the page in Markdown; for a progress page, how much is done [%].
+      description: description of the page, in one line.
+      task_run_id: id of the row that it belongs to; None for a page of the whole run.
+    """
+
+    key: str
+    text: str | float
+    description: str
+    task_run_id: str | None = None
+
+
+class PageQueue:
+    """The pages of one run that are still to be published; safe to call from several threads.
+
+    `parcel lineage rebuild` publishes what could not be published here.
+
+    Args:
+      flow_run_id: id of the Prefect run; with "", nothing is published.
+    """
+
+    def __init__(self, flow_run_id: str) -> None:
+        self.flow_run_id = flow_run_id
+        self._pages: queue.SimpleQueue[UIPage | None] = queue.SimpleQueue()
+        # Of a node's progress only the newest is published, however far behind the server is: the
+        # queue has the page's key once, and what it is to say is looked up when its turn comes.
+        self._progress: dict[str, UIPage] = {}
+        self._progress_ids: dict[str, uuid.UUID] = {}
+        self._lock = threading.Lock()
+        self._last_end = time.monotonic()
+        self._thread = threading.Thread(target=self._publish_all, daemon=True, name="pages")
+
+    def __enter__(self) -> Self:
+        if self.flow_run_id:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self.flow_run_id:
+            return
+        self._pages.put(None)
+        self._last_end = time.monotonic()
+        while self._thread.is_alive() and time.monotonic() - self._last_end < _PATIENCE:
+            self._thread.join(0.1)
+
+    def put(self, page: UIPage) -> None:
+        """Publishes a page, some time later."""
+        if self.flow_run_id:
+            self._pages.put(page)
+
+    def put_progress(self, page: UIPage) -> None:
+        """Publishes how far a node is, some time later, if nothing newer is known then."""
+        with self._lock:
+            is_queued = page.key in self._progress
+            self._progress[page.key] = page
+        if not is_queued:
+            self.put(page)
+
+    def _publish_all(self) -> None:
+        with contextlib.ExitStack() as stack:
+            client: SyncPrefectClient | None = None
+            while (page := self._pages.get()) is not None:
+                with self._lock:
+                    page = self._progress.pop(page.key, page)
+                client = client or published(
+                    lambda: stack.enter_context(get_client(sync_client=True))
+                )
+                if client is not None:
+                    published(self._publish, client, page)
+                self._last_end = time.monotonic()
+
+    def _publish(self, client: SyncPrefectClient, page: UIPage) -> None:
+        if page.key in self._progress_ids:
+            update = ArtifactUpdate(data=page.text, description=page.description)
+            client.update_artifact(self._progress_ids[page.key], update)
+            return
+        is_progress = isinstance(page.text, float)
+        values: dict[str, Any] = {
+            "type": "progress" if is_progress else "markdown",
+            "key": page.key,
+            "data": page.text,
+            "description": page.description,
+            "flow_run_id": uuid.UUID(self.flow_run_id),
+            "task_run_id": uuid.UUID(page.task_run_id) if page.task_run_id else None,
+        }
+        artifact = client.create_artifact(ArtifactCreate(**values))
+        if is_progress:
+            self._progress_ids[page.key] = artifact.id
