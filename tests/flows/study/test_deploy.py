@@ -15,9 +15,7 @@ import pytest
 from flows.config.load import load
 from infra.errors import ConfigError
 from tests.commands import run_commands
-from tests.infra.prefect.conftest import served_store
 
-__all__ = ["served_store"]
 pytestmark = pytest.mark.slow
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
