@@ -1,66 +1,201 @@
 """Records of runs, with their configs and results; and look-up of artifacts by name."""
 
 import datetime
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, prunable_checkpoints
+from flows.lineage.leaves import leaves
 from infra.errors import ConfigError
-from infra.store.records import FORMAT, PRUNED, RUNS, run_records
+from infra.store.pins import list_pins, run_of_pin
+from infra.store.records import FORMAT, PRUNED, RUNNING, RUNS, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
+Outcome = Literal["running", "complete", "with holes", "failed", "cancelled", "crashed"]
+EndState = Literal["ended", "cancelled", "crashed"]
 
-def write_run_record(
+
+def outcome(record: Mapping[str, Any]) -> Outcome:
+    """Returns how a run ended, from its record; everybody who shows it asks here.
+
+    running      it goes on
+    complete     every step that it was to make or find is there
+    with holes   there is a table, or a part of the steps, but some steps failed or did not begin
+    failed       steps failed, and there is no table
+    cancelled    a person ended it, by Ctrl-C, in the UI, or by not approving it
+    crashed      its process or its machine is gone
+    """
+    state = record.get("state", "ended")
+    if state != "ended":
+        return state
+    if record["failed"] and record["results"] is None:
+        return "failed"
+    is_whole = not (record["failed"] or record.get("holes") or record.get("given_up"))
+    return "complete" if is_whole else "with holes"
+
+
+def record_name(study: str, run_id: str) -> str:
+    """Returns the full name of a run: its study's, and the end of its id."""
+    return f"{study}-{run_id.replace('-', '')[-12:]}"
+
+
+def begin_run_record(
+    store: Store, config: Mapping[str, Any], run_id: str, *, artifacts: Collection[str], given: str
+) -> None:
+    """Writes the record of a run that begins.
+
+    Args:
+      store: the store of the run.
+      config: the study's config as it was understood, as plain values, with its name.
+      run_id: id of the run.
+      artifacts: keys of the artifacts that the run found.
+      given: the request as it was made: a command, or the values of a form.
+    """
+    previous = [
+        record
+        for record in ended_run_records(store).values()
+        if record["name"] == config["name"] and record.get("flow_run_id") != run_id
+    ]
+    newest = max(previous, key=lambda record: record["finished"], default=None)
+    record = {
+        "given": redact(given),
+        "differs": _differences(newest["config"], redact(config)) if newest else None,
+        "artifacts": sorted(artifacts),
+        "state": RUNNING,
+        "finished": None,
+        "results": None,
+        "failed": [],
+    }
+    _put_record(store, config, run_id, record)
+
+
+def end_run_record(
     store: Store,
     config: Mapping[str, Any],
-    results: str | None,
+    run_id: str,
     *,
-    artifacts: Sequence[str],
-    flow_run_id: str,
+    results: str | None,
+    artifacts: Collection[str],
     failed: Sequence[str],
+    holes: Collection[str] = (),
     given_up: Sequence[str] = (),
-) -> None:
-    """Writes the record of a run; runs of a study with the same results share one record.
+    headline: Mapping[str, Any] = MappingProxyType({}),
+) -> Outcome:
+    """Writes how a run ended into its record, and returns the outcome.
 
-    Runs without results share one if they made or found the same artifacts. `parcel gc` keeps the
-    artifacts that a record names and all that they were made from, except checkpoints that the
-    study's `keep` lets go.
+    `parcel gc` keeps the artifacts that a record names and all that they were made from, except
+    checkpoints that the study's `keep` lets go.
 
     Args:
       store: the store of the run.
       config: the study's config, as plain values, with its name.
+      run_id: id of the run.
       results: key of the results artifact; None if the run made none.
       artifacts: keys of all artifacts that the run made or found.
-      flow_run_id: id of the Prefect flow run.
       failed: "step: reason" for each step that failed.
-      given_up: names of steps that were not tried, because they had failed too often.
+      holes: names of steps that did not begin.
+      given_up: names of those of them that had failed too often to be tried again.
+      headline: counts of the results artifact.
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
     pruned_keys = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
     record = {
-        "format": FORMAT,
-        "name": config["name"],
-        "results": results,
         # gc keeps these; what `keep` let go is named apart, so that its absence is explained.
         "artifacts": sorted({*artifacts} - pruned_keys),
         PRUNED: sorted(pruned_keys),
-        "flow_run_id": flow_run_id,
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+        "results": results,
+        "headline": dict(headline),
         "failed": redact(list(failed)),
+        "holes": sorted(holes),
         "given_up": list(given_up),
-        "config": redact(config),
+        "state": "ended",
+        "finished": _now(),
     }
-    # Without results, runs that made other artifacts have records of their own: `parcel prepare`
-    # after `parcel train` must not take away the record that keeps its checkpoints.
-    digest = hashlib.sha256(" ".join(record["artifacts"]).encode()).hexdigest()[:12]
-    suffix = results.removeprefix("results-") if results else f"unfinished-{digest}"
+    return outcome(_put_record(store, config, run_id, record))
+
+
+def stop_run_record(store: Store, run_id: str, state: EndState, why: str = "") -> None:
+    """Writes into the record of a run that it was cancelled, crashed or ended by an error.
+
+    The run cannot say any more what it made: its pins do, which are there until they are released
+    or collected. A record that says already how its run ended, or was never begun, stays as it is.
+
+    Args:
+      store: the store of the run.
+      run_id: id of the run.
+      state: what happened.
+      why: reason of an error; "" for none.
+    """
+    for record in run_records(store.files).values():
+        if record.get("flow_run_id") == run_id and record.get("state") == RUNNING:
+            pins = (pin for pin in list_pins(store.volatile) if run_of_pin(pin) == run_id)
+            pinned = {key for pin in pins for key in pin.lease.keys}
+            stop = {
+                "artifacts": sorted({*record["artifacts"], *(pinned & {*store.keys()})}),
+                "failed": redact([why] if why else []),
+                "state": state,
+                "finished": _now(),
+            }
+            _put_record(store, record["config"], run_id, stop)
+
+
+def close_dead_records(store: Store) -> list[str]:
+    """Writes "crashed" into the record of every run whose pins have lapsed; returns their names.
+
+    A run that only slept, and goes on, writes its own end over it.
+    """
+    live = {run_of_pin(pin) for pin in list_pins(store.volatile) if pin.is_live()}
+    dead = {
+        name: record["flow_run_id"]
+        for name, record in run_records(store.files).items()
+        if record.get("state") == RUNNING and record["flow_run_id"] not in live
+    }
+    for run_id in dead.values():
+        stop_run_record(store, run_id, "crashed")
+    return [*dead]
+
+
+def _put_record(
+    store: Store, config: Mapping[str, Any], run_id: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Writes fields of a run's record over those that it has; returns the record."""
+    name = f"{RUNS}/{record_name(config['name'], run_id)}.json"
+    try:
+        before = json.loads(store.files.read(name))
+    except FileNotFoundError:
+        before = {}
+    record = {
+        "began": _now(),
+        **before,
+        "format": FORMAT,
+        "name": config["name"],
+        "flow_run_id": run_id,
+        "config": redact(config),
+        **fields,
+    }
     text = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
-    store.files.put(f"{RUNS}/{record['name']}-{suffix}.json", text)
+    store.files.put(name, text)
+    return record
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns dotted path of a config's value -> what it was and what it is, where they differ."""
+    # Through JSON, as the earlier config was: it has lists where this one has tuples.
+    was, now = (leaves(json.loads(json.dumps(config))) for config in (before, after))
+    return {
+        path: [was.get(path), now.get(path)]
+        for path in sorted(was.keys() | now.keys())
+        if was.get(path) != now.get(path)
+    }
 
 
 def find_run(store: Store, name: str) -> dict[str, Any]:
@@ -87,12 +222,13 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
 
 
 def ended_run_records(store: Store) -> dict[str, dict[str, Any]]:
-    """Returns full name -> record of every run that ended, with or without results.
+    """Returns full name -> record of every run that ended, however it did.
 
     Raises:
       RecordError: if one cannot be read.
     """
-    return run_records(store.files)
+    records = run_records(store.files)
+    return {name: record for name, record in records.items() if record["finished"]}
 
 
 def artifact_folder(what: str, name: str, store: str) -> Path:

@@ -61,7 +61,7 @@ def _create(page: UIPage) -> None:
     create_markdown_artifact(text, key=page.key, description=page.description)
 
 
-def publish_results(store: Store, name: str, key: str, pages: PageQueue) -> None:
+def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueue) -> None:
     """Publishes the results table of a study, and the pages of its datasets and checkpoints.
 
     These pages are published again because the users of an artifact, and the answers it led to,
@@ -69,12 +69,12 @@ def publish_results(store: Store, name: str, key: str, pages: PageQueue) -> None
 
     Args:
       store: the store of the study.
+      run: full name of the run's record.
       name: name of the study.
       key: key of its results.
       pages: queue of the run's pages.
     """
-    run = pages.flow_run_id
-    pages.put(_table_page(store, name, f"{name}-{key.removeprefix('results-')}", key))
+    pages.put(_table_page(store, name, run, key))
     # One pass over the edges of the history gives both: what each artifact was made into, and what
     # was there to be made from.
     uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
@@ -87,9 +87,9 @@ def publish_results(store: Store, name: str, key: str, pages: PageQueue) -> None
         maker = manifest.environment.get("prefect", {}).get("flow_run_id")
         # A re-used transfer has the page that its own run gave it; there may be hundreds.
         is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
-        if manifest.kind in _SHOWN and (maker == run or not is_transfer):
+        if manifest.kind in _SHOWN and (maker == pages.flow_run_id or not is_transfer):
             artifact, users = store.get_cached(manifest.key), uses[manifest.key]
-            pages.put(_page_of(store, artifact, users, cards, reused=maker != run))
+            pages.put(_page_of(store, artifact, users, cards, reused=maker != pages.flow_run_id))
 
 
 def _page_of(

@@ -6,7 +6,7 @@ from typing import Any
 
 import jinja2
 
-from flows.lineage.runs import ended_run_records
+from flows.lineage.runs import outcome
 from flows.pages.cards import Cards
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, draw
@@ -16,6 +16,7 @@ from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.layout import report_blocks, report_notes
 from infra.errors import one_line_message
+from infra.store.records import run_records
 from infra.store.store import Store
 
 _HERE = Path(__file__).parent
@@ -88,7 +89,12 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals |= {"link": address, "prefect": prefect, "is_folder": is_folder}
+        self._templates.globals |= {
+            "link": address,
+            "prefect": prefect,
+            "is_folder": is_folder,
+            "outcome": outcome,
+        }
         self._templates.filters |= {"number": _number, "short": lambda digest: digest[:12]}
 
     def html(self, page: Page) -> str:
@@ -148,8 +154,8 @@ class Site:
         raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
     def _studies(self, page: Page) -> Mapping[str, Any]:
-        found = ended_run_records(self._store)
-        runs = sorted(found.items(), key=lambda one: one[1]["finished"], reverse=True)
+        records = run_records(self._store.files).items()
+        runs = sorted(records, key=lambda run: run[1]["finished"] or run[1]["began"], reverse=True)
         # A search looks at keys alone, which are listed at once; only hits have their manifest
         # read.
         sought = page.get("find").strip()

@@ -103,5 +103,4 @@ def study_of(store: Store, run: str) -> Study:
         record = find_run(store, run)
     results = store.get_cached(record["results"])
     report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
-    name = f"{record['name']}-{results.key.removeprefix('results-')}"
-    return Study(run=name, record=record, results=results, report=report)
+    return Study(run=record["run"], record=record, results=results, report=report)

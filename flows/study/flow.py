@@ -1,20 +1,32 @@
 """The Prefect flow `study`: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
+import json
+import shlex
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.context import FlowRunContext
+from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
 from flows.config.input_files import raw_digest_cache
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import (
+    Outcome,
+    begin_run_record,
+    close_dead_records,
+    end_run_record,
+    record_name,
+    stop_run_record,
+)
 from flows.pages.rebuild import publish_results
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
@@ -26,6 +38,7 @@ from flows.study.explain import Explanation
 from flows.study.graph import Phase, StudyGraph, graph_of
 from flows.study.retry_policy import (
     GIVEN_UP,
+    NOT_FAILED,
     HoldRule,
     describe_failed_steps,
     failed_steps_of_last_run,
@@ -33,6 +46,7 @@ from flows.study.retry_policy import (
     hold_none,
 )
 from flows.study.sweep_limits import ALWAYS, Admission, SweepLimits
+from infra.errors import one_line_message
 from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import journal_of
 from infra.prefect.journal import Journal
@@ -66,6 +80,8 @@ class StudyResult:
       failed: "step: reason" for each step that failed.
       made: number of nodes that the run made.
       reused: number of nodes that it re-used.
+      outcome: how the run ended, in a word or two.
+      run: full name of the run's record.
       flow_run_id: id of the Prefect flow run.
       holds: name of a node that was not begun -> why; a later run begins it.
       config: the study.
@@ -75,6 +91,8 @@ class StudyResult:
     failed: tuple[str, ...]
     made: int
     reused: int
+    outcome: Outcome
+    run: str
     flow_run_id: str
     holds: Mapping[str, str]
     config: StudyConfig
@@ -94,13 +112,19 @@ class StudyResult:
         return steps_by_reason
 
     @property
+    def is_success(self) -> bool:
+        """Whether nothing failed and what did not begin only waits for its turn."""
+        lasting = (GIVEN_UP, NOT_FAILED)
+        return not self.failed and not any(why in lasting for why in self.holds.values())
+
+    @property
     def summary(self) -> str:
         """Summary of the outcome, in one line."""
         holds_text = "".join(
             f", {len(h)} not begun: {why}" for why, h in self.steps_by_hold_reason.items()
         )
-        made_text = f"{self.made} made" if self.made else "everything was there"
-        return f"{made_text}, {self.reused} re-used{holds_text}"
+        made_text = f"{self.made} made" if self.made else "nothing made"
+        return f"{self.outcome}: {made_text}, {self.reused} re-used{holds_text}"
 
     @property
     def why(self) -> str:
@@ -186,6 +210,7 @@ def run_passes(
     workers: Workers | None = None
 
     def cancel() -> None:
+        stop_run_record(store, pin.run, "cancelled")
         if workers is not None:
             workers.cancel()
 
@@ -198,6 +223,7 @@ def run_passes(
         journal_of(store.state, run_id, cancel=cancel) as journal,
         PageQueue(run_id) as pages,
     ):
+        close_dead_records(store)
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
             for config in passes:
@@ -220,8 +246,12 @@ def run_passes(
                 if pass_result.failed or pass_result.holds:
                     break
         except NotApprovedError as error:
+            stop_run_record(store, pin.run, "cancelled")
             journal.close("cancelled", str(error))
             return Cancelled(message=str(error))
+        except Exception as error:
+            stop_run_record(store, pin.run, "ended", one_line_message(error))
+            raise
         journal.close(*(("failed", result.why) if result and result.failed else ("completed", "")))
     if result is None:
         return Completed(message="nothing to run")
@@ -265,12 +295,20 @@ def run_study_graph(
     """
     explanation = Explanation(store.snapshot(), graph)
     admission = admission or Admission()
+    ahead = admission.limits.ahead(graph)
     # In this order: who may begin, whether that redoes too much work, and only then the first
     # trace of the run: pins, journal, page, a request for approval.
     admission.holds = hold_rule(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, admission.holds)
     foreseen = {step: artifact.key for step, artifact in explanation.artifacts().items()}
     pin.add(*foreseen.values())  # All at once; look-ups during the run pin new keys one by one.
+    begin_run_record(
+        store,
+        dataclasses.asdict(config),
+        pin.run,
+        artifacts=foreseen.values(),
+        given=describe_request(),
+    )
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
     pages.put(
@@ -324,32 +362,45 @@ def run_study_graph(
         # With a window, a bound or an order, no node is queued beyond the workers' capacity: a node
         # that has passed the gate should begin at once, and none before those that come first.
         queue_length = _WAITING if admission.limits.queues else 0
-        run_graph(session, graph, reused, queue_length, admission.limits.ahead(graph))
+        run_graph(session, graph, reused, queue_length, ahead)
         results = session.artifacts.get(graph.results) if graph.results else None
+        holds = {node.name: why for node, why in session.holds.items()}
+        failed = tuple(f"{name}: {why}" for name, why in session.failures.items())
+        ended_as = end_run_record(
+            store,
+            dataclasses.asdict(config),
+            pin.run,
+            results=results.key if results else None,
+            artifacts=[artifact.key for artifact in session.artifacts.values()],
+            failed=failed,
+            holes=holds,
+            given_up=[name for name, why in holds.items() if why == GIVEN_UP],
+            headline=results.manifest.counts if results else {},
+        )
         result = StudyResult(
             results=results.key if results else None,
-            failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+            failed=failed,
             made=display.counts["made"],
             reused=display.counts["reused"],
+            outcome=ended_as,
+            run=record_name(config.name, pin.run),
             flow_run_id=journal.flow_run_id,
-            holds={node.name: why for node, why in session.holds.items()},
+            holds=holds,
             config=config,
         )
         seconds = time.monotonic() - start_time
         log.info(run_log.closing_line(result.summary, result.failed, seconds, result.results))
-    write_run_record(
-        store,
-        dataclasses.asdict(config),
-        result.results,
-        artifacts=[artifact.key for artifact in session.artifacts.values()],
-        flow_run_id=journal.flow_run_id,
-        failed=result.failed,
-        given_up=[name for name, why in result.holds.items() if why == GIVEN_UP],
-    )
     if results:
         with warn_only():
-            publish_results(store, config.name, results.key, pages)
+            publish_results(store, result.run, config.name, results.key, pages)
     return result
+
+
+def describe_request() -> str:
+    """Returns what was asked for: the values of a form, or the command as it was typed."""
+    if flow_run.deployment_id:
+        return json.dumps(flow_run.parameters, default=str, sort_keys=True)
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def _workers(compute: ComputeConfig, store: Store) -> Workers:

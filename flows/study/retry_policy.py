@@ -19,6 +19,9 @@ counts as a new step."""
 GIVEN_UP = f"they failed {MAX_TRIES} times, and `parcel run --failed` tries them again"
 """Why a sweep holds a node back that failed too often."""
 
+NOT_FAILED = "they did not fail in the last run"
+"""Why a run with `--failed` holds a node back."""
+
 _MAX_NAMES = 3
 """Most steps named in one line; the others are only counted."""
 
@@ -52,20 +55,25 @@ def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
 
 
 def hold_all_but(names: Collection[str]) -> HoldRule:
-    """Returns a rule that holds back every node except the named ones and all that they need."""
+    """Returns a rule that holds back every node except the named ones and all that they need.
+
+    Stale nodes are not held back: what mended the failed ones may have made others stale, and a
+    table should not rest on both.
+    """
 
     def holds(explanation: Explanation) -> Mapping[GraphNode, str]:
         upstream = explanation.graph.upstream
-        nodes = {node for node in explanation.graph.nodes if node.name in names}
+        nodes = set[GraphNode]()
+        for node in explanation.graph.nodes:
+            state = explanation.of_node(node).state
+            follows = state == "follows" and any(read in nodes for read in upstream[node])
+            if node.name in names or state == "stale" or follows:
+                nodes.add(node)
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(explanation.graph.nodes):
             if node in nodes:
                 nodes.update(upstream[node])
-        return {
-            n: "they did not fail in the last run"
-            for n in explanation.graph.nodes
-            if n not in nodes
-        }
+        return {node: NOT_FAILED for node in explanation.graph.nodes if node not in nodes}
 
     return holds
 

@@ -11,16 +11,17 @@ from rich.markdown import Markdown
 
 from flows.config.disk_use import describe_disk_use
 from flows.config.study import StudyConfig
-from flows.lineage.runs import find_run
 from flows.report.text_lists import abbreviate_list
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
 from infra.prefect.server import UI
-from infra.store.records import PRUNED
-from infra.store.store import Store
+from infra.store.records import PRUNED, read_run
+from infra.store.store import Store, canonical_uri
 
+_DEFAULT_STORE = ".parcel"
+"""Store of a command without --store."""
 _MAX_NAMES = 3
 """Most held-back steps named in one line; the others are only counted."""
 
@@ -99,7 +100,12 @@ def run_flow_in_terminal(
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
     published(flush)
     published(settle_ended, store.state)
-    return 1 if result.failed else 0
+    if not result.is_success:
+        # The last line: where a person looks, and what they would do next.
+        where = "" if store.uri == canonical_uri(_DEFAULT_STORE) else f" --store {store.uri}"
+        name = result.config.name
+        console.print(f"continue: parcel run {name} --failed{where}", soft_wrap=True)
+    return 0 if result.is_success else 1
 
 
 def _print_summary(console: Console, store: Store, result: StudyResult, seconds: float) -> None:
@@ -124,7 +130,7 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
             soft_wrap=True,
         )
     if result.results:
-        record = find_run(store, config.name)
+        record = read_run(store.files, result.run)
         keys = [*record["artifacts"], *record[PRUNED]]
         console.print(describe_disk_use(store.snapshot(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path

@@ -4,7 +4,7 @@ import collections
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
-from flows.lineage.runs import ended_run_records
+from flows.lineage.runs import ended_run_records, outcome
 from flows.report.text_lists import abbreviate_list
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
@@ -42,9 +42,11 @@ def status(store: Store) -> Iterator[str]:
     )
     yield f"runs that ended: {len(ended) or 'none'}"
     for name, record in ended[:_RUNS]:
-        failed = record["failed"]
-        outcome = f"{len(failed)} steps failed: {failed[0]}" if failed else "complete"
-        yield f"  {name}: {record['finished'][:16].replace('T', ' ')} UTC, {outcome}"
+        failed, holes = record["failed"], record.get("holes", ())
+        why = f"; {len(failed)} steps failed: {failed[0]}" if failed else ""
+        why += f"; {len(holes)} steps did not begin" if holes else ""
+        at = record["finished"][:16].replace("T", " ")
+        yield f"  {name}: {at} UTC, {outcome(record)}{why}"
 
 
 def _run_lines(store: Store, pin: LeaseView) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, StudyGraph
+from infra.errors import ConfigError
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
@@ -107,7 +108,16 @@ class SweepLimits:
         """Returns the nodes that `first` names, with all that they need: node -> its place there.
 
         A node that several names need has the place of the earliest.
+
+        Raises:
+          ConfigError: if one of them names no step.
         """
+        for name in self.first:
+            if not any(node.matches(name) for node in graph.nodes):
+                raise ConfigError(
+                    f"when.first must name steps of the study, got {name!r}; `--explain` lists "
+                    f"them."
+                )
         upstream, places = graph.upstream, dict[GraphNode, int]()
         for place, name in reversed([*enumerate(self.first)]):  # So that the earliest stays.
             places.update((node, place) for node in graph.nodes if node.matches(name))

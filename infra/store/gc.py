@@ -1,7 +1,8 @@
 """Garbage collection: the only thing that deletes artifacts.
 
-An artifact stays if a run's record names it, if a run under way has pinned it, if a process is
-making it or working with it, if it is young, or if any artifact that stays was made from it.
+An artifact stays if a run's record names it, if a run under way has pinned it, or one that died
+before its record said how it ended; if a process is making it or working with it, if it is young,
+or if any artifact that stays was made from it.
 Progress, attempts without a commit, damaged artifacts that were set aside, and source trees are
 deleted when they are old and nobody holds them.
 
@@ -29,8 +30,8 @@ from infra.store.disk import PARTIAL
 from infra.store.history import ARTIFACTS, AttemptNote, read_history
 from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import KEY, Manifest
-from infra.store.pins import GC_LEASE, PINS
-from infra.store.records import RecordError, referenced_keys
+from infra.store.pins import GC_LEASE, PINS, list_pins, run_of_pin
+from infra.store.records import RecordError, read_references
 from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
@@ -149,9 +150,11 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
             store.files.create_if_absent(tombstone_name(store.get(item.name)), b"")
             store.files.remove(item.path)
     # What dead processes left. The text that was judged is named, so that a lease which was taken
-    # over since then stays.
+    # over since then stays. So do the pins of a run that died: only they name what it made.
     for folder in (PINS, LEASES):
         for lease in list_leases(store.volatile, folder):
+            if folder == PINS and run_of_pin(lease) in view.unfinished_runs:
+                continue
             if not lease.is_live(_GRACE):
                 store.volatile.compare_and_delete(f"{folder}/{lease.key}.json", lease.text)
     return (
@@ -179,7 +182,7 @@ class _StoreView:
         #   gc            reads pins, leases     records     manifests
         #
         # Whoever finished between two reads is seen by the later one; nobody falls between them.
-        pins = _live_leases(store, PINS)
+        all_pins, pins = list_pins(store.volatile), _live_leases(store, PINS)
         self._leased_keys = {view.key for view in _live_leases(store, LEASES)}
         self._is_idle = not pins and not self._leased_keys
         roots = {key for view in pins for key in view.lease.keys} | self._leased_keys
@@ -187,8 +190,10 @@ class _StoreView:
         # do.
         for key in self._leased_keys:
             roots.update(*(note.inputs for note in _attempts_of(store, key)))
-        referenced, self._pruned = referenced_keys(store.files)
+        referenced, self._pruned, self.unfinished_runs = read_references(store.files)
         roots |= referenced
+        # What a run made that died before it could name it in its record, its pins name.
+        roots.update(*(p.lease.keys for p in all_pins if run_of_pin(p) in self.unfinished_runs))
         self._quarantined = store.quarantined()
         self._artifacts = {artifact.key: artifact for artifact in store.artifacts()}
         folders = [QUARANTINE, *(f"{MANIFESTS}/{kind}" for kind in store.files.folders(MANIFESTS))]

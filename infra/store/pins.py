@@ -46,7 +46,7 @@ class Pin:
     """
 
     def __init__(self, files: StoreBackend, run: str) -> None:
-        self._files, self._run = files, run
+        self._files, self.run = files, run
         self._leases: list[HeldLease] = []
         self._pinned: set[str] = set()
         self._requested: dict[str, None] = {}
@@ -94,7 +94,7 @@ class Pin:
     def _acquire(self) -> None:
         # The random part is for the several leases of a run, and for those of its earlier tries.
         lease = acquire_lease(
-            self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL
+            self._files, f"{PINS}/{self.run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL
         )
         assert lease is not None  # Nobody else has that name.
         self._leases.append(lease)
@@ -123,3 +123,8 @@ def pin_run(files: StoreBackend, run: str) -> Iterator[Pin]:
 def list_pins(files: StoreBackend) -> list[LeaseView]:
     """Returns the pins of all runs, live or not."""
     return list_leases(files, PINS)
+
+
+def run_of_pin(pin: LeaseView) -> str:
+    """Returns the id of the run that holds, or held, a pin."""
+    return pin.key.rpartition(".")[0]

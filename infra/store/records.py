@@ -1,6 +1,6 @@
 """Records of runs, and notes on accepted artifacts: what they name, `gc` does not delete.
 
-<store>/runs/<name>-<id>.json       a run that ended
+<store>/runs/<name>-<id>.json       a run, from the moment it begins
         accepted/<key>-as-<code>    an artifact that a person keeps although its code changed
 
 A record that cannot be read may name anything. So it is an error, never an empty record.
@@ -8,7 +8,7 @@ A record that cannot be read may name anything. So it is an error, never an empt
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from infra.store.backend import StoreBackend
 from infra.store.manifest import KEY
@@ -18,8 +18,12 @@ RUNS, ACCEPTED = "runs", "accepted"
 PRUNED = "let_go"
 """Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
 
-FORMAT = 1
-"""Format of the records that this version writes; a record without a number has it, too."""
+FORMAT = 2
+"""Format of the records that this version writes. Records of format 1, or without a number, are of
+runs that ended, one for all runs with the same results; they are read as well."""
+
+RUNNING = "running"
+"""State of a run in its record until it ends, or somebody sees that its process is gone."""
 
 
 class RecordError(ValueError):
@@ -48,7 +52,7 @@ _RUN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda value: isinstance(value, str), "text"),
     "results": (lambda value: value is None or _is_key(value), "a key or null"),
     "artifacts": (_are_keys, "a list of keys"),
-    "finished": (lambda value: isinstance(value, str), "text"),
+    "finished": (lambda value: value is None or isinstance(value, str), "text or null"),
     "failed": (_are_texts, "a list of texts"),
     "config": (lambda value: isinstance(value, dict), "an object"),
 }
@@ -58,12 +62,14 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     PRUNED: (_are_keys, "a list of keys"),
     "given_up": (_are_texts, "a list of texts"),
     "flow_run_id": (lambda value: isinstance(value, str), "text"),
+    "state": (lambda value: isinstance(value, str), "text"),
+    "holes": (_are_texts, "a list of texts"),
 }
 """The same for fields that older records lack."""
 
 
 def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
-    """Returns the record of a run, by its full name.
+    """Returns the record of a run, by its full name, which is added as `run`.
 
     Raises:
       FileNotFoundError: if there is none.
@@ -80,7 +86,7 @@ def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
         if not is_right(record[field]):
             value = f"{json.dumps(record[field]):.40}"
             raise RecordError(files, name, f"{field} must be {accepted}, got {value}")
-    return record
+    return {**record, "run": run}
 
 
 def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
@@ -93,14 +99,28 @@ def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
     return {name: read_run(files, name) for name in names}
 
 
-def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
-    """Returns the keys that records name in any field, path or link; and those they prune.
+class References(NamedTuple):
+    """What records name.
+
+    Attributes:
+      keys: keys of artifacts, named in any field, path or link.
+      pruned: keys of artifacts of which only the manifest is to stay.
+      unfinished: ids of the runs that have not ended; the process of some may be gone.
+    """
+
+    keys: set[str]
+    pruned: set[str]
+    unfinished: set[str]
+
+
+def read_references(files: StoreBackend) -> References:
+    """Returns what all records name.
 
     Raises:
       RecordError: if a record cannot be read.
       OSError: if the store does not answer.
     """
-    referenced, pruned = set[str](), set[str]()
+    referenced, pruned, unfinished = set[str](), set[str](), set[str]()
     # Every text in a record that looks like a key counts, in whatever field: a field that a later
     # version adds keeps its artifacts alive, too.
     for name in (
@@ -115,6 +135,8 @@ def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
             record = read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
             # Taken out first: these keys are named only to say that their files may go.
             pruned |= set(record.pop(PRUNED, ()))
+            if record.get("state") == RUNNING:
+                unfinished.add(record["flow_run_id"])
             text = json.dumps(record)
         else:
             note = _read_record(files, name)
@@ -124,7 +146,7 @@ def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
         matches = [key.split("-") for key in KEY.findall(text)]
         # "lineage-results-…" matches as one key, and contains "results-…": add every ending.
         referenced |= {"-".join(parts[i:]) for parts in matches for i in range(len(parts))}
-    return referenced, pruned
+    return References(referenced, pruned, unfinished)
 
 
 def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
@@ -140,6 +162,8 @@ def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
         raise RecordError(files, name, f"{error}") from None
     if not isinstance(record, dict):
         raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
-    if (version := record.get("format", FORMAT)) != FORMAT:
-        raise RecordError(files, name, f"format must be {FORMAT} for this version, got {version!r}")
+    if (version := record.get("format", 1)) not in (1, FORMAT):
+        raise RecordError(
+            files, name, f"format must be 1 or {FORMAT} for this version, got {version!r}"
+        )
     return record

@@ -9,7 +9,7 @@ import pytest
 
 from flows.config.disk_use import KeepConfig
 from flows.config.load import load
-from flows.lineage.runs import ended_run_records, write_run_record
+from flows.lineage.runs import end_run_record, ended_run_records
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
@@ -30,7 +30,7 @@ def finish(store: Store, *failed: str) -> None:
     """Notes the run of all that the store holds, by a study that keeps predictions."""
     keys = store.keys()
     config = {"name": "s", "keep": {"transfers": "predictions"}}
-    write_run_record(store, config, None, artifacts=keys, flow_run_id="", failed=failed)
+    end_run_record(store, config, "run", results=None, artifacts=keys, failed=failed)
 
 
 def test_checkpoints_go_when_all_is_scored_and_the_next_run_finds_everything(store: Store):

@@ -10,7 +10,7 @@ import pytest
 
 from flows.config.load import load
 from flows.lineage.diff import compare_lineages
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from flows.lineage.target import find_lineage_target
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
@@ -165,12 +165,12 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         attempt.content = value_sha256([*decides, inputs])
         found[step] = attempt.commit(context)
     assert graph.results
-    write_run_record(
+    end_run_record(
         store,
         {"name": name},
-        found[graph.results].key,
+        "run",
+        results=found[graph.results].key,
         artifacts=[a.key for a in found.values()],
-        flow_run_id="",
         failed=[],
     )
 

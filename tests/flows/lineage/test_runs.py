@@ -1,18 +1,31 @@
-"""Records of runs: kept apart by their results, and without credentials."""
+"""Records of runs: one each, from its beginning, and without credentials."""
 
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
 
 from flows.config.load import check_config, load
 from flows.config.study import StudyConfig
-from flows.lineage.runs import ended_run_records, find_run, write_run_record
+from flows.lineage.runs import (
+    begin_run_record,
+    close_dead_records,
+    end_run_record,
+    ended_run_records,
+    find_run,
+    outcome,
+    stop_run_record,
+)
 from flows.study.form_values import study_of_form
 from infra.errors import ConfigError
-from infra.store.records import RecordError
+from infra.store import gc
+from infra.store.records import RecordError, run_records
 from infra.store.redact import redact
 from infra.store.store import Store
 
@@ -24,12 +37,12 @@ def test_record_holds_no_credential(tmp_path: Path):
     options = ["--runner=DataflowRunner", "--password", "x7Kq"]
     config = {"name": "toy", "prepare": {"runner_options": options}}
     failed = ["prepare web: https://me:x7Kq@host/ is not there"]
-    write_run_record(
+    end_run_record(
         store,
         config,
-        "results-0123456789abcdef-01234567",
+        "run",
+        results="results-0123456789abcdef-01234567",
         artifacts=[],
-        flow_run_id="f",
         failed=failed,
     )
     (path,) = (tmp_path / "runs").glob("*.json")
@@ -43,22 +56,130 @@ def test_nothing_of_a_shipped_config_looks_like_a_credential(path: Path | None):
     assert redact(config) == config
 
 
-def test_results_of_the_same_code_have_records_of_their_own(tmp_path: Path):
+def end(store: Store, run_id: str, results: str | None = None, **fields: Any) -> str:
+    """Ends a run of the study `toy`; returns the outcome."""
+    fields = {"artifacts": [], "failed": [], **fields}
+    return end_run_record(store, {"name": "toy"}, run_id, results=results, **fields)
+
+
+def test_runs_with_equal_results_have_records_of_their_own(tmp_path: Path):
+    store, results = Store(tmp_path), "results-0123456789abcdef-01234567"
+    first, second = ("checkpoint-0123456789abcdef-01234567", "checkpoint-f123456789abcdef-01234567")
+    end(store, "first", results, artifacts=[first])
+    end(store, "second", results, artifacts=[second])
+    end(store, "third", results, artifacts=[first])  # A run that had nothing to do.
+    assert {r["run"]: r["artifacts"] for r in ended_run_records(store).values()} == {
+        "toy-first": [first],
+        "toy-second": [second],
+        "toy-third": [first],
+    }
+    assert find_run(store, "toy-sec")["artifacts"] == [second]
+    assert find_run(store, "toy")["run"] == "toy-third"
+
+
+def test_a_record_says_from_the_beginning_what_was_asked_for_and_what_is_new_in_it(tmp_path: Path):
     store = Store(tmp_path)
-    for identity in ("0123456789abcdef", "f123456789abcdef"):
-        write_run_record(
-            store,
-            {"name": "toy"},
-            f"results-{identity}-01234567",
-            artifacts=[],
-            flow_run_id="f",
-            failed=[],
-        )
-    assert len(list((tmp_path / "runs").glob("*.json"))) == 2
-    assert find_run(store, "toy-f123")["results"] == "results-f123456789abcdef-01234567"
+    config = {"name": "toy", "num_seeds": 3, "stage1": {"peak_lr": 0.001}, "budgets": (16, 64)}
+    began = {"artifacts": [], "given": "parcel run toy.yaml"}
+    begin_run_record(store, config, "first", **began)
+    record = run_records(store.files)["toy-first"]
+    assert (record["state"], record["finished"], record["differs"]) == ("running", None, None)
+    assert outcome(record) == "running"
+    assert ended_run_records(store) == {}
+    end_run_record(store, config, "first", results=None, artifacts=[], failed=[])
+    changed = {**config, "stage1": {"peak_lr": 0.002}, "watch": None}
+    begin_run_record(store, changed, "second", **began)
+    record = run_records(store.files)["toy-second"]
+    assert record["differs"] == {"stage1.peak_lr": [0.001, 0.002]}
+    assert record["given"] == "parcel run toy.yaml"
+    assert record["config"]["budgets"] == [16, 64]
+    assert record["began"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"name": "toy"}', '{"format": 2}'])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "complete"),
+        ({"results": "results-0123456789abcdef-01234567"}, "complete"),
+        ({"failed": ["a: no"]}, "failed"),
+        ({"results": "results-0123456789abcdef-01234567", "failed": ["a: no"]}, "with holes"),
+        ({"results": "results-0123456789abcdef-01234567", "holes": ["a"]}, "with holes"),
+        ({"holes": ["a"]}, "with holes"),
+    ],
+)
+def test_one_word_says_how_a_run_ended(tmp_path: Path, fields: dict[str, Any], expected: str):
+    store = Store(tmp_path)
+    assert end(store, "run", **fields) == expected
+    (record,) = ended_run_records(store).values()
+    assert outcome(record) == expected
+
+
+def test_an_older_record_is_read(tmp_path: Path):
+    old = {"name": "toy", "results": None, "artifacts": [], "finished": "2026-01-01T00:00:00+00:00",
+           "failed": ["a: no"], "config": {}, "format": 1}  # fmt: skip
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "toy-unfinished-0123.json").write_text(json.dumps(old))
+    (record,) = ended_run_records(Store(tmp_path)).values()
+    assert (record["run"], outcome(record)) == ("toy-unfinished-0123", "failed")
+
+
+def test_a_run_that_died_is_crashed_and_keeps_what_it_had_made(tmp_path: Path):
+    # A process of its own, killed after it has committed an artifact and before its record says so.
+    code = """
+import os, signal, sys
+from flows.lineage.runs import begin_run_record
+from infra.store.manifest import Recipe
+from infra.store.store import Attempt, Store
+store = Store(sys.argv[1])
+holding = store.pin_run("dead")
+pin = holding.__enter__()
+begin_run_record(store, {"name": "toy"}, "dead", artifacts=[], given="")
+for name in ("stage1", "unrelated"):
+    recipe = Recipe(kind="checkpoint", name=name)
+    if name == "stage1":
+        pin.add(recipe.key, "checkpoint-0123456789abcdef-01234567")
+    attempt = Attempt(store, recipe)
+    (attempt.path / "params").write_text(name)
+    attempt.commit({})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    root = tmp_path / "store"
+    assert subprocess.run([sys.executable, "-c", code, str(root)]).returncode == -signal.SIGKILL
+    store = Store(root)
+    (record,) = run_records(store.files).values()
+    assert outcome(record) == "running"
+    # Even gc alone keeps what the run has made, however often it comes.
+    for _ in range(2):
+        deleted = gc.delete_garbage(store, older_than=0)
+        assert "stage1" not in {item.title for item in deleted}
+    assert [artifact.manifest.name for artifact in Store(root).artifacts()] == ["stage1"]
+    assert close_dead_records(Store(root)) == ["toy-dead"]
+    (record,) = ended_run_records(store).values()
+    assert outcome(record) == "crashed"
+    assert record["artifacts"] == store.keys()
+    assert close_dead_records(store) == []
+    gc.delete_garbage(store, older_than=0)
+    assert [artifact.manifest.name for artifact in Store(root).artifacts()] == ["stage1"]
+
+
+def test_a_run_that_goes_on_is_not_crashed_and_one_that_was_cancelled_stays_so(tmp_path: Path):
+    store = Store(tmp_path)
+    for run_id in ("alive", "cancelled"):
+        with store.pin_run(run_id):
+            begin_run_record(store, {"name": "toy"}, run_id, artifacts=[], given="")
+            assert close_dead_records(store) == []
+            if run_id == "cancelled":
+                stop_run_record(store, run_id, "cancelled")
+            else:
+                end(store, run_id)
+    assert close_dead_records(store) == []
+    assert {r["run"]: outcome(r) for r in ended_run_records(store).values()} == {
+        "toy-alive": "complete",
+        "toy-cancelled": "cancelled",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"name": "toy"}', '{"format": 3}'])
 def test_a_record_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path, text: str):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "toy-1.json").write_text(text)
@@ -69,21 +190,11 @@ def test_a_record_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path, t
 def test_a_run_without_results_is_no_run_to_look_at_but_keeps_its_artifacts(tmp_path: Path):
     store = Store(tmp_path)
     key = "checkpoint-0123456789abcdef-01234567"
-    write_run_record(store, {"name": "toy"}, None, artifacts=[key], flow_run_id="f", failed=[])
-    (path,) = (tmp_path / "runs").glob("toy-unfinished-*.json")
+    end_run_record(store, {"name": "toy"}, "run", results=None, artifacts=[key], failed=[])
+    (path,) = (tmp_path / "runs").glob("toy-*.json")
     assert key in path.read_text()
     with pytest.raises(ConfigError, match="RUN must name a finished run, got 'toy'"):
         find_run(store, "toy")
-
-
-def test_what_one_unfinished_run_made_stays_on_record_after_another(tmp_path: Path):
-    store = Store(tmp_path)
-    keys = ["checkpoint-0123456789abcdef-01234567", "dataset-0123456789abcdef-01234567"]
-    for made in ([keys[0]], [keys[1]], [keys[1]]):
-        write_run_record(store, {"name": "toy"}, None, artifacts=made, flow_run_id="f", failed=[])
-    assert sorted(record["artifacts"] for record in ended_run_records(store).values()) == [
-        [k] for k in keys
-    ]
 
 
 def test_a_study_is_not_found_by_the_beginning_of_its_name_where_another_has_that_name(
@@ -92,7 +203,7 @@ def test_a_study_is_not_found_by_the_beginning_of_its_name_where_another_has_tha
     store = Store(tmp_path)
     for name, code in (("demo", "00000001"), ("demo-2", "00000002")):
         results = f"results-0123456789abcdef-{code}"
-        write_run_record(store, {"name": name}, results, artifacts=[], flow_run_id="f", failed=[])
+        end_run_record(store, {"name": name}, "run", results=results, artifacts=[], failed=[])
     assert find_run(store, "demo")["name"] == "demo"
     assert find_run(store, "demo-")["name"] == "demo-2"
 
@@ -101,7 +212,7 @@ def test_a_study_is_not_found_by_the_beginning_of_its_name_where_another_has_tha
 def test_a_study_is_read_again_from_its_record(path: Path | None, tmp_path: Path):
     store, config = Store(tmp_path), load(path)
     values = dataclasses.asdict(config)
-    write_run_record(store, values, None, artifacts=[], flow_run_id="f", failed=[])
+    end_run_record(store, values, "run", results=None, artifacts=[], failed=[])
     assert study_of_form(config.name, store, []) == config
     deployed = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     assert check_config(deployed, source="deployed") == config

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.lineage.trace import trace_lineage
 from flows.steps.accepted import accept_artifact
@@ -61,8 +61,8 @@ def table(store: Store, seeds: int) -> Artifact:
             )
             cells[f"chartqa/parcel/{budget}/{seed}"] = scored
     results = make(store, "results", "results", **cells)
-    write_run_record(
-        store, {"name": "demo"}, results.key, artifacts=[results.key], flow_run_id="", failed=[]
+    end_run_record(
+        store, {"name": "demo"}, "run", results=results.key, artifacts=[results.key], failed=[]
     )
     return results
 

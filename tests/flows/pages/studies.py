@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey, Plan
 from flows.steps.kind import StepContext
 from flows.steps.kinds.results import ResultsSpec, make
@@ -92,9 +92,7 @@ def write_study(
     list(make(StepContext(asked, store, attempt.path, attempt.path)))
     results = attempt.commit({"prefect": {"flow_run_id": RUN}})
     config = {"name": name, "methods": [*methods], "transfers": {b: {} for b in benchmarks}}
-    write_run_record(
-        store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=()
-    )
+    end_run_record(store, config, RUN, results=results.key, artifacts=[results.key], failed=())
     return f"{name}-{results.key.removeprefix('results-')}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from flows.pages.page import Page
 from flows.pages.site import Site
 from flows.report import result_columns
@@ -25,9 +25,7 @@ def store(tmp_path: Path) -> Store:
     files = {f"results.{form}": render_report(report, form) for form in ("md", "json")}
     results = commit(store, "results", "results", files)
     config = {"name": "rich", "methods": ["vanilla"], "transfers": {}}
-    write_run_record(
-        store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=()
-    )
+    end_run_record(store, config, RUN, results=results.key, artifacts=[results.key], failed=())
     return store
 
 

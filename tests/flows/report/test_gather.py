@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.lineage.results import show_results
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.gather import gather_report
 from flows.report.render import render_report
@@ -103,8 +103,8 @@ def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Ar
     list(results.make(work))
     attempt.counts = work.counts
     made = attempt.commit({})
-    write_run_record(
-        store, {"name": "mine"}, made.key, artifacts=[made.key], flow_run_id="", failed=[]
+    end_run_record(
+        store, {"name": "mine"}, "run", results=made.key, artifacts=[made.key], failed=[]
     )
     return made
 

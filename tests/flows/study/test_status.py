@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from infra.prefect.journal import Journal
 from infra.store.holder import Holder
 from infra.store.lease import Lease
@@ -95,7 +95,8 @@ def test_runs_that_ended_are_told_from_the_newest(parcel: Callable[..., Done], t
     store = Store(tmp_path / "store")
     assert "runs that ended: none" in parcel("status", "--store", store.uri).out
     for name, failed in (("old", ()), ("new", ["stage1: out of memory"])):
-        write_run_record(store, {"name": name}, None, artifacts=[], flow_run_id="", failed=failed)
+        end_run_record(store, {"name": name}, "run", results=None, artifacts=[], failed=failed)
     ended = parcel("status", "--store", store.uri).out.partition("runs that ended: 2\n")[2]
-    assert [line.split("-unfinished-")[0].strip() for line in ended.splitlines()] == ["new", "old"]
-    assert "1 steps failed: stage1: out of memory" in ended
+    assert [line.split("-run:")[0].strip() for line in ended.splitlines()] == ["new", "old"]
+    assert "UTC, failed; 1 steps failed: stage1: out of memory" in ended
+    assert "UTC, complete\n" in ended

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.config.study import StudyConfig
-from flows.lineage.runs import write_run_record
+from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
@@ -201,10 +201,10 @@ def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
     from flows.config.load import load
-    from flows.lineage.runs import write_run_record
+    from flows.lineage.runs import end_run_record
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
-    write_run_record(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
+    end_run_record(store, ran, "run", results=None, artifacts=(), failed=["x: y"])
     config: StudyConfig = sweep_of_form("mine", store, ["budgets=[256]"], Sweep(seeds=4)).config
     assert (config.name, config.num_seeds, config.budgets) == ("mine", 4, (256,))
 
@@ -268,8 +268,8 @@ def test_steps_that_were_given_up_are_tried_as_failed_ones(store: Store):
     import dataclasses
 
     config = firing(store).config
-    words = {"artifacts": (), "flow_run_id": "", "failed": ["b: no"], "given_up": ["a", "b"]}
-    write_run_record(store, dataclasses.asdict(config), None, **words)
+    words = {"artifacts": (), "failed": ["b: no"], "given_up": ["a", "b"]}
+    end_run_record(store, dataclasses.asdict(config), "run", results=None, **words)
     assert failed_steps_of_last_run(store, config.name) == ("b", "a")
 
 
@@ -283,8 +283,8 @@ def test_failed_steps_alone_are_begun(store: Store):
     ):
         failed_steps_of_last_run(store, config.name)
     values = dataclasses.asdict(config)
-    write_run_record(
-        store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"]
+    end_run_record(
+        store, values, "run", results=None, artifacts=(), failed=[f"{broken}: no: memory"]
     )
     assert failed_steps_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))

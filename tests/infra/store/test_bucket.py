@@ -219,3 +219,16 @@ def test_a_bucket_that_is_not_there_is_an_error_in_one_line(gcs: GCS):
     with pytest.raises(OSError, match="there is no bucket gs://absent; make it first") as caught:
         Bucket("gs://absent/x")
     assert "\n" not in str(caught.value)
+
+
+def test_an_object_gets_another_name_once_and_no_other_bytes_take_it(files: Bucket):
+    files.create_if_absent("work/a", b"one")
+    files.create_if_absent("work/b", b"other")
+    receipt = files.link("work/a", "shards/0", File(sha256="0" * 64, size=3))
+    assert files.read("shards/0") == b"one"
+    assert receipt.generation
+    # The reply to the first request may be lost: the second is no error.
+    assert files.link("work/a", "shards/0", File(sha256="0" * 64, size=3)) == receipt
+    with pytest.raises(BucketError, match="shards/0 is there already, with other bytes"):
+        files.link("work/b", "shards/0", File(sha256="1" * 64, size=5))
+    assert files.read("shards/0") == b"one"

@@ -303,7 +303,7 @@ def test_any_record_that_is_damaged_stops_it_before_it_deletes_anything(
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("format", 2, "format must be 1 for this version, got 2"),
+        ("format", 3, "format must be 1 or 2 for this version, got 3"),
         ("results", 3, "results must be a key or null, got 3"),
         ("artifacts", "dataset", 'artifacts must be a list of keys, got "dataset"'),
         ("artifacts", ["dataset-01"], 'artifacts must be a list of keys, got \\["dataset-01"\\]'),
