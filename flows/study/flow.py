@@ -12,7 +12,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.context import FlowRunContext
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
@@ -398,7 +398,7 @@ def run_study_graph(
 
 def describe_request() -> str:
     """Returns what was asked for: the values of a form, or the command as it was typed."""
-    if flow_run.deployment_id:
+    if deployment.id:
         return json.dumps(flow_run.parameters, default=str, sort_keys=True)
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 

@@ -103,8 +103,10 @@ def run_flow_in_terminal(
     if not result.is_success:
         # The last line: where a person looks, and what they would do next.
         where = "" if store.uri == canonical_uri(_DEFAULT_STORE) else f" --store {store.uri}"
-        name = result.config.name
-        console.print(f"continue: parcel run {name} --failed{where}", soft_wrap=True)
+        phase = parameters.get("until", "report")
+        command = "run" if phase == "report" else phase
+        again = f"parcel {command} {result.config.name} --failed{where}"
+        console.print(f"continue: {again}", soft_wrap=True)
     return 0 if result.is_success else 1
 
 
