@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.lineage.runs import find_run
+from infra.store.store import Store
 from tests.e2e.conftest import Finished, Served, parcel, plain, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -81,7 +83,7 @@ def test_results_matrix_is_a_page_with_links_that_lead_somewhere(
 
 
 def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path, pictures: Path):
-    results = json.loads(next((served.store / "runs").glob("tiny-*.json")).read_text())["results"]
+    results = find_run(Store(served.store), "tiny")["results"]
     found = artifact(served, f"lineage-{results}")
     dom = served.browse(
         f"/v2/artifacts/artifact/{found['id']}",
@@ -109,8 +111,8 @@ def test_pages_of_stages_and_datasets_have_samples_and_users(served: Served, tmp
 
 
 def test_items_are_pages_beside_the_ui(served: Served, tmp_path: Path, pictures: Path):
-    record = next((served.store / "runs").glob("tiny-*.json"))
-    run, maker = record.stem, json.loads(record.read_text())["flow_run_id"]
+    record = find_run(Store(served.store), "tiny")
+    run, maker = record["run"], record["flow_run_id"]
     assert f"/v2/runs/flow-run/{maker}" in page(served, f"results/{run}")
     cell = served.browse(
         f"/parcel/cell/{run}/chartqa:test_human/parcel/16",

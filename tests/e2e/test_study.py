@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.lineage.runs import find_run
 from infra.store.store import Store
 from pipelines.records.dataset import Dataset
 from tests.e2e.conftest import CONFIG, Finished, parcel, run_all
@@ -115,9 +116,7 @@ def test_the_runs_log_reads_as_a_story(finished: Finished):
 
 def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished, outputs: dict[str, str]):
     trace = outputs["trace"]
-    for seed in json.loads(next((finished.store / "runs").glob("*.json")).read_text())["config"][
-        "transfers"
-    ]:
+    for seed in find_run(Store(finished.store), "tiny")["config"]["transfers"]:
         assert seed in trace
     for step in ("evaluate parcel chartqa:test_human seed=", "transfer parcel chartqa seed=",
                  "intermediary parcel", "stage1 vanilla", "prepare mixture/web",
