@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from infra.store.backend import MANIFESTS, FileStat, StoreBackend
 from infra.store.disk import PARTIAL
@@ -123,16 +124,22 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     # A run pins a key before it looks the key up, and pinning needs the same lease. So either gc
     # has seen the pin and keeps the artifact, or the run looks after the manifest has moved. It
     # never relies on an artifact whose files then go.
+    #
+    # All runs wait for that lease, so what takes a request per artifact is done before it: reading
+    # the manifests, and judging what is looked at once more when it is deleted.
+    first_view = _StoreView(store, older_than)
+    candidates = [
+        *first_view.old_quarantine(),
+        *first_view.dead_attempts(),
+        *first_view.idle_scratch(),
+        *first_view.old_jobs(),
+        *first_view.old_partials(),
+    ]
+    prunable = list(first_view.pruned_files())
     with hold_lease(store.volatile, GC_LEASE) as deciding:
-        view = _StoreView(store, older_than)
-        candidates = [
-            *view.old_quarantine(),
-            *view.dead_attempts(),
-            *view.idle_scratch(),
-            *view.old_jobs(),
-            *view.old_partials(),
-        ]
-        sources, pruned = list(view.unnamed_sources()), list(view.pruned_files())
+        view = _StoreView(store, older_than, read_before=first_view.manifests)
+        pruned = [item for item in prunable if item.name in view.prunable_keys]
+        sources = list(view.unnamed_sources())
         # Last under the lease, so that nothing slow lies between the first move and the check
         # below.
         hidden_artifacts = [
@@ -172,7 +179,12 @@ class _StoreView:
     run and step is seen at least once.
     """
 
-    def __init__(self, store: Store, older_than: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        older_than: float,
+        read_before: Mapping[str, tuple[FileStat, Artifact]] = MappingProxyType({}),
+    ) -> None:
         self._store, self._older_than = store, older_than
         self._now = store.files.now()
         # The order matters, since runs and steps go on while this reads:
@@ -195,13 +207,25 @@ class _StoreView:
         # What a run made that died before it could name it in its record, its pins name.
         roots.update(*(p.lease.keys for p in all_pins if run_of_pin(p) in self.unfinished_runs))
         self._quarantined = store.quarantined()
-        self._artifacts = {artifact.key: artifact for artifact in store.artifacts()}
         folders = [QUARANTINE, *(f"{MANIFESTS}/{kind}" for kind in store.files.folders(MANIFESTS))]
         self._manifest_stats = {
             f"{folder}/{name}": stat
             for folder in folders
             for name, stat in store.files.listing(folder).items()
         }
+        self.manifests = dict[str, tuple[FileStat, Artifact]]()
+        for name, stat in self._manifest_stats.items():
+            folder, _, file_name = name.rpartition("/")
+            key = file_name.removesuffix(".json")
+            if folder == QUARANTINE:
+                continue
+            # Listed is enough for one that was read before and is the same file.
+            if key in read_before and read_before[key][0] == stat:
+                self.manifests[key] = read_before[key]
+                continue
+            with contextlib.suppress(KeyError):  # Deleted meanwhile.
+                self.manifests[key] = stat, store.get(key)
+        self._artifacts = {key: artifact for key, (_, artifact) in self.manifests.items()}
         # The young ones stay, too, whoever made them.
         roots |= {key for key in self._artifacts if not self._is_old(manifest_name(key))}
         # Files that one run prunes stay as long as anything else names the artifact itself.
@@ -225,12 +249,17 @@ class _StoreView:
         for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
             yield self._artifact_garbage("artifact", spare[key], manifest_name(key))
 
+    @property
+    def prunable_keys(self) -> set[str]:
+        """Keys of the artifacts of which only the manifest is needed."""
+        return self._pruned & self._reachable & self._artifacts.keys()
+
     def pruned_files(self) -> Iterator[Garbage]:
         """Yields artifacts that runs prune, and that stay for those that were made from them.
 
         Their files are deleted and their manifests stay.
         """
-        for key in sorted(self._pruned & self._reachable & self._artifacts.keys()):
+        for key in sorted(self.prunable_keys):
             if self._store.has_all_files(self._artifacts[key]):
                 yield self._artifact_garbage("files", self._artifacts[key], manifest_name(key))
 
@@ -247,12 +276,32 @@ class _StoreView:
         """Yields folders of attempts that no manifest names and nobody writes to."""
         artifacts = (*self._artifacts.values(), *self._quarantined.values())
         committed = {artifact.folder for artifact in artifacts}
-        for key in filter(KEY.fullmatch, self._store.files.folders(ARTIFACTS)):
+        for key, folders in self._attempt_folders().items():
             running = _running_attempts(self._store, key)
-            folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
-            for name in self._store.files.folders(folder):
-                if f"{folder}/{name}" not in committed and name not in running:
-                    yield from self._if_unleased("attempt", f"{folder}/{name}", key)
+            for folder in folders:
+                if folder not in committed and folder.rpartition("/")[2] not in running:
+                    yield from self._if_unleased("attempt", folder, key)
+
+    def _attempt_folders(self) -> dict[str, list[str]]:
+        """Returns key -> the folders of its attempts, whether committed or not."""
+        files, folders = self._store.files, dict[str, list[str]]()
+        if not self._store.is_remote:
+            for key in filter(KEY.fullmatch, files.folders(ARTIFACTS)):
+                parent = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
+                folders[key] = [f"{parent}/{name}" for name in files.folders(parent)]
+            return folders
+        # A bucket gives a thousand names per request, so all files are listed at once:
+        # <key>/attempts/<attempt>/…
+        attempts = dict[tuple[str, str], None]()
+        for name, _ in files.walk(ARTIFACTS):
+            match name.split("/", 3):
+                case [key, folder, attempt, _] if folder == ATTEMPTS and KEY.fullmatch(key):
+                    attempts[key, attempt] = None
+                case _:
+                    pass
+        for key, attempt in attempts:
+            folders.setdefault(key, []).append(f"{ARTIFACTS}/{key}/{ATTEMPTS}/{attempt}")
+        return folders
 
     def idle_scratch(self) -> Iterator[Garbage]:
         """Yields resumable progress that no process holds."""

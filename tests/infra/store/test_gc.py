@@ -1,11 +1,13 @@
 """Garbage collection: what nothing needs goes, what anything needs never does."""
 
+import contextlib
 import json
 import multiprocessing
 import os
 import random
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store import gc
+from infra.store.disk import Disk
 from infra.store.holder import Holder
 from infra.store.lease import Lease, hold_lease
 from infra.store.lineage import verify_artifact
@@ -540,3 +543,40 @@ def test_what_another_run_keeps_is_not_let_go(store: Store):
     keeps = record_of(None, artifacts=[checkpoint.key], **{PRUNED: []})
     (store.state / "runs" / "t.json").write_text(json.dumps(keeps))
     assert gc.find_garbage(store, older_than=0) == []
+
+
+def requests_under_its_lease(folder: Path, artifacts: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Returns how often gc asks a store of some artifacts while all runs wait for its lease."""
+    store, count, holds = Store(folder), [0], [False]
+    for number in range(artifacts):
+        make(store, f"cell {number}")
+    note_run(store, next(iter(store.artifacts())))
+
+    @contextlib.contextmanager
+    def watched_lease(*args: Any, **options: Any) -> Iterator[Any]:
+        with hold_lease(*args, **options) as lease:
+            holds[0] = True
+            yield lease
+            holds[0] = False
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            count[0] += holds[0]
+            return method(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "hold_lease", watched_lease)
+        for name in ("read", "listing", "folders", "stat", "total_stat", "walk"):
+            patch.setattr(Disk, name, counted(getattr(Disk, name)))
+        assert gc.delete_garbage(store, older_than=7 * DAY) == []
+    return count[0]
+
+
+def test_runs_wait_no_longer_for_gc_in_a_larger_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    few = requests_under_its_lease(tmp_path / "few", 3, monkeypatch)
+    many = requests_under_its_lease(tmp_path / "many", 40, monkeypatch)
+    assert few == many < 30
