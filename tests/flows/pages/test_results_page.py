@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import end_run_record
+from flows.lineage.runs import begin_run_record, end_run_record, find_run
 from flows.pages.page import Page
 from flows.pages.site import Site
 from flows.report import result_columns
@@ -76,3 +76,15 @@ def test_a_column_declared_once_is_on_the_page(store: Store, monkeypatch: pytest
     shown = plain_text(results_page(store))
     assert "over chance @64 width @256 width @64 vanilla" in shown
     assert f"{cell.high - cell.low:.1f} m3" in shown
+
+
+def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(store: Store):
+    first = find_run(store, "rich")
+    config = {**first["config"], "stage1": {"peak_lr": 0.002}}
+    begin_run_record(store, config, "later", artifacts=[], given="parcel run rich.yaml")
+    results = first["results"]
+    end_run_record(store, config, "later", results=results, artifacts=[results], failed=["a: no"])
+    shown = plain_text(results_page(store))
+    assert "With holes, finished" in shown
+    assert "Asked for by parcel run rich.yaml" in shown
+    assert "Not as in the run before: stage1.peak_lr None → 0.002" in shown
