@@ -11,7 +11,7 @@ from flows.config.disk_use import KeepConfig, prunable_checkpoints
 from flows.lineage.leaves import leaves
 from infra.errors import ConfigError
 from infra.store.pins import list_pins, run_of_pin
-from infra.store.records import FORMAT, PRUNED, RUNNING, RUNS, run_records
+from infra.store.records import FORMAT, PRUNED, RUNNING, RUNS, read_run, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
@@ -131,7 +131,10 @@ def stop_run_record(store: Store, run_id: str, state: EndState, why: str = "") -
       state: what happened.
       why: reason of an error; "" for none.
     """
-    for record in run_records(store.files).values():
+    # By its name, not by reading them all: a process that is being ended has seconds.
+    ending = f"{record_name('', run_id)}.json"
+    names = [name for name in store.files.listing(RUNS) if name.endswith(ending)]
+    for record in (read_run(store.files, name.removesuffix(".json")) for name in names):
         if record.get("flow_run_id") == run_id and record.get("state") == RUNNING:
             pins = (pin for pin in list_pins(store.volatile) if run_of_pin(pin) == run_id)
             pinned = {key for pin in pins for key in pin.lease.keys}

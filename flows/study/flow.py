@@ -210,9 +210,9 @@ def run_passes(
     workers: Workers | None = None
 
     def cancel() -> None:
-        stop_run_record(store, pin.run, "cancelled")
         if workers is not None:
             workers.cancel()
+        stop_run_record(store, pin.run, "cancelled")
 
     result: StudyResult | None = None
     admission = Admission(limits)
