@@ -123,3 +123,8 @@ def pin_run(files: StoreBackend, run: str) -> Iterator[Pin]:
 def list_pins(files: StoreBackend) -> list[LeaseView]:
     """Returns the pins of all runs, live or not."""
     return list_leases(files, PINS)
+
+
+def living_runs(files: StoreBackend) -> set[str]:
+    """Returns the runs that may be alive; one of another machine until its pin has lapsed."""
+    return {pin.key.rpartition(".")[0] for pin in list_pins(files) if pin.is_live()}
