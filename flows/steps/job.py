@@ -2,6 +2,7 @@
 
 <store>/jobs/<job>/work-<sha256>   what to make
                    report.json     how far it is, and how each step ended
+                   run-<id>        a run that waits for it
 
     python -m flows.steps.job STORE JOB SHA256 EARLIER…
 
@@ -30,6 +31,8 @@ from infra.store.store import JOBS, Store
 
 _REPORT_EVERY = 3.0
 """Time between two reports of progress [s]."""
+_WAITING = "run-"
+"""Beginning of a file's name: the rest is a run that waits for the job."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -88,6 +91,22 @@ def command(
 
 def _job_work_name(job: str, digest: str) -> str:
     return f"{JOBS}/{job}/work-{digest}"
+
+
+def add_waiting_run(files: StoreBackend, job: str, run: str) -> None:
+    """Notes that a run waits for a job."""
+    files.put(f"{JOBS}/{job}/{_WAITING}{run}", run.encode())
+
+
+def remove_waiting_run(files: StoreBackend, job: str, run: str) -> None:
+    """Notes that a run does not wait for a job any more."""
+    files.compare_and_delete(f"{JOBS}/{job}/{_WAITING}{run}", run.encode())
+
+
+def waiting_runs(files: StoreBackend, job: str) -> set[str]:
+    """Returns the runs that wait for a job, those that died while waiting included."""
+    names = files.listing(f"{JOBS}/{job}")
+    return {name.removeprefix(_WAITING) for name in names if name.startswith(_WAITING)}
 
 
 def main() -> None:

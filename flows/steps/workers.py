@@ -1,13 +1,23 @@
 """Workers for steps with JAX: a Ray cluster on this machine, or Ray Jobs on an existing one."""
 
+import contextlib
 import dataclasses
+import math
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from flows.steps import worker
-from flows.steps.job import JobReport, command
+from flows.steps.job import (
+    JobReport,
+    add_waiting_run,
+    command,
+    remove_waiting_run,
+    waiting_runs,
+)
 from flows.steps.worker import StepOutcome
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
@@ -15,11 +25,14 @@ from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import JobServer, RayJob
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
+from infra.store.pins import living_runs
 from infra.store.store import Store
 
 _JOBS_AT_ONCE = 500
 """Most unfinished jobs on a cluster: those without room wait there, so that an autoscaler sees
 them."""
+_PATIENCE = 1.5
+"""Longest look for other runs that wait for a job, of the 3.5 s that a process has to end [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +70,8 @@ class Workers(Protocol):
           name: name of the job, for people.
           keys: keys of all steps of the job, missing or not.
           recipes: the missing steps.
-          context: run ids of the orchestrator, for the manifests.
+          context: run ids of the orchestrator, for the manifests; "closes", the time after which
+            no step is started [seconds since the epoch].
           cpus: number of cores.
           gpus: number of GPUs, where there are any.
 
@@ -129,7 +143,7 @@ class JobWorkers:
 
     def __init__(self, server: JobServer, store: Store) -> None:
         self._server, self._store = server, store
-        self._jobs: dict[str, RayJob] = {}
+        self._jobs: dict[str, tuple[RayJob, str]] = {}
         self._changing = threading.Lock()
         self.at_once = _JOBS_AT_ONCE
 
@@ -146,6 +160,8 @@ class JobWorkers:
         """See `Workers.make`."""
         # The store is part of the name: the same step in another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
+        run = context.get("prefect", {}).get("flow_run_id", "")
+        closes = context.get("closes", math.inf)
 
         def submit() -> RayJob:
             job = self._server.submit(
@@ -153,10 +169,12 @@ class JobWorkers:
                 lambda job: command(self._store, job.name, job.earlier_attempts, recipes, context),
                 num_cpus=cpus,
                 num_gpus=gpus,
-                run=context.get("prefect", {}).get("flow_run_id"),
+                run=run,
             )
             with self._changing:
-                self._jobs[work] = job
+                self._jobs[work] = job, run
+            if run:
+                add_waiting_run(self._store.volatile, job.name, run)
             return job
 
         # The report grows while the job runs; `num_yielded` of its outcomes were yielded already.
@@ -171,12 +189,16 @@ class JobWorkers:
                 report = JobReport.read(self._store.volatile, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress
-                yield from report.ends[num_yielded:]
-                num_yielded = len(report.ends)
-                if report.is_ended:
-                    break
+                # A job that another run submitted starts no step once the window of that run has
+                # closed; while ours is open, the work is submitted again.
+                held = any(end.held for end in report.ends) and time.time() < closes
+                if not held:
+                    yield from report.ends[num_yielded:]
+                    num_yielded = len(report.ends)
+                    if report.is_ended:
+                        break
                 # Ray gives up a job that finds no free node: no failure, so it is submitted again.
-                if why is not None and self._server.timed_out_unscheduled(job):
+                if why is not None and (held or self._server.timed_out_unscheduled(job)):
                     job, num_yielded = submit(), 0
                 elif why is not None:
                     raise RayWorkerLostError(f"the worker of {name!r} {why}")
@@ -190,10 +212,58 @@ class JobWorkers:
                 yield StepOutcome(name=recipe.name, reused=True)
 
     def cancel(self) -> None:
-        """See `Workers.cancel`."""
+        """See `Workers.cancel`; a job that another living run waits for continues."""
         with self._changing:
             jobs = list(self._jobs.values())
-        self._server.stop(jobs)
+        self._stop(jobs, patience=_PATIENCE)
+
+    def stop_run_jobs(self, run: str) -> list[str]:
+        """Stops the jobs that a run submitted, as `cancel` does in its own process.
+
+        Returns:
+          The ids of the jobs that it stopped.
+
+        Raises:
+          RuntimeError: if there is no job server.
+          RayWorkerLostError: if the job server does not answer any more.
+        """
+        return self._stop([(job, run) for job in self._server.run_jobs(run)], patience=None)
+
+    def _stop(self, jobs: Sequence[tuple[RayJob, str]], *, patience: float | None) -> list[str]:
+        """Stops jobs for which only the given runs wait, or dead ones; returns their ids.
+
+        Args:
+          jobs: jobs, each with the run that waits for it no more.
+          patience: longest time to look for other runs [s]; a job not looked at by then is stopped.
+        """
+        # A job belongs to all who wait for it, whoever submitted it, and ends with the last:
+        #
+        #   run a   submits x ....... Ctrl-C: b waits for x, which continues
+        #   run b         joins x ................. Ctrl-C: nobody waits for x, which is stopped
+        wanted: set[str] = set()
+        looking = threading.Thread(target=self._find_wanted, args=(jobs, wanted), daemon=True)
+        looking.start()
+        looking.join(patience)
+        stopped = [job for job, _ in jobs if job.id not in wanted]
+        self._server.stop(stopped)
+        return [job.id for job in stopped]
+
+    def _find_wanted(self, jobs: Sequence[tuple[RayJob, str]], wanted: set[str]) -> None:
+        """Adds to `wanted` the ids of those jobs that another living run waits for."""
+
+        def look(job: RayJob, run: str) -> None:
+            if living - {run}:
+                # First our own note, then a look at the others': so of two runs that end at the
+                # same time at least one finds nobody.
+                remove_waiting_run(files, job.name, run)
+                if waiting_runs(files, job.name) & (living - {run}):
+                    wanted.add(job.id)
+
+        files = self._store.volatile
+        # A person wants the jobs to end, so those of which the store cannot say are stopped.
+        with contextlib.suppress(OSError), ThreadPoolExecutor(16) as pool:
+            living = living_runs(files)
+            list(pool.map(look, *zip(*jobs, strict=True)))
 
     def leave(self) -> None:
         """See `Workers.leave`."""

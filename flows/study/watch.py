@@ -7,6 +7,7 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
+from flows.steps.workers import JobWorkers
 from flows.study.form_values import study_of_form
 from infra.errors import ConfigError
 from infra.prefect.api import named_server
@@ -70,14 +71,14 @@ def _stop_ray_jobs(run: FlowRun, store: Store) -> Iterator[str]:
         return
     if not address:
         return
-    server = JobServer(address, code={}, node_wait=0.0)
+    workers = JobWorkers(JobServer(address, code={}, node_wait=0.0), store)
     try:
-        stopped = server.stop_run_jobs(str(run.id))
+        stopped = workers.stop_run_jobs(str(run.id))
     except (RuntimeError, RayWorkerLostError) as error:
         yield f"run {run.name} ({run.id}): could not ask for its Ray Jobs: {error}"
         return
     finally:
-        server.leave()
+        workers.leave()
     # Silent in the usual case, where the run has stopped its jobs itself.
     if stopped:
         yield f"run {run.name} ({run.id}): stopped its Ray Jobs {', '.join(stopped)}"

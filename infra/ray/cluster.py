@@ -27,8 +27,8 @@ _STOP_TIMEOUT = 5.0
 class Cluster:
     """A cluster on this machine, started when it is first used.
 
-    If it is damaged (its head or raylet dies), everything that runs on it is lost, and the next
-    task starts a fresh one.
+    If it is damaged (its head or raylet dies, or its folder of temporary files is deleted),
+    everything that runs on it is lost, and the next task starts a fresh one.
 
     Args:
       num_cpus: number of its cores; None takes all of the machine.

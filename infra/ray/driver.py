@@ -84,7 +84,7 @@ def _connect_to_ray(options: dict[str, Any]) -> None:
 
 
 def _watch_head() -> None:
-    """Exits when a vital process of the head started here has ended: all its work is lost."""
+    """Exits when the head started here cannot start workers any more: all its work is lost."""
     from ray._private import worker
 
     # Only the process that started the head knows its pids; on another's cluster there is nothing
@@ -94,7 +94,10 @@ def _watch_head() -> None:
         return
     started = node.all_processes
     vital = [info.process for name in ("gcs_server", "raylet") for info in started.get(name, [])]
-    while all(process.poll() is None for process in vital):
+    # Its processes outlive their files, but every worker that they start from then on would fail.
+    # Whoever cleans the folder of temporary files may leave some of them.
+    files = (node.get_logs_dir_path(), node.raylet_socket_name, node.plasma_store_socket_name)
+    while all(process.poll() is None for process in vital) and all(map(os.path.exists, files)):
         time.sleep(_POLL_INTERVAL)
     os._exit(3)
 

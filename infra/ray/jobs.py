@@ -18,6 +18,7 @@ import os
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +27,6 @@ from typing import Any, Literal
 from infra.processes.signals import wait_if_stopping
 from infra.ray.devices import worker_environment
 from infra.ray.errors import RayWorkerLostError
-from infra.store.sources import write_tree
 
 Device = Literal["cpu", "gpu", "tpu"]
 
@@ -40,6 +40,9 @@ _HOST_CHIPS = 4
 """Chips of a TPU host, assumed while the cluster has none: an autoscaler will bring one."""
 _RUN = "run"
 """Key in a job's metadata: the run that submitted it."""
+_MAX_EARLIER = 8
+"""Most earlier attempts that a new one is told of, to take their leases at once. Leases of still
+earlier ones have lapsed, and a long wait for a free node makes hundreds of attempts."""
 _RESOURCES = ("CPU", "GPU", "TPU")
 
 
@@ -66,9 +69,9 @@ class RayJob:
 
     @property
     def earlier_attempts(self) -> list[str]:
-        """The names of the attempts before this one; all of them have ended."""
-        work = self.id.rpartition("-")[0]
-        return [f"{work}-{n}.{self.cluster}" for n in range(1, self.attempt)]
+        """The names of the last few attempts before this one; all of them have ended."""
+        work, first = self.id.rpartition("-")[0], max(1, self.attempt - _MAX_EARLIER)
+        return [f"{work}-{n}.{self.cluster}" for n in range(first, self.attempt)]
 
 
 class JobServer:
@@ -102,6 +105,7 @@ class JobServer:
         self._folder = tempfile.TemporaryDirectory(prefix="parcel-code-")
         self._nodes: tuple[float, dict[str, dict[str, int]]] = (-math.inf, {})
         self._waiting: dict[str, float] = {}
+        self._attempts: dict[str, int] = {}
         self._ended = threading.Event()
 
     def submit(
@@ -122,7 +126,7 @@ class JobServer:
           num_cpus: cores of one node.
           num_gpus: GPUs of one node, if the cluster has any; below 1 several jobs share one. If it
             has TPUs instead, a job that wants GPUs takes all chips of one host.
-          run: run that submits the job, see `stop_run_jobs`.
+          run: run that submits the job, see `run_jobs`.
 
         Raises:
           RuntimeError: if there is no job server, or it refuses the job.
@@ -137,42 +141,36 @@ class JobServer:
         #   run 3   cell-1: ended.  cell-2: unknown, submitted
         #
         # If two runs submit cell-2 at once, one is told "already exists": it is the same job.
+        last, info = self._last_attempt(work)
+        if info is not None and not info.status.is_terminal() and not self._node_is_gone(info):
+            return dataclasses.replace(last, reattached=True)
+        # Named before it is submitted, since the command holds the name: reports go under it.
+        job = self._job(work, last.attempt + 1)
         resources = self._resources(num_cpus, num_gpus)
         gpus, tpus = resources["GPU"], int(resources["TPU"])
-        attempt = 1
-        # The first attempt that is under way or new is the job; earlier ones have ended.
-        while True:
-            # Named before it is submitted, since the command holds the name: reports go under it.
-            job = RayJob(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
-            info = self._job_info(job)
-            wait_if_stopping()  # A job that was just stopped must not be started again.
-            if info is None:
-                request = {
-                    "submission_id": job.id,
-                    "entrypoint": command(job),
-                    "runtime_env": {
-                        "working_dir": self._folder.name,
-                        "env_vars": worker_environment(num_cpus, gpus, tpus, {}),
-                    },
-                    # Noted here because Ray does not report the resources that a job waits for.
-                    "metadata": {name: str(number) for name, number in resources.items()}
-                    | ({_RUN: run} if run else {}),
-                    "entrypoint_num_cpus": num_cpus,
-                    "entrypoint_num_gpus": gpus or None,
-                    "entrypoint_resources": {"TPU": tpus} if tpus else None,
-                }
-                try:
-                    self._request_with_retries(
-                        lambda request=request: self._client.submit_job(**request)
-                    )
-                except RuntimeError as error:
-                    # Submitted by another process, or by an earlier try whose reply was lost.
-                    if "already exists" not in str(error):
-                        raise
-                return job
-            if not info.status.is_terminal() and not self._node_is_gone(info):
-                return dataclasses.replace(job, reattached=True)
-            attempt += 1
+        request = {
+            "submission_id": job.id,
+            "entrypoint": command(job),
+            "runtime_env": {
+                "working_dir": str(self._archive),
+                "env_vars": worker_environment(num_cpus, gpus, tpus, {}),
+            },
+            # Noted here because Ray does not report the resources that a job waits for.
+            "metadata": {name: str(number) for name, number in resources.items()}
+            | ({_RUN: run} if run else {}),
+            "entrypoint_num_cpus": num_cpus,
+            "entrypoint_num_gpus": gpus or None,
+            "entrypoint_resources": {"TPU": tpus} if tpus else None,
+        }
+        wait_if_stopping()  # A job that was just stopped must not be started again.
+        try:
+            self._request_with_retries(lambda: self._client.submit_job(**request))
+        except RuntimeError as error:
+            # Submitted by another process, or by an earlier try whose reply was lost.
+            if "already exists" not in str(error):
+                raise
+        self._attempts[work] = job.attempt
+        return job
 
     def end_reason(self, job: RayJob) -> str | None:
         """Returns why a job has ended; None while it runs or waits for its turn.
@@ -216,21 +214,19 @@ class JobServer:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(self._stop, jobs))
 
-    def stop_run_jobs(self, run: str) -> list[str]:
-        """Stops all jobs that a run submitted and that have not ended; returns their ids.
+    def run_jobs(self, run: str) -> list[RayJob]:
+        """Returns all jobs that a run submitted and that have not ended.
 
         Raises:
           RuntimeError: if there is no job server.
           RayWorkerLostError: if the job server does not answer any more.
         """
         self._connect()
-        jobs = [
-            job.submission_id
+        return [
+            self._job(*job.submission_id.rsplit("-", 1))
             for job in self._request_with_retries(lambda: self._client.list_jobs())
             if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
         ]
-        self.stop([RayJob(id=job, cluster=self._cluster, attempt=0) for job in jobs])
-        return jobs
 
     def leave(self) -> None:
         """Wakes waiting threads and deletes the local copy of the code; jobs continue to run."""
@@ -262,8 +258,52 @@ class JobServer:
                 ) from error
             # Jobs run these bytes, which the keys of the run's steps name, and not what is in the
             # checkout by now. A job imports from its working folder before anything of its node.
-            write_tree(self._code, Path(self._folder.name))
+            self._write_archive()
             self._client = client
+
+    @property
+    def _archive(self) -> Path:
+        return Path(self._folder.name) / "code.zip"
+
+    def _write_archive(self) -> None:
+        """Writes the code to an archive, whose bytes are the same wherever the code is."""
+        # Ray names what it uploads by a digest, which it computes anew for every job. Of a folder
+        # it would read, and look for ignored names among, hundreds of files; of an archive, one.
+        with zipfile.ZipFile(self._archive, "w") as archive:
+            for name, data in sorted(self._code.items()):
+                # An entry without a date has a fixed one.
+                archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+    def _job(self, work: str, attempt: int | str) -> RayJob:
+        return RayJob(id=f"{work}-{attempt}", cluster=self._cluster, attempt=int(attempt))
+
+    def _last_attempt(self, work: str) -> tuple[RayJob, Any]:
+        """Returns the last attempt at some work, and the server's record of it.
+
+        If there is none, the attempt is number 0, and its record None.
+        """
+
+        def ask(attempt: int) -> Any:
+            return self._job_info(self._job(work, attempt))
+
+        # A job that waits for a free node is attempted every 15 minutes, hundreds of times a week.
+        # Attempts have no gaps, so doubled steps lead beyond the last of them, and halved ones back
+        # to it:
+        #
+        #   attempts 1 ... 9    1, 3, 7 exist; 15 does not; 11 does not; 9 exists; 10 does not
+        #
+        # The next time, the search begins where this one has ended.
+        last, step = self._attempts.get(work, 0), 1
+        info = ask(last) if last else None
+        if info is None:
+            last = 0  # A head that was started again counts from 1 again.
+        while (later := ask(last + step)) is not None:
+            last, info, step = last + step, later, 2 * step
+        while step > 1:
+            step //= 2
+            if (later := ask(last + step)) is not None:
+                last, info = last + step, later
+        return self._job(work, last), info
 
     def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
         """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""

@@ -128,3 +128,8 @@ def list_pins(files: StoreBackend) -> list[LeaseView]:
 def run_of_pin(pin: LeaseView) -> str:
     """Returns the id of the run that holds, or held, a pin."""
     return pin.key.rpartition(".")[0]
+
+
+def living_runs(files: StoreBackend) -> set[str]:
+    """Returns the runs that may be alive; one of another machine until its pin has lapsed."""
+    return {run_of_pin(pin) for pin in list_pins(files) if pin.is_live()}

@@ -50,7 +50,8 @@ class Server:
         self.job = RayJob(id="cell-2", cluster="now", attempt=2)
         self.given_up = 0
         self.ends, self.asked = list(ends), list[str]()
-        self.command = ""
+        self.command, self.run = "", ""
+        self.stopped: list[RayJob] = []
 
     def submit(self, work: str, command: Any, **resources: Any) -> RayJob:
         self.asked.append(work)
@@ -67,6 +68,12 @@ class Server:
 
     def wait(self, waiting: int) -> None:
         assert waiting == 1
+
+    def stop(self, jobs: list[RayJob]) -> None:
+        self.stopped += jobs
+
+    def run_jobs(self, run: str) -> list[RayJob]:
+        return [self.job] if run == self.run else []
 
 
 def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_path: Path):
@@ -114,6 +121,38 @@ def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):
     keys = [RECIPE.key, OTHER.key]
     told = list(workers.make("cell", keys, [RECIPE, OTHER], {}, cpus=1, gpus=0))
     assert told == [end, worker.StepOutcome(name="other", reused=True)]
+
+
+def test_a_job_is_stopped_once_no_living_run_waits_for_it(tmp_path: Path):
+    store, server = Store(tmp_path), Server(*[None] * 5)
+    server.job = RayJob(id="cell-1", cluster="now", attempt=1)
+    report = JobReport(step="cell", progress=Progress(done=1, total=3, loss=0.5))
+    report.write(store.volatile, server.job.name)
+
+    def waiting(run: str) -> JobWorkers:
+        workers = JobWorkers(cast(JobServer, server), store)
+        context = {"prefect": {"flow_run_id": run}}
+        items = workers.make("cell", [RECIPE.key], [RECIPE], context, cpus=1, gpus=0)
+        assert next(items) == ("cell", report.progress)
+        streams.append(items)
+        return workers
+
+    streams: list[Iterator[Any]] = []
+    with store.pin_run("first"), store.pin_run("second"):
+        first, second = waiting("first"), waiting("second")
+        first.cancel()
+        assert server.stopped == []
+        # Whoever submitted it, and in whichever order they end.
+        assert second.stop_run_jobs("second") == ["cell-1"]
+        server.stopped.clear()
+        first, second = waiting("first"), waiting("second")
+        second.cancel()
+        assert server.stopped == []
+        first.cancel()
+        assert server.stopped == [server.job]
+    with store.pin_run("first"):
+        waiting("first").cancel()  # A run that died while waiting waits no more.
+        assert server.stopped == [server.job] * 2
 
 
 def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):

@@ -1,10 +1,12 @@
 """A cluster of this machine: streams, losses, devices, and what it leaves open or behind."""
 
 import os
+import re
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -52,8 +54,15 @@ def below() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def killed(name: str) -> None:
-    next(process for process in below() if command_line(process).startswith(name)).kill()
+def first(name: str) -> psutil.Process:
+    return next(process for process in below() if command_line(process).startswith(name))
+
+
+def without_files() -> None:
+    """Deletes what Ray keeps in the folder of temporary files."""
+    session = re.search(r"/\S*/session_[^/\s]+", command_line(first("raylet")))
+    assert session
+    shutil.rmtree(session[0])
 
 
 def test_streams_items_errors_and_lost_workers(cluster: Cluster):
@@ -106,13 +115,17 @@ def test_a_task_gets_the_gpus_it_asks_for_and_no_more(
     assert len({next(half)["CUDA_VISIBLE_DEVICES"] for half in halves}) == 1
 
 
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda: first("raylet").kill(), lambda: first("gcs_server").kill(), without_files],
+    ids=["raylet", "gcs_server", "files"],
+)
 def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
-    cluster: Cluster, victim: str
+    cluster: Cluster, damage: Callable[[], None]
 ):
     items = cluster.stream(counted, 10_000, 0.05, num_cpus=1, name="long")
     assert next(items) == 0
-    killed(victim)
+    damage()
     began = time.monotonic()
     with pytest.raises(RayWorkerLostError, match="'long' died"):
         list(items)

@@ -151,14 +151,53 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
     assert end_of(late, again).startswith("succeeded")
 
 
+def test_a_long_wait_makes_neither_the_next_submission_nor_its_command_longer(
+    server: JobServer, connect: Callable[[], JobServer], monkeypatch: pytest.MonkeyPatch
+):
+    # Attempts that never began, as Ray leaves them when no node is free for 15 minutes.
+    numbers = range(1, 41)
+    server._connect()
+    for number in numbers:
+        server._client.submit_job(
+            entrypoint="true", submission_id=f"many-{number}", entrypoint_num_cpus=64
+        )
+    attempts = [RayJob(id=f"many-{n}", cluster=server._cluster, attempt=n) for n in numbers]
+    server.stop(attempts)
+    for attempt in attempts:
+        while not server._job_info(attempt).status.is_terminal():
+            server.wait(1)
+    late, questions = connect(), list[str]()
+    ask = late._job_info
+
+    def counted(job: RayJob) -> object:
+        questions.append(job.id)
+        return ask(job)
+
+    monkeypatch.setattr(late, "_job_info", counted)
+    job = late.submit("many", ENDLESS, num_cpus=1)
+    assert job.attempt == 41
+    assert len(questions) <= 12
+    assert job.earlier_attempts == [attempt.name for attempt in attempts[-8:]]
+    late.stop([job])
+    end_of(late, job)
+    questions.clear()
+    again = late.submit("many", ENDLESS, num_cpus=1)
+    assert again.attempt == 42
+    assert len(questions) <= 2
+    assert connect().submit("many", ENDLESS, num_cpus=1) == again
+    late.stop([again])
+
+
 def test_who_knows_a_run_only_can_stop_all_that_it_submitted(connect: Callable[[], JobServer]):
     server = connect()
     mine = [server.submit(name, ENDLESS, num_cpus=1, run="mine") for name in ("a", "b")]
     other = server.submit("c", ENDLESS, num_cpus=1, run="another's")
     late = connect()
-    assert sorted(late.stop_run_jobs("mine")) == ["a-1", "b-1"]
+    found = late.run_jobs("mine")
+    assert sorted(job.name for job in found) == [job.name for job in mine]
+    late.stop(found)
     assert all(end_of(late, job).startswith("stopped") for job in mine)
-    assert late.stop_run_jobs("mine") == []
+    assert late.run_jobs("mine") == []
     assert late.end_reason(other) is None
     late.stop([other])
 
@@ -198,6 +237,16 @@ def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Pa
         assert server.submit("cell", ENDLESS, num_cpus=1).attempt == 2
     finally:
         end_family(second)
+
+
+def test_the_same_code_is_the_same_archive_so_that_nodes_unpack_it_once():
+    code, archives = checkout().files, list[bytes]()
+    for files in (code, dict(reversed(code.items()))):
+        server = JobServer("http://127.0.0.1:9", code=files, node_wait=1)
+        server._write_archive()
+        archives.append(server._archive.read_bytes())
+        server.leave()
+    assert archives[0] == archives[1]
 
 
 def test_no_job_server_is_one_clear_line():

@@ -1,0 +1,142 @@
+"""Two runs that need the same step on a cluster: each keeps its own window, and its own end."""
+
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.steps.kinds.files import FilesSpec
+from flows.steps.registry import code_digest
+from flows.steps.worker import StepOutcome
+from flows.steps.workers import AlreadyRunning, JobWorkers
+from infra.ray.errors import RayWorkerLostError
+from infra.ray.jobs import JobServer, RayJob
+from infra.source_code import checkout
+from infra.store.manifest import Recipe
+from infra.store.store import Store
+from tests.ray_nodes import Head, head_of
+
+pytestmark = pytest.mark.slow
+
+CONFIG: dict[str, Any] = {"files": [["a.txt", "0" * 64, 1]]}
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    with head_of(tmp_path_factory.mktemp("node"), "--num-cpus=1") as made:
+        yield made
+
+
+@pytest.fixture
+def connect(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], JobServer]]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
+    made: list[JobServer] = []
+
+    def server() -> JobServer:
+        made.append(JobServer(head.address, code=checkout().files, node_wait=60))
+        return made[-1]
+
+    yield server
+    for one in made:
+        one.leave()
+
+
+class Run:
+    """A run of one step, in a thread; `items` are what it has seen, `error` how it failed."""
+
+    def __init__(self, name: str, server: JobServer, store: Store, **context: Any) -> None:
+        self.items: list[Any] = []
+        self.error: BaseException | None = None
+        self.workers = JobWorkers(server, store)
+        self._context = {"prefect": {"flow_run_id": name}, **context}
+        source = store.save_source(checkout().files)
+        code = code_digest("files", CONFIG)
+        self.recipe = Recipe(
+            kind="files", name="cell", config=FilesSpec(**CONFIG), code=code, source=source
+        )
+        self._thread = threading.Thread(target=self._pull, daemon=True)
+        self._thread.start()
+
+    def _pull(self) -> None:
+        try:
+            for item in self.workers.make(
+                "cell", [self.recipe.key], [self.recipe], self._context, cpus=1, gpus=0
+            ):
+                self.items.append(item)
+        except RayWorkerLostError as error:
+            self.error = error
+
+    def wait_for_job(self) -> RayJob:
+        deadline = time.monotonic() + 120
+        while not self.workers._jobs:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return next(iter(self.workers._jobs.values()))[0]
+
+    def end(self) -> None:
+        self._thread.join(240)
+        assert not self._thread.is_alive()
+
+
+def end_of(server: JobServer, job: RayJob) -> str:
+    deadline = time.monotonic() + 120
+    while (why := server.end_reason(job)) is None:
+        assert time.monotonic() < deadline
+        server.wait(1)
+    return why
+
+
+def filled(server: JobServer, work: str) -> RayJob:
+    """A job that takes the whole cluster until it is stopped."""
+    wait = shlex.join(["python", "-c", "while True: __import__('time').sleep(1)"])
+    job = server.submit(work, lambda job: wait, num_cpus=1)
+    while server._job_info(job).status != "RUNNING":
+        server.wait(1)
+    return job
+
+
+def test_a_run_does_not_take_over_the_window_of_the_run_whose_job_it_joined(
+    connect: Callable[[], JobServer], tmp_path: Path
+):
+    store, server = Store(tmp_path / "store"), connect()
+    other = filled(server, "window")
+    closes = time.time() + 4
+    sweep = Run("sweep", connect(), store, closes=closes)
+    job = sweep.wait_for_job()
+    run = Run("run", connect(), store)
+    assert run.wait_for_job() == job
+    time.sleep(max(0.0, closes - time.time()))  # The window is real, and so is its end.
+    server.stop([other])
+    for one in (sweep, run):
+        one.end()
+    assert sweep.items == [StepOutcome(name="cell", held=True)]
+    joined, *_, end = run.items
+    assert joined == AlreadyRunning(job=job.id)
+    assert end == StepOutcome(name="cell")
+    assert store.find(run.recipe.key)
+
+
+def test_ctrl_c_of_one_run_leaves_a_job_to_the_other(
+    connect: Callable[[], JobServer], tmp_path: Path
+):
+    store, server = Store(tmp_path / "store"), connect()
+    other = filled(server, "ctrl-c")
+    with store.pin_run("first"), store.pin_run("second"):
+        first = Run("first", connect(), store)
+        job = first.wait_for_job()
+        second = Run("second", connect(), store)
+        assert second.wait_for_job() == job
+        first.workers.cancel()
+        time.sleep(3)  # Longer than a job that is stopped goes on.
+        assert server.end_reason(job) is None
+        second.workers.cancel()
+        assert end_of(server, job).startswith("stopped")
+    for run in (first, second):
+        run.end()
+        assert "stopped" in str(run.error)
+    server.stop([other])
