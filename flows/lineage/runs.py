@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flows.config.disk_use import KeepConfig, prunable_checkpoints
 from flows.lineage.leaves import leaves
 from infra.errors import ConfigError
-from infra.store.pins import list_pins, run_of_pin
+from infra.store.pins import list_pins, living_runs, run_of_pin
 from infra.store.records import FORMAT, PRUNED, RUNNING, RUNS, read_run, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -152,7 +152,7 @@ def close_dead_records(store: Store) -> list[str]:
 
     A run that only slept, and goes on, writes its own end over it.
     """
-    live = {run_of_pin(pin) for pin in list_pins(store.volatile) if pin.is_live()}
+    live = living_runs(store.volatile)
     dead = {
         name: record["flow_run_id"]
         for name, record in run_records(store.files).items()
