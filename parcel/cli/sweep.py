@@ -128,6 +128,8 @@ def sweep(
         for line in schedule_sweep(sweep_run, sweep_and_limits[1], cron):
             typer.echo(line)
         return
+    for line in sweep_run.describe_redundant_settings():
+        typer.echo(line)
     # What the first pass would do is shown before it begins; the flow draws the passes again.
     config = next(sweep_run.passes(), None)
     if config is None:
