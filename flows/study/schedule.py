@@ -155,9 +155,13 @@ def stop_schedule(name: str) -> Iterator[str]:
     """
     with _server() as client:
         name, scheduled = _find_schedule(client, name)
-        # Switched off and not deleted: what it would run stays on record, for `change`.
+        # Switched off and not deleted: what it would run stays on record, for `change`. Prefect's
+        # server empties the parameters of an update that does not repeat them.
         client.update_deployment_schedule(
-            scheduled.deployment.id, scheduled.schedule.id, active=False
+            scheduled.deployment.id,
+            scheduled.schedule.id,
+            active=False,
+            parameters=scheduled.schedule.parameters,
         )
     outcome = "stopped" if scheduled.schedule.active else "was stopped already"
     yield f"{name}: {outcome}; a run under way goes on"
@@ -495,6 +499,15 @@ def _describe_next_firing(scheduled: ScheduledStudy, zone: str) -> Iterator[str]
     try:
         limits = ALWAYS
         if scheduled.flow == "sweep":
+            if (scheduled.schedule.slug or "").startswith(_SWEEP_SLUG) and not (
+                scheduled.schedule.parameters
+            ):
+                # Prefect's server does so where an update, of its UI say, does not repeat them.
+                yield (
+                    "what it added is lost, since it was switched on or off elsewhere: set it "
+                    "again with `parcel sweep --cron`"
+                )
+                return
             sweep, limits = _sweep_and_limits(scheduled)
             settings = [_settings_text(each) for each in (sweep, limits)]
             if any(settings):

@@ -129,7 +129,7 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
     )
     assert entry[3].startswith("  on 20")
     assert entry[4].startswith("  sweep owls: 2 methods × 1 rows × 3 seeds × budgets 256: 6 cells")
-    assert "steps, none of them there; to make: " in listed  # Of the other.
+    assert " of them there already; to make: " in listed  # Of the other.
     # What is stated changes, and the rest stays.
     changed = parcel(
         "schedule", "change", "owls", *there, "--cron", "0 22 * * *", "--max-seeds", "4"
@@ -164,6 +164,7 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
     assert parcel("schedule", "stop", "owls", *there).out.startswith("sweep-owls: was stopped")
     assert parcel("schedule", "change", "owls", *there, "--max-hours", "8").code == 0
     assert of("sweep", "owls")["active"] is True
+    assert of("sweep", "owls")["parameters"]["add"] == {"add_seeds": 1, "max_seeds": 4}
     wrong = {
         ("stop", "nobody"): "NAME must be one schedule of the server, got 'nobody'; it has ",
         ("change", "owls"): "change must come with an option",
@@ -174,7 +175,7 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
     }
     for words, message in wrong.items():
         refused = parcel("schedule", *words, *there)
-        assert (refused.code, refused.err.count("\n")) == (2, 1), refused
+        assert (refused.code, refused.err.count("\n")) == (2, 1), (words, refused.out)
         assert refused.err.startswith(f"parcel: {message}"), refused.err
     for name in ("sweep-owls", "study-rooks"):
         assert name in parcel("schedule", "stop", "nobody", *there).err
@@ -195,7 +196,9 @@ def test_schedules_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
     assert {head.partition(":")[0] for head in heads} == {f"study-twins-{i[-8:]}" for i in ids}
     assert any(head.endswith("every 7 days, 0:00:00 UTC") for head in heads)
     assert f"  what it would run is known where its store is, {tmp_path}/elsewhere" in lines
-    with pytest.raises(ConfigError, match="NAME must be one schedule .* it has study-twins-") as no:
+    with pytest.raises(
+        ConfigError, match=r"NAME must be one schedule .* it has study-twins-"
+    ) as no:
         list(stop_schedule("twins"))
     assert all(id[-8:] in str(no.value) for id in ids)
 
