@@ -119,7 +119,8 @@ def sweep(
       approve: wait for somebody's approval in the UI before anything is made.
       store: the store [URI].
       **add: what is added: methods, benchmarks, budgets, seeds, pretrain_seeds, add_seeds,
-        add_pretrain_seeds, max_seeds, max_pretrain_seeds, until_decided, compare.
+        add_pretrain_seeds, max_seeds, max_pretrain_seeds, until_decided, compare. What the study
+        has already stays: seeds=1 leaves a study of two as it is, and a line says so.
 
     Returns:
       The study's table, with the new cells.
@@ -142,6 +143,8 @@ def sweep(
     opened, words = open_store(_uri(store)), _words(overrides or {})
     # Refuses before anything has started.
     sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
+    for line in sweep_run.describe_redundant_settings():
+        print(line)
     keep_server(opened)
     if start_sweep(study, opened, words, *sweep_and_limits, approve=approve):
         raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")

@@ -1,27 +1,23 @@
-"""`parcel deploy`: registers a study with a work pool of a server, and schedules its sweeps."""
+"""`parcel deploy`: registers a study with a work pool of a server."""
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 import pydantic
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from flows.config.references import CONNECTORS
 from flows.config.server_limits import check_commands, limit_variables
 from flows.config.study import StudyConfig
-from flows.study.form import deployments_of, describe_deployment, describe_next_sweep
-from flows.study.sweep import SweepRun
-from flows.study.sweep_limits import SweepLimits
+from flows.study.form import deployments_of
+from flows.study.schedule import cron_schedule
 from infra.errors import ConfigError
 from infra.prefect.alerts import Alerts, register_alerts
 from infra.prefect.api import named_server
-from infra.prefect.deployed import describe, register, set_schedule
+from infra.prefect.deployed import register
 from infra.prefect.pools import PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
 from infra.references import entry_points, file_reference, module_reference
@@ -77,7 +73,7 @@ def deploy_study(
     # What this machine alone can tell is checked before a server is asked.
     store = _pool_store(target.store)
     _check_paths(config)
-    times = None if target.cron is None else _cron_schedule(target.cron, target.timezone)
+    times = None if target.cron is None else cron_schedule(target.cron, target.timezone)
     with named_server() as client:
         yield from _register_deployments(client, config, target, store, times, alerts or Alerts())
 
@@ -118,8 +114,8 @@ def _register_deployments(
         work_pool_name=pool.name,
         job_variables=variables,
     ):
-        cron_schedule = times if deployment.flow_name == "study" else None
-        row, changed = register(client, deployment, cron_schedule)
+        deployment_times = times if deployment.flow_name == "study" else None
+        row, changed = register(client, deployment, deployment_times)
         yield f"deployment {deployment.full_name}: {', '.join(changed) or 'unchanged'}"
         for name, how in register_alerts(client, deployment.full_name, row, alerts).items():
             yield f"alert {name}: {how}"
@@ -204,70 +200,3 @@ def check_code(kind: str, config: StudyConfig, target: DeploymentTarget) -> None
                 f"{field} must be module:function in a {kind} pool, whose runs see no file of this "
                 f"machine, got {reference!r}; install its package in the image."
             )
-
-
-def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
-    """Sets the schedule on which a sweep fires, and yields lines on what changed.
-
-    Args:
-      sweep_run: the sweep.
-      when: limits on when its cells may begin.
-      cron: times at which it fires, in the time zone of `when`.
-
-    Raises:
-      ConfigError: if no server answers, or it has no deployment that runs sweeps.
-    """
-    times = _cron_schedule(cron, when.timezone)
-    name, study = sweep_run.config.name, sweep_run.source
-    # The run starts in another folder: a relative path would not be found there.
-    if PurePath(study).suffix:
-        study = str(Path(study).resolve())
-    # What the schedule will call the flow `sweep` with, each time it fires.
-    parameters: dict[str, Any] = {
-        "study": study,
-        "add": _changed_settings(sweep_run.sweep),
-        "when": _changed_settings(when),
-        "overrides": list(sweep_run.overrides),
-    }
-    try:
-        with named_server() as client:
-            deployment = _find_deployment(client, name)
-            if deployment.name == name:
-                parameters["study"] = name  # The deployed values: runs may not see local files.
-            set_schedule(client, deployment, times, f"sweep-{name}", parameters)
-            describe(deployment.id, describe_deployment(sweep_run))
-            yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
-            yield from describe_next_sweep(sweep_run)
-            yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
-    except PrefectHTTPStatusError as error:
-        raise ConfigError(f"--cron: {error.response.json().get('detail', error)}") from None
-
-
-def _find_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse:
-    # That of `parcel deploy`, which carries the study; else the general one of `parcel serve`.
-    for deployment_name in (name, "sweep"):
-        with contextlib.suppress(ObjectNotFound):
-            return client.read_deployment_by_name(f"sweep/{deployment_name}")
-    raise ConfigError(
-        f"--cron must have a deployment that runs it: start `parcel serve`, or register {name} "
-        f"with a work pool, `parcel deploy`."
-    )
-
-
-def _changed_settings(value: Any) -> dict[str, Any]:
-    """Returns the settings that differ from the defaults, as plain values."""
-    return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=True)
-
-
-def _cron_schedule(cron: str, timezone: str) -> CronSchedule:
-    try:
-        return CronSchedule(cron=cron, timezone=timezone)
-    except pydantic.ValidationError as error:
-        field = "--timezone" if "timezone" in error.errors()[0]["loc"] else "--cron"
-        value = timezone if field == "--timezone" else cron
-        accepted = (
-            "a time zone such as Europe/Berlin"
-            if field == "--timezone"
-            else "five fields: minute, hour, day of month, month, day of week"
-        )
-        raise ConfigError(f"{field} must be {accepted}, got {value!r}.") from None

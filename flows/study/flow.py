@@ -192,7 +192,8 @@ def run_passes(
     """Runs studies one after the other, within one flow run; returns the run's state.
 
     Args:
-      passes: the studies; the next is drawn only if none before it failed or was held back.
+      passes: the studies; the next is drawn only if none before it failed or was held back, except
+        for steps that were given up.
       store: the store of all these studies.
       until: the last phase to run.
       rebuild: as in `study`.
@@ -243,7 +244,8 @@ def run_passes(
                     hold_rule=hold_rule,
                 )
                 result = result.then(pass_result) if result else pass_result
-                if pass_result.failed or pass_result.holds:
+                # What was given up is a hole in the table: later passes do without it.
+                if pass_result.failed or {*pass_result.holds.values()} - {GIVEN_UP}:
                     break
         except NotApprovedError as error:
             stop_run_record(store, pin.run, "cancelled")

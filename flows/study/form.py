@@ -87,6 +87,7 @@ def sweep(
 
 def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
     """Yields lines on the work that a firing would do if it began now."""
+    yield from sweep_run.describe_redundant_settings()
     config = next(sweep_run.passes(), None)
     if config is None:
         yield sweep_run.why_nothing()

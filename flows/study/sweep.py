@@ -35,6 +35,9 @@ MAX_SEEDS = 100
 Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
 """Type of a method in a form, which offers the known ones."""
 
+_OPEN = Decision(mean=0.0, low=-np.inf, high=np.inf, num_seeds=0)
+"""The decision where no seed has all its scores."""
+
 _SEED = re.compile(r" seed=(\d+)$")
 _MAX_NAMES = 4
 """Most sorts of new cells, or transfers, named in one line; the others are only counted."""
@@ -48,8 +51,9 @@ class Sweep:
       methods: methods to add to the study's.
       benchmarks: benchmarks to add to the study's.
       budgets: budgets to add to the study's.
-      seeds: total number of transfer seeds per pretraining seed; 0 leaves the study's.
-      pretrain_seeds: total number of pretraining seeds; 0 leaves the study's.
+      seeds: total number of transfer seeds per pretraining seed, where the study has fewer; 0
+        leaves the study's.
+      pretrain_seeds: total number of pretraining seeds, likewise.
       add_seeds: number of transfer seeds to add to those in the store, once these lack no cell.
       add_pretrain_seeds: number of pretraining seeds to add, likewise.
       max_seeds: largest total number of transfer seeds that adding may reach.
@@ -189,9 +193,8 @@ class Sweep:
             elif not config.transfers[name].transfer:
                 words.append(f"transfers.{name}.transfer=true")
         for field in ("seeds", "pretrain_seeds"):
-            wanted = getattr(self, field)
-            if wanted and wanted != getattr(config, f"num_{field}"):
-                words.append(f"num_{field}={wanted}")
+            if (count := getattr(self, field)) > getattr(config, f"num_{field}"):
+                words.append(f"num_{field}={count}")
         return words
 
 
@@ -224,9 +227,32 @@ class SweepRun:
         Raises:
           ConfigError: if the values and overrides make no valid study.
         """
-        study = apply_overrides(self.values, self.overrides, source=self.source)
-        wide = [*self.overrides, *self.sweep.grid(study)]
+        wide = [*self.overrides, *self.sweep.grid(self.study)]
         return apply_overrides(self.values, wide, source=self.source)
+
+    @functools.cached_property
+    def study(self) -> StudyConfig:
+        """The study without the sweep.
+
+        Raises:
+          ConfigError: as `config`.
+        """
+        return apply_overrides(self.values, self.overrides, source=self.source)
+
+    def describe_redundant_settings(self) -> Iterator[str]:
+        """Yields a line for each setting that adds nothing, since the study has all of it."""
+        # Each setting by itself, so that one which adds something does not hide another.
+        for name in ("methods", "benchmarks", "budgets", "seeds", "pretrain_seeds"):
+            value = getattr(self.sweep, name)
+            if not value or Sweep(**{name: value}).grid(self.study):
+                continue
+            is_total = isinstance(value, int)
+            setting = value if is_total else ",".join(map(str, value))
+            present = f"{getattr(self.study, f'num_{name}')} already" if is_total else "all of it"
+            yield (
+                f"{name}={setting} adds nothing: {self.study.name} has {present}, and a sweep "
+                f"only adds"
+            )
 
     def check(self) -> None:
         """Checks that the methods to compare exist and share a budget; does not read the store.
@@ -246,7 +272,8 @@ class SweepRun:
         #
         #   2 seeds: run, look: open ─▶ 3 seeds: run, look: open ─▶ 4 seeds: run, look: settled
         #
-        # Where all cells are there, only the look is repeated, so a firing after a kill catches up.
+        # Where no cell is to be made, only the look is repeated, so a firing after a kill catches
+        # up. A cell that failed too often is not to be made: it delays no later seed.
         if not self.sweep.until_decided:
             config, has_work, _ = self._next_study()
             if has_work:
@@ -254,7 +281,7 @@ class SweepRun:
             return
         for config in self._growing_studies():
             explanation = self.explain(config)
-            if not _is_complete(explanation):
+            if _has_work(explanation, failures_by_node(self.store, explanation)):
                 yield config
                 explanation = self.explain(config)
             if _are_decided(self.decisions(config, explanation)):
@@ -264,11 +291,15 @@ class SweepRun:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
             decisions: dict[tuple[Method, Method], Decision] = {}
+            failed: dict[GraphNode, int] = {}
             for config in self._growing_studies():
-                decisions = self.decisions(config, self.explain(config))
+                explanation = self.explain(config)
+                decisions = self.decisions(config, explanation)
+                failed = failures_by_node(self.store, explanation)
                 if _are_decided(decisions):
                     break
-            return f"nothing to run: {'; '.join(map(_describe_decision, decisions.items()))}"
+            verdicts = "; ".join(map(_describe_decision, decisions.items()))
+            return f"nothing to run: {verdicts}{_but_for_abandoned(failed)}"
         # Three reasons in one line: every cell is there, no seed may be added, some cells were
         # given up.
         config, _, failed = self._next_study()
@@ -276,9 +307,10 @@ class SweepRun:
         reached_text = (
             f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
         )
-        abandoned_text = _describe_abandoned(failed)
-        but = f", but for {abandoned_text}" if abandoned_text else ""
-        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached_text}{but}"
+        return (
+            f"nothing to run: every cell of {_seeds_of(config)} is there{reached_text}"
+            f"{_but_for_abandoned(failed)}"
+        )
 
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
@@ -293,14 +325,14 @@ class SweepRun:
 
         All rows, and all budgets that both methods serve, have the same weight. With several
         pretrainings, a seed's score is the mean over them, so the decision holds for these
-        pretrainings only.
+        pretrainings only. A seed with a cell that failed too often does not count.
 
         Args:
           config: the study.
           explanation: verdicts on its steps.
 
         Raises:
-          ConfigError: if there is nothing to compare, or no seed has all its cells.
+          ConfigError: if there is nothing to compare.
         """
         verdicts = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
         # Whatever artifact there is counts, a stale one too.
@@ -310,19 +342,23 @@ class SweepRun:
             if verdict.artifact is not None
         }
         pairs = _method_pairs(config, self.sweep.compare)
-        # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
-        return {
-            pair: decide_pair(_score_differences(config, scores, *pair), error=0.05 / len(pairs))
-            for pair in pairs
-        }
+        abandoned = _abandoned_cells(explanation, failures_by_node(self.store, explanation))
+        decisions = {}
+        for pair in pairs:
+            differences = _score_differences(config, scores, *pair, abandoned=abandoned)
+            # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
+            error = 0.05 / len(pairs)
+            decisions[pair] = decide_pair(differences, error=error) if len(differences) else _OPEN
+        return decisions
 
     def _growing_studies(self) -> Iterator[StudyConfig]:
         """Yields the study with one more seed each time, from its own number up to the bound.
 
         Every firing starts from the first: a sweep that was killed repeats its earlier decisions.
         """
-        most = self.sweep.max_seeds
-        for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
+        # No decision is possible on one seed. A bound below the study's own number narrows nothing.
+        most = max(self.sweep.max_seeds, self.config.num_seeds)
+        for num_seeds in range(max(self.config.num_seeds, min(2, most)), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
     def _next_study(self) -> tuple[StudyConfig, bool, dict[GraphNode, int]]:
@@ -498,6 +534,18 @@ def _has_work(explanation: Explanation, failed: Mapping[GraphNode, int]) -> bool
     return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
 
 
+def _abandoned_cells(explanation: Explanation, failed: Mapping[GraphNode, int]) -> set[CellKey]:
+    """Returns the cells without a score whose transfers failed too often."""
+    steps = {step for node, count in failed.items() if count >= MAX_TRIES for step in node.steps}
+    cells = explanation.graph.cells.items()
+    return {key for key, step in cells if step in steps and not explanation.steps[step].artifact}
+
+
+def _but_for_abandoned(failed: Mapping[GraphNode, int]) -> str:
+    text = _describe_abandoned(failed)
+    return f", but for {text}" if text else ""
+
+
 def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
     """Returns a line that names the transfers that failed too often; "" if there are none."""
     names = [node.name for node, count in failed.items() if count >= MAX_TRIES and _is_scored(node)]
@@ -507,10 +555,6 @@ def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
         f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
         f"--failed`: {abbreviate_list(names, _MAX_NAMES)}"
     )
-
-
-def _is_complete(explanation: Explanation) -> bool:
-    return all(verdict.state in ("reused", "accepted") for verdict in explanation.steps.values())
 
 
 def _seeds_of(config: StudyConfig) -> str:
@@ -550,23 +594,28 @@ def _method_pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[
 
 
 def _score_differences(
-    config: StudyConfig, scores: Mapping[CellKey, float], first: Method, other: Method
+    config: StudyConfig,
+    scores: Mapping[CellKey, float],
+    first: Method,
+    other: Method,
+    *,
+    abandoned: Set[CellKey] = frozenset(),
 ) -> np.ndarray:
     """Returns the differences of two methods' scores, [seeds, rows], up to the first gap.
 
-    Seeds count in order, up to the first that lacks a score. Stage 2's rows are included if Stage 2
-    has the same seeds as the study.
+    Seeds count in order, up to the first that lacks a score. Those with a cell of `abandoned`,
+    which will never have one, are left out. Stage 2's rows are included if Stage 2 has the same
+    seeds as the study.
     """
     # [pretrainings, seeds]: a column is one seed's transfers from every pretraining.
     seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
 
-    def mean(row: str, budgets: Set[int], method: Method, number: int) -> float:
-        keys = [
+    def keys(row: str, budgets: Set[int], method: Method, number: int) -> list[CellKey]:
+        return [
             CellKey(benchmark=row, method=method, budget=budget, seed=int(seed))
             for budget in budgets
             for seed in seeds[:, number]
         ]
-        return float(np.mean([scores.get(key, np.nan) for key in keys]))
 
     # Rows that both methods are scored in, each with the budgets that both serve.
     rows = [
@@ -576,22 +625,33 @@ def _score_differences(
         and (budgets := set(view.budgets_of(first)) & set(view.budgets_of(other)))
         for row in view.rows
     ]
-    differences = np.array(
-        [
-            [mean(*row, first, number) - mean(*row, other, number) for row in rows]
-            for number in range(config.num_seeds)
-        ]
-    )
-    # A gap ends the count: seeds after it would be chosen by which runs happened to succeed.
-    gaps = np.flatnonzero(np.isnan(differences).any(axis=1))
-    complete = differences[: gaps[0]] if len(gaps) else differences
-    if not len(complete):
-        raise ConfigError(f"no seed of {first} and {other} has all its scores yet.")
-    return complete
+    # A gap ends the count: seeds after it would be chosen by which runs happened to succeed so far.
+    # An abandoned seed stays out for good, so that leaving it out chooses nothing among the others:
+    #
+    #   seed     1      2          3       4                 counts
+    #            made   abandoned  made    missing so far    1, 3
+    complete = []
+    for number in range(config.num_seeds):
+        pairs = [(keys(*row, first, number), keys(*row, other, number)) for row in rows]
+        cells = {key for pair in pairs for side in pair for key in side}
+        if cells & abandoned:
+            continue
+        if not cells <= scores.keys():
+            break
+        complete.append(
+            [
+                float(np.mean([scores[key] for key in firsts]))
+                - float(np.mean([scores[key] for key in others]))
+                for firsts, others in pairs
+            ]
+        )
+    return np.array(complete)
 
 
 def _describe_decision(pair_decision: tuple[tuple[Method, Method], Decision]) -> str:
     (first, other), decision = pair_decision
+    if decision is _OPEN:
+        return f"{first} - {other}: no seed has all its scores, open"
     verdict = "settled" if decision.decided else "open"
     return (
         f"{first} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.context import FlowRunContext
@@ -85,23 +85,17 @@ def set_schedule(
       slug: slug of the schedule; one with the same slug is replaced.
       parameters: parameters of each of its runs, on top of the deployment's.
     """
-    wanted: dict[str, Any] = {
-        "schedule": schedule.model_dump(mode="json"),
-        "active": True,
-        "parameters": dict(parameters),
-    }
-    names = {"id": deployment.id}
+    values = dict(parameters)
     for there in deployment.schedules:
         if there.slug == slug:
-            known = there.schedule, there.active, dict(there.parameters)
-            if known == (schedule, True, dict(parameters)):
+            if (there.schedule, there.active, dict(there.parameters)) == (schedule, True, values):
                 return False
-            names["schedule_id"] = there.id
-            path = "/deployments/{id}/schedules/{schedule_id}"
-            client.request("PATCH", path, path_params=names, json=wanted)
+            client.update_deployment_schedule(
+                deployment.id, there.id, active=True, schedule=schedule, parameters=values
+            )
             return True
-    ours = [{**wanted, "slug": slug}]
-    client.request("POST", "/deployments/{id}/schedules", path_params=names, json=ours)
+    created = DeploymentScheduleCreate(schedule=schedule, active=True, parameters=values, slug=slug)
+    client.create_deployment_schedules(deployment.id, [created])
     return True
 
 

@@ -20,6 +20,7 @@ from parcel.cli.predict import predict_app
 from parcel.cli.release import release_app
 from parcel.cli.results import results_app
 from parcel.cli.run import run_app
+from parcel.cli.schedule import schedule_app
 from parcel.cli.score import score_app
 from parcel.cli.serve import serve_app
 from parcel.cli.spectral import spectral_app
@@ -56,6 +57,7 @@ for commands in (
     app.add_typer(commands)
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
+app.add_typer(schedule_app, name="schedule")
 
 
 @app.callback()

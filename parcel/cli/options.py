@@ -37,6 +37,23 @@ def apply_prefect(store: Any) -> None:
     apply(store.state)
 
 
+def use_running_server(store: Any) -> None:
+    """Makes Prefect's client use the server that fires schedules; Prefect must be imported after.
+
+    Raises:
+      ConfigError: if neither the store nor `PREFECT_API_URL` has one.
+    """
+    apply_prefect(store)
+    from infra.errors import ConfigError
+    from infra.prefect.server import connect
+
+    if not connect(store.state):
+        raise ConfigError(
+            f"a schedule needs a server that fires it: start `parcel serve --store {store.uri}`, "
+            f"or name one in PREFECT_API_URL and register the study there with `parcel deploy`."
+        )
+
+
 def heed_signals() -> None:
     """Makes a signal end this process and all it starts; call it before any heavy import."""
     from infra.processes.signals import install_signal_handlers

@@ -5,7 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+from parcel.cli.options import (
+    DEFAULT_STORE,
+    StoreOption,
+    heed_signals,
+    open_store,
+    use_running_server,
+)
 from parcel.cli.run import ApproveOption, ExplainOption, StudyArguments
 
 sweep_app = typer.Typer()
@@ -15,56 +21,83 @@ def _list_option(text: str, help: str) -> Any:
     return typer.Option(metavar=text, help=help, show_default=False)
 
 
+# Options of `parcel sweep` and `parcel schedule change`; None where one is not stated, so that
+# defaults have one place, the dataclasses.
+MethodsOption = Annotated[str | None, _list_option("M,M…", "Methods to add to the study's.")]
+BenchmarksOption = Annotated[
+    str | None, _list_option("B,B…", "Benchmarks to add, with the paper's recipes.")
+]
+BudgetsOption = Annotated[
+    str | None, _list_option("N,N…", "Budgets to add, in soft tokens per frame.")
+]
+SeedsOption = Annotated[int | None, _list_option("N", "Total number of transfer seeds.")]
+PretrainSeedsOption = Annotated[int | None, _list_option("N", "Total number of pretrainings.")]
+AddSeedsOption = Annotated[
+    int | None,
+    _list_option("N", "Transfer seeds to add once the present ones have every cell."),
+]
+AddPretrainSeedsOption = Annotated[
+    int | None, _list_option("N", "Pretrainings to add, under the same condition.")
+]
+MaxSeedsOption = Annotated[int | None, _list_option("N", "Largest total number of transfer seeds.")]
+MaxPretrainSeedsOption = Annotated[
+    int | None, _list_option("N", "Largest total number of pretrainings.")
+]
+UntilOption = Annotated[
+    str | None,
+    _list_option("decided", "Add seeds until it is settled which method is better."),
+]
+CompareOption = Annotated[
+    str | None,
+    _list_option(
+        "M,M…",
+        "Methods to compare: the first with each of the others; default: the study's last with "
+        "all others.",
+    ),
+]
+StartOption = Annotated[
+    str | None,
+    typer.Option("--from", help="Begin no cell before this time, HH:MM.", show_default=False),
+]
+EndOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="Begin no cell after this time, HH:MM; running cells finish.",
+        show_default=False,
+    ),
+]
+MaxHoursOption = Annotated[
+    float | None,
+    _list_option("HOURS", "Most device-hours of work; with --cron, of each firing."),
+]
+FirstOption = Annotated[
+    list[str] | None, _list_option("STEP", "Steps to run first, in this order; may hold *.")
+]
+
+
 @sweep_app.command(
     epilog="Example: parcel sweep mine.yaml --add-seeds 1 --max-seeds 10 --cron '0 20 * * *' "
     "--from 20:00 --to 08:00"
 )
 def sweep(
     arguments: StudyArguments = None,
-    methods: Annotated[str, _list_option("M,M…", "Methods to add to the study's.")] = "",
-    benchmarks: Annotated[
-        str, _list_option("B,B…", "Benchmarks to add, with the paper's recipes.")
-    ] = "",
-    budgets: Annotated[str, _list_option("N,N…", "Budgets to add, in soft tokens per frame.")] = "",
-    seeds: Annotated[int, _list_option("N", "Total number of transfer seeds.")] = 0,
-    pretrain_seeds: Annotated[int, _list_option("N", "Total number of pretrainings.")] = 0,
-    add_seeds: Annotated[
-        int, _list_option("N", "Transfer seeds to add once the present ones have every cell.")
-    ] = 0,
-    add_pretrain_seeds: Annotated[
-        int, _list_option("N", "Pretrainings to add, under the same condition.")
-    ] = 0,
-    max_seeds: Annotated[
-        int | None, _list_option("N", "Largest total number of transfer seeds.")
-    ] = None,
-    max_pretrain_seeds: Annotated[
-        int | None, _list_option("N", "Largest total number of pretrainings.")
-    ] = None,
-    until: Annotated[
-        str, _list_option("decided", "Add seeds until it is settled which method is better.")
-    ] = "",
-    compare: Annotated[
-        str,
-        _list_option(
-            "M,M…",
-            "Methods to compare: the first with each of the others; default: the study's last "
-            "with all others.",
-        ),
-    ] = "",
-    start: Annotated[
-        str, typer.Option("--from", help="Begin no cell before this time, HH:MM.")
-    ] = "",
-    end: Annotated[
-        str,
-        typer.Option("--to", help="Begin no cell after this time, HH:MM; running cells finish."),
-    ] = "",
+    methods: MethodsOption = None,
+    benchmarks: BenchmarksOption = None,
+    budgets: BudgetsOption = None,
+    seeds: SeedsOption = None,
+    pretrain_seeds: PretrainSeedsOption = None,
+    add_seeds: AddSeedsOption = None,
+    add_pretrain_seeds: AddPretrainSeedsOption = None,
+    max_seeds: MaxSeedsOption = None,
+    max_pretrain_seeds: MaxPretrainSeedsOption = None,
+    until: UntilOption = None,
+    compare: CompareOption = None,
+    start: StartOption = None,
+    end: EndOption = None,
     timezone: Annotated[str, typer.Option(help="Time zone of --from, --to and --cron.")] = "UTC",
-    max_hours: Annotated[
-        float, _list_option("HOURS", "Most device-hours of work; with --cron, of each firing.")
-    ] = 0.0,
-    first: Annotated[
-        list[str] | None, _list_option("STEP", "Steps to run first, in this order; may hold *.")
-    ] = None,
+    max_hours: MaxHoursOption = None,
+    first: FirstOption = None,
     cron: Annotated[
         str | None,
         typer.Option(
@@ -84,50 +117,34 @@ def sweep(
     from flows.study.form_values import check_values, sweep_of_form
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
-    from infra.errors import ConfigError
 
-    if until not in ("", "decided"):
-        raise ConfigError(f"--until must be decided, got {until!r}.")
-    # Bounds that no option states are left out, so that their defaults stay in one place.
-    bounds = {"max_seeds": max_seeds, "max_pretrain_seeds": max_pretrain_seeds}
-    add = {
-        "methods": _parse_methods(methods),
-        "benchmarks": _split_words(benchmarks),
-        "budgets": _split_words(budgets),
-        "seeds": seeds,
-        "pretrain_seeds": pretrain_seeds,
-        "add_seeds": add_seeds,
-        "add_pretrain_seeds": add_pretrain_seeds,
-        **{name: bound for name, bound in bounds.items() if bound is not None},
-        "until_decided": until == "decided",
-        "compare": _parse_methods(compare),
-    }
-    when = {
-        "start": start,
-        "end": end,
-        "timezone": timezone,
-        "max_hours": max_hours,
-        "first": tuple(first or ()),
-    }
+    add = sweep_settings(
+        methods=methods,
+        benchmarks=benchmarks,
+        budgets=budgets,
+        seeds=seeds,
+        pretrain_seeds=pretrain_seeds,
+        add_seeds=add_seeds,
+        add_pretrain_seeds=add_pretrain_seeds,
+        max_seeds=max_seeds,
+        max_pretrain_seeds=max_pretrain_seeds,
+        until=until,
+        compare=compare,
+    )
+    when = limit_settings(start=start, end=end, timezone=timezone, max_hours=max_hours, first=first)
     sweep_and_limits = check_values(Sweep, add, "sweep"), check_values(SweepLimits, when, "sweep")
     opened = open_store(store)
     sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     # A schedule is registered and nothing runs now.
     if cron is not None:
-        apply_prefect(opened)
-        from infra.prefect.server import connect
-
-        if not connect(opened.state):
-            raise ConfigError(
-                f"--cron needs a server that fires the sweep: start `parcel serve --store "
-                f"{store}`, or name one in PREFECT_API_URL and register the study there with "
-                f"`parcel deploy`."
-            )
-        from flows.study.deploy import schedule_sweep
+        use_running_server(opened)
+        from flows.study.schedule import schedule_sweep
 
         for line in schedule_sweep(sweep_run, sweep_and_limits[1], cron):
             typer.echo(line)
         return
+    for line in sweep_run.describe_redundant_settings():
+        typer.echo(line)
     # What the first pass would do is shown before it begins; the flow draws the passes again.
     config = next(sweep_run.passes(), None)
     if config is None:
@@ -149,6 +166,42 @@ def sweep(
 
     code = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)
     raise typer.Exit(code)
+
+
+def sweep_settings(
+    *,
+    methods: str | None,
+    benchmarks: str | None,
+    budgets: str | None,
+    until: str | None,
+    compare: str | None,
+    **counts: int | None,
+) -> dict[str, Any]:
+    """Returns the fields of `Sweep` that options state.
+
+    Raises:
+      ConfigError: if `until` is not a state that a sweep can end with.
+    """
+    from infra.errors import ConfigError
+
+    if until not in (None, "", "decided"):
+        raise ConfigError(f"--until must be decided, got {until!r}.")
+    settings: dict[str, Any] = {
+        "methods": None if methods is None else _parse_methods(methods),
+        "benchmarks": None if benchmarks is None else _split_words(benchmarks),
+        "budgets": None if budgets is None else _split_words(budgets),
+        "until_decided": None if until is None else until == "decided",
+        "compare": None if compare is None else _parse_methods(compare),
+        **counts,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def limit_settings(*, first: list[str] | None, **limits: Any) -> dict[str, Any]:
+    """Returns the fields of `SweepLimits` that options state."""
+    if first:
+        limits["first"] = tuple(filter(None, first))  # `--first ''` ends an earlier order.
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _parse_methods(text: str) -> tuple[str, ...]:

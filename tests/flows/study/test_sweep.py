@@ -130,6 +130,40 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     assert third.startswith("5 steps to make: 4 transfer, 1 results; ")
 
 
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ({"seeds": 1}, ["seeds=1 adds nothing: demo has 2 already, and a sweep only adds"]),
+        ({"seeds": 2}, ["seeds=2 adds nothing: demo has 2 already, and a sweep only adds"]),
+        (
+            {"budgets": [256], "methods": ["parcel", "vanilla"], "benchmarks": ["chartqa"]},
+            [
+                "methods=parcel,vanilla adds nothing: demo has all of it, and a sweep only adds",
+                "benchmarks=chartqa adds nothing: demo has all of it, and a sweep only adds",
+                "budgets=256 adds nothing: demo has all of it, and a sweep only adds",
+            ],
+        ),
+        ({"seeds": 3, "budgets": [16, 256]}, []),
+        ({"until_decided": True, "max_seeds": 1}, []),
+    ],
+)
+def test_a_sweep_never_narrows_a_study_and_says_what_adds_nothing(
+    store: Store, values: dict[str, Any], lines: list[str]
+):
+    sweep = firing(store, **values)
+    assert list(sweep.describe_redundant_settings()) == lines
+    if lines:
+        assert sweep.config == sweep.study
+    assert next(sweep.passes()).num_seeds >= 2
+
+
+def test_fewer_pretrainings_than_the_studys_add_nothing(store: Store):
+    sweep = firing(store, "num_pretrain_seeds=2", pretrain_seeds=1)
+    assert sweep.config == sweep.study
+    (line,) = sweep.describe_redundant_settings()
+    assert line.startswith("pretrain_seeds=1 adds nothing: demo has 2 already")
+
+
 def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
     seen = []
     for config in sweep.passes():
@@ -250,6 +284,37 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     assert {node.name for node in held} <= {broken, "results demo"}
 
 
+@pytest.mark.slow
+def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: Store):
+    sweep = firing(store, until_decided=True, max_seeds=9)
+    seed = sweep.config.seeds[0]
+    broken = f"transfer vanilla chartqa seed={seed}"
+    config = next(sweep.passes())
+
+    def score(key: CellKey) -> float:
+        noise = np.random.default_rng([key.seed, len(key.method)]).normal()
+        return 50 + noise + (2.5 if key.method == "parcel" else 0.0)
+
+    for tries in range(1, MAX_TRIES + 1):
+        # Until it is given up, every firing begins with it.
+        assert next_of(sweep) == (2, 1)
+        fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
+        fail(store, sweep.explain(config), broken)
+        # The first seed is a gap until it is given up; then it is left out, and the second counts.
+        (decision,) = sweep.decisions(config, sweep.explain(config)).values()
+        assert decision.num_seeds == int(tries == MAX_TRIES)
+    seen = []
+    for config in sweep.passes():
+        seen.append(config.num_seeds)
+        fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
+    assert seen == list(range(3, seen[-1] + 1))
+    assert 3 < seen[-1] < 9
+    assert sweep.why_nothing().endswith(
+        f"after {seen[-1] - 1} seeds, settled, but for 1 transfers that failed {MAX_TRIES} times "
+        f"and are skipped until `parcel run --failed`: {broken}"
+    )
+
+
 def test_a_try_that_was_killed_is_no_failure(store: Store):
     nightly = firing(store, add_seeds=1)
     config = next(nightly.passes())
@@ -335,3 +400,21 @@ def test_a_decision_counts_the_rows_that_have_every_seed(
     }
     found = _score_differences(config, scores, "parcel", "vanilla")
     assert found.mean(axis=1).tolist() == [expected] * 2
+
+
+def test_a_gap_ends_the_seeds_that_count_and_a_cell_given_up_leaves_one_out(store: Store):
+    config = firing(store, "num_seeds=4").config
+    cells = graph_of(config).cells
+    # [1, 2, 3, 4] points by which parcel is better, seed by seed.
+    scores = {
+        key: float(1 + config.seeds.index(key.seed)) * (key.method == "parcel") for key in cells
+    }
+    lost = {key for key in cells if key.seed == config.seeds[1] and key.method == "vanilla"}
+    for key in lost:
+        del scores[key]
+
+    def differences(**how: Any) -> list[float]:
+        return _score_differences(config, scores, "parcel", "vanilla", **how).flatten().tolist()
+
+    assert differences() == [1.0]
+    assert differences(abandoned=lost) == [1.0, 3.0, 4.0]

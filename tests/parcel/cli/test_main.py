@@ -14,6 +14,7 @@ COMMANDS = [
     ["lineage", "rebuild"], ["lineage", "diff"], ["lineage", "replay"], ["lineage", "export"],
     ["convert"], ["data", "check"], ["data", "show"], ["flops"],
     ["predict"], ["score"], ["spectral"], ["gc"], ["deploy"], ["watch"],
+    ["schedule", "list"], ["schedule", "stop"], ["schedule", "change"],
 ]  # fmt: skip
 
 
