@@ -12,6 +12,7 @@ process that started them starts all of them again.
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
@@ -34,6 +35,7 @@ from infra.gang.messages import (
     write_failure_reason,
 )
 from infra.source_code import code_sha256
+from infra.store.environment import device_count
 from infra.store.stored_folder import open_backend
 
 _HEARTBEAT = 10
@@ -103,13 +105,14 @@ def _run_member(arguments: argparse.Namespace) -> int:
         join_gang(coordinator, arguments.of, arguments.rank)
         if arguments.rank == 0:
             writer.write_accelerator(jax.devices()[0].device_kind)
+        devices = device_count()
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
         report_place = arguments.supervised or ""
         for progress in train(
             stage, must_leave=reached_preemption_sync_point, report_place=report_place
         ):
             if arguments.rank == 0:
-                writer.write(progress)
+                writer.write(dataclasses.replace(progress, devices=devices))
         # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
         return 0
