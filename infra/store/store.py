@@ -213,9 +213,11 @@ class Attempt:
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
         notes = list_attempts(self._store.files, step.key)
+        environment = {**execution_environment(self.accelerator), **context}
         seconds = self.share * (self.earlier_seconds + time.monotonic() - self._clock)
         self._final_device_seconds = self.device_seconds
         cost = self._final_device_seconds + self._store.cost_of_failures(step.key, notes, self.id)
+        environment |= {"devices": self.devices, "device_seconds": round(cost, 3)}
         manifest = Manifest(
             kind=step.kind,
             name=step.name,
@@ -231,12 +233,7 @@ class Attempt:
             files=files,
             counts=self.counts,
             attempts=[note.manifest_entry for note in notes],
-            environment={
-                **execution_environment(self.accelerator),
-                **context,
-                "devices": self.devices,
-                "device_seconds": round(cost, 3),
-            },
+            environment=environment,
             started=self._started,
             seconds=round(seconds, 3),
         )
