@@ -12,7 +12,6 @@ process that started them starts all of them again.
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import os
@@ -104,15 +103,14 @@ def _run_member(arguments: argparse.Namespace) -> int:
         )
         join_gang(coordinator, arguments.of, arguments.rank)
         if arguments.rank == 0:
-            writer.write_accelerator(jax.devices()[0].device_kind)
-        devices = device_count()
+            writer.write_devices(jax.devices()[0].device_kind, device_count())
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
         report_place = arguments.supervised or ""
         for progress in train(
             stage, must_leave=reached_preemption_sync_point, report_place=report_place
         ):
             if arguments.rank == 0:
-                writer.write(dataclasses.replace(progress, devices=devices))
+                writer.write(progress)
         # Waits until rank 0 has written the checkpoint, which may take long.
         jax.distributed.shutdown()
         return 0
