@@ -15,6 +15,8 @@ class Progress:
       resumable: whether a new state to resume from was saved; the scratch folder is then copied to
         the store if that is elsewhere.
       happened: whether the note reports an event, such as the loss of a worker.
+      devices: number of devices that compute, where other processes than the reader's do; 0 if
+        they do not say.
     """
 
     done: int
@@ -23,3 +25,4 @@ class Progress:
     loss: float = float("nan")
     resumable: bool = False
     happened: bool = False
+    devices: int = 0

@@ -191,10 +191,8 @@ def replay_artifacts(
             location=step.location,
         )
         try:
-            environment = manifest.environment
-            context = {
-                name: environment[name] for name in ("devices", "processes") if name in environment
-            }
+            processes = manifest.environment.get("processes", 1)
+            context = {"processes": processes} if processes > 1 else {}
             now = remake_step(fresh, recipe, tree, context, _xla_variables(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None

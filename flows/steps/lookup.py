@@ -90,9 +90,14 @@ def look_up(
 
 
 def device_seconds(artifact: Artifact) -> float:
-    """Returns the cost of making an artifact again: time x devices [device-seconds]."""
+    """Returns the cost of making an artifact: time x devices of all attempts [device-seconds].
+
+    It was counted by the processes that computed. Manifests of earlier versions lack it: there it
+    is the time, times the devices that were asked for.
+    """
     manifest = artifact.manifest
-    return manifest.seconds * manifest.environment.get("devices", 1)
+    counted = manifest.environment.get("device_seconds")
+    return manifest.seconds * manifest.environment.get("devices", 1) if counted is None else counted
 
 
 def _step_config(step: Step, accepted: Set[Step]) -> Any:

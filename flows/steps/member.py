@@ -34,6 +34,7 @@ from infra.gang.messages import (
     write_failure_reason,
 )
 from infra.source_code import code_sha256
+from infra.store.environment import device_count
 from infra.store.stored_folder import open_backend
 
 _HEARTBEAT = 10
@@ -102,7 +103,7 @@ def _run_member(arguments: argparse.Namespace) -> int:
         )
         join_gang(coordinator, arguments.of, arguments.rank)
         if arguments.rank == 0:
-            writer.write_accelerator(jax.devices()[0].device_kind)
+            writer.write_devices(jax.devices()[0].device_kind, device_count())
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
         report_place = arguments.supervised or ""
         for progress in train(

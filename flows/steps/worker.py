@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,16 @@ from infra.errors import one_line_message
 from infra.progress import Progress
 from infra.store.compiled_programs import share_compiled_programs
 from infra.store.digest import value_sha256
+from infra.store.environment import device_count, jax_has_devices
 from infra.store.manifest import Recipe
 from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
 
 _NOTED_EVERY = 5.0
-"""Time between two notes of how long an attempt has taken [s]."""
+"""Time between two notes on this machine of how long an attempt has taken [s]."""
+
+_COST_SAVED_EVERY = 15.0
+"""Time between two records in the store of an attempt's cost [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,12 +74,26 @@ def make(
       token: token that names this call as the holder of its steps' leases; None draws one for each.
       lost: tokens of earlier calls whose process died; their leases are taken at once.
     """
+    # Devices that this process computes on for others, say in a notebook, are not the steps' cost.
+    count_devices = (lambda: 1) if jax_has_devices() else device_count
+    yield from _make_groups(store, recipes, context, token, lost, count_devices)
+
+
+def _make_groups(
+    store: str,
+    recipes: Sequence[Recipe],
+    context: Mapping[str, Any],
+    token: str | None,
+    lost: Collection[str],
+    count_devices: Callable[[], int],
+) -> Iterator[tuple[str, Progress] | StepOutcome]:
+    """Does as `make`; `count_devices` returns how many devices this process computes on."""
     opened = Store(store)
     # Group by group; an error ends its group alone, and every step of it is reported once.
     for group in _group_recipes(recipes):
         reported: set[str] = set()
         try:
-            for item in _make(opened, group, context, token, lost):
+            for item in _make(opened, group, context, token, lost, count_devices):
                 if isinstance(item, StepOutcome):
                     reported.add(item.name)
                 yield item
@@ -133,7 +151,8 @@ def make_apart(
     if piece is not None:
         yield from _make_piece(Store(store), recipes, *piece)
     else:
-        yield from make(store, recipes, context, token, lost)
+        # A worker's process may have made other steps before; all its devices are for steps.
+        yield from _make_groups(store, recipes, context, token, lost, device_count)
 
 
 def _make_piece(
@@ -166,7 +185,7 @@ def _make_piece(
                     try:
                         yield group[0].name, next(progress_stream)
                     except StopIteration as end:
-                        took = f"{time.monotonic() - began:.3f}\n"
+                        took = f"{time.monotonic() - began:.3f} {device_count()}\n"
                         store.volatile.put(name, took.encode() + end.value)
                         break
         except Exception as error:  # As text, as in `make`.
@@ -181,11 +200,15 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
     return f"{JOBS}/pieces-{together}/{number}-of-{num_pieces}"
 
 
-def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
-    """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
+def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float, float]:
+    """Returns the pieces made of a group, all of one partition, their time [s] and their cost.
+
+    The cost is in device-seconds.
+    """
     #   jobs/pieces-<group>/0-of-3, 1-of-3, 2-of-3
     #
-    # The first line of a piece is the time that it took; the rest is what `make_piece` returned.
+    # The first line of a piece is the time that it took and the number of its devices, which older
+    # code left out; the rest is what `make_piece` returned.
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
     names = sorted(store.volatile.listing(folder))
     # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
@@ -193,8 +216,12 @@ def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], fl
     ways = {name.partition("-of-")[2] for name in names}
     chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in names), default="")
     texts = [store.volatile.read(f"{folder}/{n}") for n in names if n.endswith(f"-of-{chosen}")]
-    seconds = sum(float(text.partition(b"\n")[0]) for text in texts)
-    return [text.partition(b"\n")[2] for text in texts], seconds
+    seconds = cost = 0.0
+    for text in texts:
+        took, *devices = text.partition(b"\n")[0].split()
+        seconds += float(took)
+        cost += float(took) * int(devices[0] if devices else 1)
+    return [text.partition(b"\n")[2] for text in texts], seconds, cost
 
 
 def _make(
@@ -203,8 +230,9 @@ def _make(
     context: Mapping[str, Any],
     token: str | None,
     lost: Collection[str],
+    count_devices: Callable[[], int],
 ) -> Iterator[tuple[str, Progress] | StepOutcome]:
-    """Makes a group of steps together; yields as `make` does."""
+    """Makes a group of steps together; yields as `_make_groups` does."""
     from flows.steps.registry import KINDS
 
     # All of a group are held until the last one is committed, so the order is:
@@ -231,18 +259,23 @@ def _make(
         clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
+        piece_cost = 0.0
         if kind.make_piece is not None:
-            contexts[0].pieces, seconds = _read_pieces(store, group)
+            contexts[0].pieces, seconds, piece_cost = _read_pieces(store, group)
             earlier += seconds
-        for progress in together(contexts) if together else kind.make(contexts[0]):
-            clock.note()
-            # Copied to the store, so that another machine can resume from here.
-            if progress.resumable:
-                scratch.save()
-            yield group[0].name, progress
+        costs = _AttemptCosts([attempt for _, attempt, _ in attempts], count_devices, context)
+        try:
+            for progress in together(contexts) if together else kind.make(contexts[0]):
+                clock.note()
+                costs.note(progress)
+                # Copied to the store, so that another machine can resume from here.
+                if progress.resumable:
+                    scratch.save()
+                yield group[0].name, progress
+        finally:  # A step may fail before its first progress, with all its devices.
+            costs.count()
         for work, attempt, step_scratch in attempts:
-            # Everything was made in one go; each artifact is charged its equal share of the time.
-            attempt.earlier_seconds, attempt.share = earlier, 1 / len(attempts)
+            attempt.earlier_seconds, attempt.piece_device_seconds = earlier, piece_cost
             attempt.counts, attempt.content = work.counts, work.content
             attempt.accelerator = work.accelerator
             attempt.commit(context)
@@ -290,6 +323,43 @@ class _AttemptClock:
             partial = self._path.with_suffix(".partial")
             partial.write_text(str(self.earlier + now - self._began))
             partial.replace(self._path)
+
+
+class _AttemptCosts:
+    """Keeps the cost of the attempts of one group, which compute together on the same devices.
+
+    Args:
+      attempts: the attempts.
+      count_devices: returns the number of devices that this process computes on.
+      context: as in `make`.
+    """
+
+    def __init__(
+        self,
+        attempts: Sequence[Attempt],
+        count_devices: Callable[[], int],
+        context: Mapping[str, Any],
+    ) -> None:
+        self._attempts, self._count_devices = attempts, count_devices
+        self._saved = time.monotonic()
+        for attempt in attempts:
+            # Everything is made in one go; each artifact is charged its equal share.
+            attempt.share = 1 / len(attempts)
+            # Until processes that train together report, each has at least one device.
+            attempt.devices = int(context.get("processes", 1))
+
+    def count(self, reported: int = 0) -> None:
+        """Counts the devices that compute now, of which other processes may have `reported`."""
+        for attempt in self._attempts:
+            attempt.devices = max(attempt.devices, reported, self._count_devices())
+
+    def note(self, progress: Progress) -> None:
+        """Counts the devices, and every few seconds records the costs in the store."""
+        self.count(progress.devices)
+        if time.monotonic() - self._saved >= _COST_SAVED_EVERY:
+            self._saved = time.monotonic()
+            for attempt in self._attempts:
+                attempt.save_cost()
 
 
 def import_step_code(kind: str, config: Any) -> dict[str, str]:

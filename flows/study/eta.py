@@ -5,11 +5,13 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import FitSpec
-from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.checkpoint import CHECKPOINT, FitSpec
+from flows.steps.kinds.predictions import PREDICTIONS, EvaluateSpec
 from flows.study.graph import GraphNode, StudyGraph
+from infra.store.manifest import Manifest
 
 _RECENT = 20
 """Number of the latest nodes from whose rate the time left is estimated."""
@@ -17,35 +19,55 @@ _RECENT = 20
 _SEEDS = re.compile(r" (seed|pretrain)=\d+")
 
 
-class TimeEstimates:
-    """Estimates the time of a step from earlier steps that differ from it only in their seeds.
+class _Rates:
+    """Averages of a number over the steps seen, per unit of their work; thread-safe."""
 
-    Where there are none, it uses the time per unit of work of other steps of the kind. Safe to call
-    from several threads.
+    def __init__(self) -> None:
+        self._sums: dict[tuple[Any, ...], tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, step: Step | Manifest, value: float) -> None:
+        """Records the number of one step."""
+        work = _work_amount(step)
+        with self._lock:
+            for group in _groups(step):
+                total, total_work = self._sums.get(group, (0.0, 0.0))
+                self._sums[group] = total + value, total_work + work
+
+    def estimate(self, step: Step) -> float | None:
+        """Returns the estimate for a step by its nearest group; None if there is none."""
+        for group in _groups(step):
+            if group in self._sums:
+                total, total_work = self._sums[group]
+                return total / total_work * _work_amount(step)
+        return None
+
+
+class TimeEstimates:
+    """Estimates time and cost of a step from earlier steps that differ from it only in their seeds.
+
+    Where there are none, it uses the time per unit of work of other steps of the kind and method,
+    or else of the kind. Safe to call from several threads.
     """
 
     def __init__(self) -> None:
-        self._by_name: dict[str, tuple[float, int]] = {}
-        self._kinds: dict[str, tuple[float, float]] = {}
-        self._lock = threading.Lock()
+        self._times, self._costs = _Rates(), _Rates()
 
-    def learn(self, step: Step, seconds: float) -> None:
+    def learn(self, step: Step | Manifest, seconds: float) -> None:
         """Records the time that a step took [s]."""
-        name = _name_without_seeds(step.name)
-        with self._lock:
-            # Twice: by name without seeds, exact; and per unit of work of the kind, for the rest.
-            total, count = self._by_name.get(name, (0.0, 0))
-            self._by_name[name] = total + seconds, count + 1
-            total, work = self._kinds.get(step.kind, (0.0, 0.0))
-            self._kinds[step.kind] = total + seconds, work + _work_amount(step)
+        self._times.learn(step, seconds)
+
+    def learn_cost(self, step: Step | Manifest, device_seconds: float) -> None:
+        """Records the cost of a step [device-seconds]."""
+        self._costs.learn(step, device_seconds)
 
     def seconds(self, step: Step) -> float | None:
         """Returns the estimated time of a step [s]; None where no step of its kind was seen."""
-        times = self._by_name.get(_name_without_seeds(step.name))
-        if times is not None:
-            return times[0] / times[1]
-        kind = self._kinds.get(step.kind)
-        return kind[0] / kind[1] * _work_amount(step) if kind is not None else None
+        return self._times.estimate(step)
+
+    def device_seconds(self, step: Step) -> float | None:
+        """Returns the estimated cost of a step; None where no step of its kind was seen."""
+        return self._costs.estimate(step)
 
     def of_node(self, node: GraphNode) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
@@ -125,12 +147,31 @@ def _name_without_seeds(name: str) -> str:
     return _SEEDS.sub("", name)
 
 
-def _work_amount(step: Step) -> float:
+def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
+    """Returns the groups of steps like this one, the nearest first."""
+    #   (checkpoint, transfer parcel chartqa, 9600 examples)    other seeds
+    #   (checkpoint, parcel)                                    the method's other trainings
+    #   (checkpoint)                                            all trainings
+    words = step.name.split()
+    of_method = step.kind in (CHECKPOINT.name, PREDICTIONS.name) and len(words) > 1
+    return (
+        (step.kind, _name_without_seeds(step.name), _work_amount(step)),
+        *([(step.kind, words[1])] if of_method else []),
+        (step.kind,),
+    )
+
+
+def _work_amount(step: Step | Manifest) -> float:
     """Returns a step's amount of work, comparable within its kind: examples, or tokens."""
-    match step.config:
-        case FitSpec(train=train):
+    # A manifest holds its config as plain values.
+    match step.kind, step.config:
+        case _, FitSpec(train=train):
             return float(train.total_steps * train.batch_size) or 1.0
-        case EvaluateSpec(budget=budget):
-            return float(budget + step.config.decode.text_len)
+        case _, EvaluateSpec(budget=budget, decode=decode):
+            return float(budget + decode.text_len)
+        case CHECKPOINT.name, {"train": {"total_steps": updates, "batch_size": batch_size}}:
+            return float(updates * batch_size) or 1.0
+        case PREDICTIONS.name, {"budget": budget, "decode": {"text_len": text_len}}:
+            return float(budget + text_len)
         case _:
             return 1.0

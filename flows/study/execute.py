@@ -71,7 +71,7 @@ class RunSession:
       accepted_at_start: steps that, at the start, rested on an artifact kept by `parcel accept`.
       journal: record of the run, from which the UI's rows are settled.
       pages: pages of the run, on their way to the UI.
-      expected: estimated time of each step.
+      expected: estimated time and cost of each step.
       forecast: estimated time until the run ends.
       pin: protection of artifacts from garbage collection until the run ends.
       retries: further attempts at a node whose worker died.
@@ -110,6 +110,11 @@ class RunSession:
     holds: dict[GraphNode, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        # The cost of what is there already is an estimate of the cost of what is missing.
+        for step, key in self.foreseen.items():
+            self.expected.learn_cost(step, device_seconds(self.view.get_cached(key)))
 
     @functools.cached_property
     def source(self) -> str:
@@ -382,7 +387,9 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 # A table of the results so far always passes the gate: the cells it reads are made.
                 partial = any(step.partial for step in missing)
                 closes = math.inf if partial else session.admission.enter(node)
-                _run_job(session, node, job, keys, list(missing.values()), ends, closes)
+                recipes = list(missing.values())
+                with session.admission.charge(node, session.store, recipes, ends):
+                    _run_job(session, node, job, keys, recipes, ends, closes)
         finally:  # Even if the worker is lost, the steps that it committed before count.
             for step, recipe in missing.items():
                 end = ends.get(step.name)
@@ -393,8 +400,8 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
                     if not end.reused:
                         outcome = "made"
-                        session.admission.spend_device_seconds(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
+                    session.expected.learn_cost(step, device_seconds(artifact))
                     _publish_lineage_page(session, step, artifact, reused=end.reused)
         # After all steps of this job, so that one failed budget does not lose the others; before
         # the next job, which may read the step that failed.
@@ -429,7 +436,7 @@ def _run_job(
       NodeHeldError: if no worker was free before `closes` [seconds since the epoch].
     """
     prefect = {"task_run_id": task_run.id, "flow_run_id": flow_run.id}
-    context: dict[str, Any] = {"prefect": prefect, "devices": job.devices}
+    context: dict[str, Any] = {"prefect": prefect}
     # The context says how to make it, never what: it is not part of the recipe.
     if job.processes > 1:
         context["processes"] = job.processes

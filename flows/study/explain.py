@@ -18,8 +18,10 @@ from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import libraries_of, step_code
+from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
+from flows.study.run_log import duration_text
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.digest import canonical_json
@@ -173,7 +175,7 @@ class Explanation:
         return {step: artifact for step, artifact in by_step.items() if artifact is not None}
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
-        """Yields a line per node, a summary line, and lines on reading and on the store's size."""
+        """Yields a line per node, a summary, and lines on reading, the store's size and cost."""
         # The lines that the head of this file shows, and a sum:
         #
         #   9 steps: 6 reused, 2 follows, 1 stale; remaking the stale steps takes about …
@@ -190,6 +192,50 @@ class Explanation:
         )
         yield f"{len(self.graph.nodes)} steps: {counts_text}{cost_text}"
         yield from self.describe_storage(keep)
+        yield from self._describe_cost()
+
+    def _describe_cost(self) -> Iterator[str]:
+        """Yields a line on the time and the device-hours of what a run would make, if anything."""
+        steps = [s for s, verdict in self.steps.items() if verdict.state in ("new", "stale")]
+        if not steps:
+            return
+        nodes = {self._owner[step] for step in steps}
+        estimates = self._estimate_from_store({step.kind for step in steps})
+        times = {step: estimates.seconds(step) for step in steps}
+        if set(times.values()) == {None}:
+            yield (
+                f"making {len(nodes)} steps: there is nothing like them in the store to estimate "
+                f"their time from"
+            )
+            return
+        # Between as long as its longest chain, if all that can runs at once, and one by one.
+        ends: dict[Step, float] = {}
+        for step in self.graph.steps:  # In the graph's order, inputs come before their readers.
+            begin = max((ends[read] for read in step.inputs.values()), default=0.0)
+            ends[step] = begin + (times.get(step) or 0.0)
+        chain, total = max(ends.values()), sum(time or 0.0 for time in times.values())
+        hours = sum(estimates.device_seconds(step) or 0.0 for step in steps) / 3600
+        unknown = {self._owner[step] for step, time in times.items() if time is None}
+        unknown_text = f"; for {len(unknown)} of them there is nothing to go by" if unknown else ""
+        follow = [verdict for verdict in self.steps.values() if verdict.state == "follows"]
+        follow_hours = sum(verdict.seconds for verdict in follow) / 3600
+        follow_text = (
+            f"; those that follow took {follow_hours:.2g} device-hours" if follow_hours else ""
+        )
+        yield (
+            f"making {len(nodes)} steps takes about {hours:.2g} device-hours, in "
+            f"{duration_text(chain)} if all that can runs at once, {duration_text(total)} one by "
+            f"one, as the like took{unknown_text}{follow_text}"
+        )
+
+    def _estimate_from_store(self, kinds: Collection[str]) -> TimeEstimates:
+        """Returns estimates from all artifacts of some kinds in the store."""
+        estimates = TimeEstimates()
+        for kind in sorted(kinds):
+            for artifact in self._store.artifacts(kind):
+                estimates.learn(artifact.manifest, artifact.manifest.seconds)
+                estimates.learn_cost(artifact.manifest, device_seconds(artifact))
+        return estimates
 
     def describe_storage(
         self, keep: KeepConfig, expected: Mapping[str, float] | None = None

@@ -14,7 +14,6 @@ Runs, sweeps, plans and `--explain` all read this one graph.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -79,11 +78,6 @@ class StepJob:
     processes: int = 1
     launcher: str = ""
     pieces: int = 1
-
-    @property
-    def devices(self) -> int:
-        """Number of devices that the job is charged for: its GPUs rounded up, at least 1."""
-        return max(1, math.ceil(self.gpus))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

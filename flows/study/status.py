@@ -32,7 +32,9 @@ def status(store: Store) -> Iterator[str]:
     for lease in leases:
         waiting_runs = [_run_name(store, pin) for pin in running if lease.key in pin.lease.keys]
         of = f", wanted by {' and '.join(waiting_runs)}" if waiting_runs else ""
-        yield f"  {lease.key}: {_describe_holder(lease)}{of}"
+        hours = store.attempts_device_seconds(lease.key) / 3600
+        cost = f", {hours:.2g} device-hours so far" if hours else ""
+        yield f"  {lease.key}: {_describe_holder(lease)}{cost}{of}"
     if lost_pins := [pin for pin in pins if not pin.is_live()]:
         yield f"runs whose process is gone: {len(lost_pins)}"
         for pin in lost_pins:

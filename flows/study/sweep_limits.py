@@ -1,19 +1,23 @@
 """Limits on when a sweep may begin work: a window of the day and a bound on device-hours."""
 
+import contextlib
 import dataclasses
 import datetime
 import math
 import re
 import threading
 import zoneinfo
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
 
+from flows.steps.worker import StepOutcome
 from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, StudyGraph
 from infra.errors import ConfigError
+from infra.store.manifest import Recipe
+from infra.store.store import Store
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
@@ -141,7 +145,7 @@ class Admission:
       now: time at which the firing begins; None takes the current time.
 
     Attributes:
-      expected: estimated time of each step.
+      expected: estimated time and cost of each step.
       holds: node that may not begin at all -> why.
     """
 
@@ -184,6 +188,38 @@ class Admission:
             self._under_way[node] = cost
             return math.inf if self.closes is None else self.closes.timestamp()
 
+    @contextlib.contextmanager
+    def charge(
+        self,
+        node: GraphNode,
+        store: Store,
+        recipes: Sequence[Recipe],
+        outcomes: Mapping[str, StepOutcome],
+    ) -> Iterator[None]:
+        """Records what a node's attempts at its steps cost while the body runs, however they end.
+
+        Args:
+          node: the node.
+          store: the store, where the processes that compute record their cost.
+          recipes: the steps.
+          outcomes: step's name -> its outcome; the body fills it. What another run made, while
+            this one waited, is that run's cost.
+        """
+        if math.isinf(self._seconds):  # Without a bound nobody asks, and a bucket is not, either.
+            yield
+            return
+        earlier = {recipe.key: store.attempts_device_seconds(recipe.key) for recipe in recipes}
+        try:
+            yield
+        finally:
+            for recipe in recipes:
+                outcome = outcomes.get(recipe.name)
+                if outcome is None or not outcome.reused:
+                    # An error of the store must not hide the one that ended the body.
+                    with contextlib.suppress(OSError):
+                        spent = store.attempts_device_seconds(recipe.key) - earlier[recipe.key]
+                        self.spend_device_seconds(node, max(spent, 0.0))
+
     def spend_device_seconds(self, node: GraphNode, seconds: float) -> None:
         """Records work that a node did [device-seconds]."""
         with self._lock:
@@ -201,6 +237,5 @@ class Admission:
                 self._under_way[node] = 0.0
 
     def _cost(self, node: GraphNode) -> float:
-        """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
-        times = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
-        return sum(seconds * devices for seconds, devices in times)
+        """Returns a node's estimated cost, without steps of unknown cost [device-seconds]."""
+        return sum(self.expected.device_seconds(step) or 0.0 for step in node.steps)

@@ -3,6 +3,7 @@
 file           writer -> content
 told/<n>       rank 0 -> its n-th `Progress`
 accelerator    rank 0 -> kind of its devices
+devices        rank 0 -> number of the devices of all members
 heard          the supervisor -> how many reports of progress it has handled
 reason-<rank>  a member that gives up -> why, in one line
 ended-<rank>   a member, last of all -> its exit code
@@ -67,10 +68,11 @@ class ProgressWriter:
         while waits and int(read_message(self._place, "heard") or 0) < self._num_written:
             time.sleep(_POLL_INTERVAL)
 
-    def write_accelerator(self, kind: str) -> None:
-        """Reports the kind of device that JAX computes on, such as "cpu"."""
+    def write_devices(self, kind: str, count: int) -> None:
+        """Reports the kind of device that JAX computes on, such as "cpu", and their number."""
         if self._place is not None:
             write_message(self._place, "accelerator", kind)
+            write_message(self._place, "devices", str(count))
 
 
 def write_failure_reason(place: Place | None, rank: int, reason: str) -> None:
@@ -103,22 +105,31 @@ class ProgressReader:
     Attributes:
       last: the latest progress.
       resume_point: units done at the last resumable progress; 0 before the first.
+      devices: number of the devices of all members; 0 until rank 0 has reported it.
     """
 
     def __init__(self, place: Place, logs: Path) -> None:
         self._place, self._logs = place, logs
         self._num_read = self._num_acknowledged = 0
         self.last, self.resume_point = Progress(done=0, total=0), 0
+        self.devices = 0
 
     def read_new(self) -> list[Progress]:
         """Returns the progress that was reported since the last call."""
         reports = []
         while (text := read_message(self._place, f"told/{self._num_read}")) is not None:
-            self.last = Progress(**json.loads(text))
+            self.last = dataclasses.replace(
+                Progress(**json.loads(text)), devices=self.read_devices()
+            )
             self.resume_point = self.last.done if self.last.resumable else self.resume_point
             self._num_read += 1
             reports.append(self.last)
         return reports
+
+    def read_devices(self) -> int:
+        """Returns `devices`, which is read until it is there."""
+        self.devices = self.devices or int(read_message(self._place, "devices") or 0)
+        return self.devices
 
     def acknowledge(self) -> None:
         """Notes that one more report was handled; not in a bucket, where nobody waits for it."""

@@ -82,6 +82,12 @@ def supervise(
         gang = start(message_folder)
         try:
             loss = yield from _follow(gang, reader, max(_POLL_INTERVAL, poll_interval(place)))
+        # A failure has the cost of all members, who may have failed before their first progress.
+        except GangFailedError:
+            yield dataclasses.replace(
+                reader.last, resumable=False, happened=False, devices=reader.read_devices()
+            )
+            raise
         # The reader or this process must stop (`flows.steps.job`), and so must the members. They
         # are notified before they are killed, so that they can save where they are.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
@@ -99,7 +105,9 @@ def supervise(
                 f"{loss}; the gang was lost {losses} times without getting further."
             )
         note = f"{loss}; all members are restarted"
-        yield dataclasses.replace(reader.last, resumable=False, note=note, happened=True)
+        yield dataclasses.replace(
+            reader.last, resumable=False, note=note, happened=True, devices=reader.read_devices()
+        )
 
 
 def _follow(gang: Gang, reader: ProgressReader, pause: float) -> Generator[Progress, None, str]:

@@ -75,10 +75,25 @@ def _accelerator_kind() -> str:
 
     Asks only if JAX has its devices already: the first question takes them from other processes.
     """
+    return sys.modules["jax"].devices()[0].device_kind if jax_has_devices() else ""
+
+
+def jax_has_devices() -> bool:
+    """Returns whether JAX of this process has its devices already."""
     bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None or not bridge.backends_are_initialized():
-        return ""
-    return sys.modules["jax"].devices()[0].device_kind
+    return bridge is not None and bridge.backends_are_initialized()
+
+
+def device_count() -> int:
+    """Returns the number of devices that JAX of this process computes on; 1 if it has none yet.
+
+    Where several processes compute together, the devices of all count. On CPUs a process is one
+    device, into however many JAX divides it.
+    """
+    if not jax_has_devices():
+        return 1
+    jax = sys.modules["jax"]
+    return jax.process_count() if jax.default_backend() == "cpu" else jax.device_count()
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
+from typing import Any
 
 from infra.store.backend import StoreBackend
 from infra.store.holder import Holder
@@ -22,6 +24,7 @@ class AttemptNote:
       ended: time at which its holder left the step, with a commit or without [ISO 8601, UTC]; ""
         before, and for ever if the holder was killed.
       stopped: whether its holder was told to stop, and so did not fail.
+      device_seconds: its cost, as last recorded: a killed attempt cost a little more.
     """
 
     id: str
@@ -30,6 +33,7 @@ class AttemptNote:
     inputs: tuple[str, ...] = ()
     ended: str = ""
     stopped: bool = False
+    device_seconds: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -43,18 +47,40 @@ class AttemptNote:
         return {"id": self.id, "started": self.started, **process}
 
 
-def write_attempt_start(files: StoreBackend, key: str, note: AttemptNote) -> None:
-    """Notes an attempt at a key, and so which process its folder belongs to."""
-    files.create_if_absent(_history_name(key, note), _note_bytes(note))
+class AttemptRecord:
+    """The record of an attempt under way, which its holder keeps up to date in the store.
 
+    Args:
+      files: files of the store.
+      key: key that the attempt is made at.
+      note: the attempt at its start; it is written at once.
+      cost: returns the attempt's cost so far [device-seconds].
+    """
 
-def write_attempt_end(
-    files: StoreBackend, key: str, note: AttemptNote, ended: str, *, stopped: bool
-) -> None:
-    """Notes that an attempt is over; `stopped` as in `AttemptNote`."""
-    # Swapped and not put: if gc deleted the history meanwhile, it does not come back.
-    over = dataclasses.replace(note, ended=ended, stopped=stopped)
-    files.compare_and_swap(_history_name(key, note), _note_bytes(note), _note_bytes(over))
+    def __init__(
+        self, files: StoreBackend, key: str, note: AttemptNote, cost: Callable[[], float]
+    ) -> None:
+        self._files, self._name, self._note, self._cost = (
+            files,
+            _history_name(key, note),
+            note,
+            cost,
+        )
+        files.create_if_absent(self._name, _note_bytes(note))
+
+    def save_cost(self) -> None:
+        """Records the cost so far, which is all that is known of it if the holder is killed."""
+        self._replace()
+
+    def end(self, ended: str, *, stopped: bool) -> None:
+        """Records that the attempt is over; `ended` and `stopped` as in `AttemptNote`."""
+        self._replace(ended=ended, stopped=stopped)
+
+    def _replace(self, **changes: Any) -> None:
+        # Swapped and not put: if gc deleted the history meanwhile, it does not come back.
+        note = dataclasses.replace(self._note, device_seconds=round(self._cost(), 3), **changes)
+        if self._files.compare_and_swap(self._name, _note_bytes(self._note), _note_bytes(note)):
+            self._note = note
 
 
 def list_attempts(files: StoreBackend, key: str) -> list[AttemptNote]:
@@ -97,4 +123,5 @@ def _parse_note(text: bytes) -> AttemptNote | None:
         return None
     # A dataclass takes any types; the checks keep numbers and nulls out of paths and comparisons.
     are_texts = all(isinstance(value, str) for value in (note.id, note.started, note.ended))
-    return note if are_texts and isinstance(note.stopped, bool) else None
+    is_cost = isinstance(note.device_seconds, int | float)
+    return note if are_texts and is_cost and isinstance(note.stopped, bool) else None

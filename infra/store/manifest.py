@@ -144,7 +144,8 @@ class Manifest:
       files: relative path -> digest and size.
       counts: numbers of interest: records, rejects, steps, score.
       attempts: every attempt to make it, the last being this one.
-      environment: git commit, packages, hardware, Prefect run ids.
+      environment: git commit, packages, hardware, Prefect run ids; "devices", the number of devices
+        that computed it, and "device_seconds", the cost of all attempts that led to it.
       started: time at which this attempt began [ISO 8601, UTC].
       seconds: time it took, including the attempts that it resumed [s].
     """

@@ -32,7 +32,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,8 @@ from infra.store.environment import execution_environment
 from infra.store.history import (
     ARTIFACTS,
     AttemptNote,
+    AttemptRecord,
     list_attempts,
-    write_attempt_end,
-    write_attempt_start,
 )
 from infra.store.holder import Holder
 from infra.store.lease import TTL, LeaseView, hold_lease, list_leases
@@ -119,7 +118,9 @@ class Attempt:
       counts, content: values for the manifest.
       accelerator: kind of device, as `execution_environment` takes it.
       earlier_seconds: time of the attempts that it resumes [s].
-      share: its part of the time, if several artifacts are made together [fraction].
+      devices: number of devices that compute it.
+      piece_device_seconds: cost of the pieces that it is put together from [device-seconds].
+      share: its part of time and cost, if several artifacts are made together [fraction].
       path: folder that its files are written to.
     """
 
@@ -130,6 +131,8 @@ class Attempt:
         self.content: str | None = None
         self.accelerator = ""
         self.earlier_seconds, self.share = 0.0, 1.0
+        self.devices, self.piece_device_seconds = 1, 0.0
+        self._final_device_seconds: float | None = None
         self._store = store
         self._folder = f"{ARTIFACTS}/{validate_key(step.key)}/{ATTEMPTS}/{self.id}"
         self._clock = time.monotonic()
@@ -145,14 +148,28 @@ class Attempt:
         #   publish          manifests/<kind>/<key>   the whole artifact
         #
         # The note comes first: without it, nobody would know which process the folder belongs to.
-        store.record_attempt(
+        self._record = store.record_attempt(
             step.key,
             AttemptNote(
                 id=self.id, started=self._started, holder=Holder.this_process(), inputs=inputs
             ),
+            lambda: self.device_seconds,
         )
         self.path = store.files.make_workspace(self._folder)
         self._receipts: dict[str, Receipt] = {}
+
+    @property
+    def device_seconds(self) -> float:
+        """Its cost so far, without earlier attempts: its time, times its devices."""
+        if self._final_device_seconds is not None:
+            return self._final_device_seconds
+        spent = (time.monotonic() - self._clock) * self.devices
+        return self.share * (spent + self.piece_device_seconds)
+
+    def save_cost(self) -> None:
+        """Records its cost so far in the store, where it counts even if this process is killed."""
+        with contextlib.suppress(OSError):  # The next one records more.
+            self._record.save_cost()
 
     def put(self, name: str, data: ByteSource) -> None:
         """Stores a file of the attempt directly in the store; several threads may do so.
@@ -195,6 +212,12 @@ class Attempt:
         files = dict(sorted({**local, **uploaded}.items()))
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
+        notes = list_attempts(self._store.files, step.key)
+        environment = {**execution_environment(self.accelerator), **context}
+        seconds = self.share * (self.earlier_seconds + time.monotonic() - self._clock)
+        self._final_device_seconds = self.device_seconds
+        cost = self._final_device_seconds + self._store.cost_of_failures(step.key, notes, self.id)
+        environment |= {"devices": self.devices, "device_seconds": round(cost, 3)}
         manifest = Manifest(
             kind=step.kind,
             name=step.name,
@@ -209,10 +232,10 @@ class Attempt:
             folder=f"{ATTEMPTS}/{self.id}",
             files=files,
             counts=self.counts,
-            attempts=[note.manifest_entry for note in list_attempts(self._store.files, step.key)],
-            environment={**execution_environment(self.accelerator), **context},
+            attempts=[note.manifest_entry for note in notes],
+            environment=environment,
             started=self._started,
-            seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
+            seconds=round(seconds, 3),
         )
         # Data first, so that a power cut never leaves a manifest without data.
         # Fencing: a holder that lost its lease may get this far. Its folder is its own, so it
@@ -253,7 +276,7 @@ class Store:
         self.node_local = Disk(self.state, durable=False)
         self.is_remote = self.uri != str(self.state)
         self._manifests: dict[str, tuple[tuple[int, ...], Manifest]] = {}
-        self._attempt_notes: dict[str, list[AttemptNote]] = {}
+        self._attempt_records: dict[str, list[AttemptRecord]] = {}
         self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
         self._check_format()
 
@@ -412,7 +435,7 @@ class Store:
             self._delete_dead_attempts(key)
             scratch = Scratch(self.files, key, lease.token, lease.renew)
             scratch.restore()
-            self._attempt_notes[key] = []
+            self._attempt_records[key] = []
             stopped = False
             try:
                 yield scratch
@@ -420,7 +443,7 @@ class Store:
                 stopped = not isinstance(error, Exception)  # Such as SystemExit, by SIGTERM.
                 raise
             finally:
-                self._record_attempt_ends(key, self._attempt_notes.pop(key), stopped=stopped)
+                self._record_attempt_ends(self._attempt_records.pop(key), stopped=stopped)
                 scratch.remove_if_empty()
 
     def leases(self) -> list[LeaseView]:
@@ -487,10 +510,40 @@ class Store:
                     artifacts[name] = self._parse_manifest(name, self.files.read(name))
         return artifacts
 
-    def record_attempt(self, key: str, note: AttemptNote) -> None:
-        """Notes an attempt at a key."""
-        write_attempt_start(self.volatile, key, note)
-        self._attempt_notes.get(key, []).append(note)
+    def record_attempt(
+        self, key: str, note: AttemptNote, cost: Callable[[], float]
+    ) -> AttemptRecord:
+        """Records an attempt at a key, and returns its record; arguments as for `AttemptRecord`."""
+        record = AttemptRecord(self.volatile, key, note, cost)
+        self._attempt_records.get(key, []).append(record)
+        return record
+
+    def attempts_device_seconds(self, key: str) -> float:
+        """Returns the recorded cost of all attempts at a key, failed, killed and running ones too.
+
+        Of a running or killed attempt it is the cost until its holder last recorded it.
+        """
+        return sum(note.device_seconds for note in list_attempts(self.files, key))
+
+    def cost_of_failures(self, key: str, notes: Sequence[AttemptNote], own: str) -> float:
+        """Returns the cost of the attempts at a key that led to none of its earlier artifacts.
+
+        Args:
+          key: the key.
+          notes: all attempts at it, the oldest first.
+          own: id of the attempt that asks, which does not count.
+        """
+        others = [note for note in notes if note.id != own]
+        # An artifact that was damaged, or whose files were let go, has the cost of its own failed
+        # attempts in its manifest already:
+        #
+        #   attempt 1 failed ─▶ attempt 2 committed; damaged ─▶ attempt 3 killed ─▶ own
+        #   └ in the manifest of attempt 2 ┘                    └ counts ┘
+        committed = self.named_attempts(key) if others else set[str]()
+        cost = 0.0
+        for note in others:
+            cost = 0.0 if note.id in committed else cost + note.device_seconds
+        return cost
 
     def attempted_keys(self) -> set[str]:
         """Returns every key at which an attempt was ever made."""
@@ -568,12 +621,12 @@ class Store:
                 with contextlib.suppress(OSError):
                     self.files.remove(f"{folder}/{name}")
 
-    def _record_attempt_ends(self, key: str, notes: list[AttemptNote], *, stopped: bool) -> None:
+    def _record_attempt_ends(self, records: list[AttemptRecord], *, stopped: bool) -> None:
         """Notes that this holder's attempts are over; if that fails, the process's end shows it."""
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
-            for note in notes:
-                write_attempt_end(self.volatile, key, note, ended, stopped=stopped)
+            for record in records:
+                record.end(ended, stopped=stopped)
 
 
 def canonical_uri(uri: str | os.PathLike[str]) -> str:

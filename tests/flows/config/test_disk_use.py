@@ -62,8 +62,8 @@ def test_after_a_failure_everything_stays(store: Store):
 
 
 def test_explain_tells_what_will_be_left(store: Store):
-    *_, everything = Explanation(store, study()).lines(KeepConfig())
-    *_, scores = Explanation(store, study()).lines(PREDICTIONS)
+    *_, everything, _ = Explanation(store, study()).lines(KeepConfig())
+    *_, scores, _ = Explanation(store, study()).lines(PREDICTIONS)
     assert "keep.transfers=all: " in everything
     assert "not counted, because their size is not known yet: " in everything
 

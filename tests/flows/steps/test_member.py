@@ -125,6 +125,7 @@ def undisturbed(tmp_path_factory, inputs: dict[str, Any]) -> Path:
     root = tmp_path_factory.mktemp("undisturbed")
     found = list(together(stage(root, inputs)))
     assert [p.done for p in found] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert {p.devices for p in found} == {2}  # Two processes, each with devices of its CPU.
     assert 2 <= sum(p.resumable for p in found) <= 3  # The last may be whole when all is done.
     assert set(points(root)) == {4, 6}
     return root
@@ -367,7 +368,8 @@ from infra.gang.messages import PEER_LOST
 stage = pickle.loads(Path(sys.argv[1]).read_bytes())
 import_step_code("checkpoint", stage.spec)
 try:
-    list(train_with_processes(stage, 2, sys.argv[2], Path(sys.argv[2])))
+    for progress in train_with_processes(stage, 2, sys.argv[2], Path(sys.argv[2])):
+        print(f"{progress.done} done on {progress.devices} devices")
 except GangFailedError as error:
     print(error)
 from jax._src import xla_bridge
@@ -382,6 +384,7 @@ def test_the_worker_of_a_gang_takes_no_device(tmp_path: Path, inputs: dict[str, 
     worker = [sys.executable, "-c", _WORKER, str(tmp_path / "stage"), str(tmp_path / "gang")]
     done = subprocess.run(worker, capture_output=True, text=True, cwd=Path(__file__).parents[3])
     assert "rank " in done.stdout, done.stderr  # The members got so far as to miss the data.
+    assert done.stdout.startswith("0 done on 2 devices\n")  # They count, though they did nothing.
     assert done.stdout.endswith("devices: False\n")
 
 

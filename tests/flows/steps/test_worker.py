@@ -2,6 +2,11 @@
 
 import dataclasses
 import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -12,9 +17,11 @@ import pytest
 from flows.steps import registry, worker
 from flows.steps.kind import StepContext
 from flows.steps.kinds.files import FilesSpec, check_input_files
+from flows.steps.lookup import device_seconds
 from flows.steps.registry import KINDS, code_digest
 from infra.progress import Progress
 from infra.source_code import checkout
+from infra.store.history import list_attempts
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 
@@ -151,6 +158,79 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
     assert store.get(recipe.key).manifest.seconds >= 0.38
 
 
+@pytest.fixture
+def on_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has steps report a thousand devices; one called "fails once" fails the first time."""
+
+    def make(work: StepContext) -> Iterator[Progress]:
+        yield Progress(done=1, total=1, devices=1000)
+        fails = "fails once" in str(work.config) and not (work.scratch / "tried").exists()
+        (work.scratch / "tried").touch()
+        if fails:
+            raise ValueError("broken")
+
+    monkeypatch.setitem(KINDS, "files", dataclasses.replace(KINDS["files"], make=make))
+    monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
+
+
+@pytest.mark.usefixtures("on_many_devices")
+def test_the_cost_is_counted_by_the_processes_that_compute(store: Store):
+    recipe = files(store, "a")
+    list(worker.make(store.uri, [recipe], {"devices": 1}))
+    manifest = store.get(recipe.key).manifest
+    assert manifest.environment["devices"] == 1000
+    cost = manifest.environment["device_seconds"]
+    assert cost == pytest.approx(1000 * manifest.seconds, abs=1.0)
+    assert cost > 0
+    assert device_seconds(store.get(recipe.key)) == cost
+
+
+@pytest.mark.usefixtures("on_many_devices")
+def test_failed_attempts_are_part_of_the_cost(store: Store):
+    recipe = files(store, "fails once")
+    (*_, failed), (*_, ended) = (list(worker.make(store.uri, [recipe], {})) for _ in range(2))
+    assert (failed.error, ended.error) == ("broken", "")
+    notes = list_attempts(store.files, recipe.key)
+    assert [note.device_seconds > 0 for note in notes] == [True, True]
+    spent = sum(note.device_seconds for note in notes)
+    cost = store.get(recipe.key).manifest.environment["device_seconds"]
+    assert cost == pytest.approx(spent, abs=0.01)
+    assert store.attempts_device_seconds(recipe.key) == spent
+
+
+_KILLED = """
+import dataclasses, os, pickle, signal, sys
+from flows.steps import worker
+from flows.steps.registry import KINDS
+from infra.progress import Progress
+
+def make(work):
+    yield Progress(done=1, total=2, devices=1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+KINDS["files"] = dataclasses.replace(KINDS["files"], make=make)
+worker._check_code = lambda store, recipe: None
+worker._COST_SAVED_EVERY = 0.0
+list(worker.make(sys.argv[1], [pickle.load(sys.stdin.buffer)], {}))
+"""
+
+
+@pytest.mark.usefixtures("working")
+def test_an_attempt_that_was_killed_is_part_of_the_cost(store: Store):
+    recipe = files(store, "a")
+    child = subprocess.run(
+        [sys.executable, "-c", _KILLED, store.uri],
+        input=pickle.dumps(recipe),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert child.returncode == -signal.SIGKILL
+    killed = store.attempts_device_seconds(recipe.key)
+    assert killed > 0
+    list(worker.make(store.uri, [recipe], {}))
+    assert store.get(recipe.key).manifest.environment["devices"] == 1
+    assert device_seconds(store.get(recipe.key)) > killed
+
+
 def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store, tmp_path: Path):
     (tmp_path / "pieces.model").write_bytes(b"pieces")
     digest = hashlib.sha256(b"pieces").hexdigest()
@@ -241,3 +321,5 @@ def test_the_cost_of_a_step_is_that_of_its_pieces_too(
         list(worker.make_apart(store.uri, [recipe], {"piece": (number, 2)}))
     list(worker.make(store.uri, [recipe], {}))
     assert store.get(recipe.key).manifest.seconds >= 0.4
+    assert device_seconds(store.get(recipe.key)) >= 0.4
+    assert store.attempts_device_seconds(recipe.key) >= 0.4

@@ -24,6 +24,16 @@ def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
     assert expected.of_node(transfer("transfer parcel a seed=1")) == 6.0
 
 
+def test_trainings_of_the_method_come_before_those_of_other_methods():
+    expected = TimeEstimates()
+    for name, seconds in (("intermediary parcel", 4.0), ("stage1 vanilla", 8.0)):
+        expected.learn(transfer(name).steps[0], seconds)
+        expected.learn_cost(transfer(name).steps[0], 256 * seconds)
+    (parcel,), (m3,) = (transfer(f"transfer {m} a seed=1").steps for m in ("parcel", "m3"))
+    assert (expected.seconds(parcel), expected.device_seconds(parcel)) == (4.0, 1024.0)
+    assert (expected.seconds(m3), expected.device_seconds(m3)) == (6.0, 1536.0)
+
+
 def test_rank_counts_what_waits_for_a_node():
     start = transfer("start")
     nodes = (start, *(transfer(f"cell {i}", start) for i in range(3)))

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from flows.config.disk_use import KeepConfig
 from flows.config.load import load
 from flows.report.cells import CellKey
 from flows.steps import registry
 from flows.steps.kind import Step
-from flows.steps.lookup import look_up
+from flows.steps.lookup import device_seconds, look_up
 from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
@@ -31,6 +32,7 @@ def fill(
     graph: StudyGraph,
     *,
     seconds: float = 0.0,
+    devices: Callable[[Step], int] = lambda _: 1,
     but: Callable[[Step], bool] = lambda _: False,
     score: Callable[[CellKey], float] = lambda _: 50.0,
 ) -> None:
@@ -47,6 +49,7 @@ def fill(
             attempt = Attempt(store, found.recipe)
             (attempt.path / "file").write_text(found.recipe.identity)
             attempt._clock -= seconds
+            attempt.devices = devices(step)
             attempt.counts = {"score": score(keys[step])} if step in keys else {}
             found = dataclasses.replace(found, artifact=attempt.commit({}))
         made[step] = found.artifact  # type: ignore[assignment]
@@ -188,6 +191,62 @@ def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
     explanation.check(1.0, ("prepare refcoco/*",))
     with pytest.raises(ConfigError, match="--rebuild must name a step of the study, got 'nothing'"):
         explanation.check(1.0, ("nothing",))
+
+
+def test_a_stage_of_many_chips_is_dear_whatever_its_job_asked_for(store: Store, edit: Any):
+    launched = (
+        "compute.launcher=ray --topology 8x8x4 --accelerator TPU-V4",
+        "compute.ray_address=http://head:8265",
+        "compute.processes_per_stage=64",
+        "compute.gpus_per_stage=4",
+        "stage1.batch_size=64",
+    )
+    graph = study(*launched)
+    fill(
+        store,
+        graph,
+        seconds=40,
+        devices=lambda step: 256 if step.name.startswith("stage1") else 1,
+    )
+    edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
+    explanation = Explanation(store, graph)
+    with pytest.raises(ConfigError, match=r"takes about 3\.\d device-hours, above .*limit=1"):
+        explanation.check(1.0, ())
+    explanation.check(1.0, ("stage1 *",))
+
+
+def test_manifests_without_a_counted_cost_have_the_devices_that_were_asked_for(store: Store):
+    fill(store, study(), seconds=10, devices=lambda _: 8)
+    artifact = next(store.artifacts("checkpoint"))
+    assert device_seconds(artifact) == pytest.approx(80, rel=0.1)
+    older = {k: v for k, v in artifact.manifest.environment.items() if k != "device_seconds"}
+    older_manifest = dataclasses.replace(artifact.manifest, environment=older, seconds=3.0)
+    assert device_seconds(Artifact(store.files, older_manifest)) == 24.0
+    del older["devices"]
+    assert device_seconds(Artifact(store.files, older_manifest)) == 3.0
+
+
+def test_what_would_be_made_is_estimated_from_the_like(store: Store):
+    empty = list(Explanation(store, study()).lines(KeepConfig()))[-1]
+    assert empty.startswith("making ")
+    assert empty.endswith("there is nothing like them in the store to estimate their time from")
+    # Every step took 100 s, a transfer on 8 devices; one more seed is four transfers more.
+    fill(
+        store,
+        study(),
+        seconds=100,
+        devices=lambda step: 8 if step.name.startswith("transfer") else 1,
+        but=lambda step: step.kind == "results",
+    )
+    line = list(Explanation(store, study("num_seeds=4")).lines(KeepConfig()))[-1]
+    # 4 x (800 + 100) device-seconds, and the table, of whose kind there is none; 12 and 4 minutes
+    # are the four transfers with their evaluations one by one, and one of them.
+    assert line.startswith("making 5 steps takes about 1 device-hours, in 3 min 2"), line
+    assert "if all that can runs at once, 13 min" in line
+    assert line.endswith("as the like took; for 1 of them there is nothing to go by")
+    fill(store, study())
+    done = list(Explanation(store, study()).lines(KeepConfig()))
+    assert not any(line.startswith("making ") for line in done)
 
 
 @pytest.mark.slow

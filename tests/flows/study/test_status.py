@@ -8,6 +8,7 @@ import pytest
 
 from flows.lineage.runs import end_run_record
 from infra.prefect.journal import Journal
+from infra.store.history import AttemptNote
 from infra.store.holder import Holder
 from infra.store.lease import Lease
 from infra.store.store import Store
@@ -49,6 +50,8 @@ def under_way(uri: str) -> Iterator[Store]:
     journal.ended("broken", "failed", "no such file")
     with store.pin_run(RUN) as pin, store.lock(STEP):
         pin.add(STEP)
+        note = AttemptNote(id="a", started="", holder=Holder.this_process())
+        store.record_attempt(STEP, note, cost=lambda: 7200.0).save_cost()
         yield store
 
 
@@ -68,7 +71,7 @@ def test_a_run_under_way_tells_what_waits_for_what(parcel: Callable[..., Done], 
     assert "cannot run, since broken failed: lost" in lines
     (lease,) = (line for line in lines if line.startswith(STEP))
     assert "renewed 0 s ago" in lease
-    assert lease.endswith("wanted by toy 0c0ffee0")
+    assert lease.endswith(", 2 device-hours so far, wanted by toy 0c0ffee0")
 
 
 def test_leases_of_the_dead_and_of_other_machines(parcel: Callable[..., Done], tmp_path: Path):

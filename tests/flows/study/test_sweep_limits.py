@@ -1,29 +1,33 @@
 """When the cells of a sweep may begin."""
 
+import contextlib
 import datetime
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.config.load import load
 from flows.steps.kind import Step
+from flows.steps.worker import StepOutcome
 from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, StepJob, graph_of
 from flows.study.sweep_limits import Admission, NodeHeldError, SweepLimits
+from infra.store.manifest import Recipe
+from infra.store.store import Attempt, Store
 
 
 def cell(name: str) -> GraphNode:
-    return GraphNode(
-        name=name, jobs=(StepJob(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),)
-    )
+    return GraphNode(name=name, jobs=(StepJob(steps=(Step(kind="files", name=name),), cpus=1),))
 
 
 def expected(**seconds: float) -> TimeEstimates:
+    """Estimates of steps that take so long, each on two devices."""
     found = TimeEstimates()
     for name, value in seconds.items():
-        found.learn(cell(name).steps[0], value)
+        found.learn_cost(cell(name).steps[0], 2 * value)
     return found
 
 
@@ -90,6 +94,57 @@ def test_what_an_ended_node_did_not_need_is_free_again():
     admission.enter(b)
     admission.leave(b)  # It failed, and did nothing.
     admission.enter(c)
+
+
+def attempt(store: Store, recipe: Recipe, hours: float, error: str = "") -> None:
+    """Makes an attempt at a step that takes an hour, on `hours` devices; it fails with an error."""
+    with store.lock(recipe.key):
+        attempt = Attempt(store, recipe)
+        attempt.devices = int(hours)
+        attempt._clock -= 3600
+        if error:
+            raise ValueError(error)
+        attempt.commit({})
+
+
+def test_failed_attempts_count_against_the_bound(tmp_path: Path):
+    store = Store(tmp_path)
+    admission = Admission(SweepLimits(max_hours=1))
+    begun: list[str] = []
+    for name in "abcdef":
+        node, recipe = cell(name), Recipe(kind="files", name=name, config=name)
+        with contextlib.suppress(NodeHeldError):
+            admission.enter(node)
+            begun.append(name)
+            with (
+                pytest.raises(ValueError, match="broken"),
+                admission.charge(node, store, [recipe], {}),
+            ):
+                attempt(store, recipe, 10, "broken")
+            admission.leave(node)
+    assert begun == ["a"]
+
+
+def test_a_firing_is_charged_for_its_own_attempts_only(tmp_path: Path):
+    store = Store(tmp_path)
+    admission = Admission(SweepLimits(max_hours=30))
+    a, b, c, d = map(cell, "abcd")
+    recipes = [Recipe(kind="files", name=name, config=name) for name in "ab"]
+    # An earlier firing failed here, and another run makes `b` while this one waits for it.
+    with pytest.raises(ValueError, match="broken"):
+        attempt(store, recipes[0], 20, "broken")
+    with admission.charge(a, store, recipes[:1], {}):
+        attempt(store, recipes[0], 10)
+    outcomes: dict[str, StepOutcome] = {}
+    with admission.charge(b, store, recipes[1:], outcomes):
+        attempt(store, recipes[1], 40)
+        outcomes["b"] = StepOutcome(name="b", reused=True)
+    admission.expected = expected(c=9.9 * 3600, d=10.1 * 3600)
+    with pytest.raises(NodeHeldError, match="the bound of 30 device-hours is reached"):
+        admission.enter(d)
+    admission.enter(c)
+    manifests = [store.get(recipe.key).manifest for recipe in recipes]
+    assert [round(m.environment["device_seconds"] / 3600) for m in manifests] == [30, 40]
 
 
 def test_one_that_is_too_large_begins_where_nothing_else_did():

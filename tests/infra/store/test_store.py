@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.store.history import AttemptNote
+from infra.store.holder import Holder
 from infra.store.manifest import Input, Manifest, Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 from tests.infra.store.faults import BROKEN, STALE, fail, journal
@@ -58,6 +60,23 @@ def test_damaged_artifact_is_a_miss_and_can_be_made_again(tmp_path: Path, damage
     assert found is not None
     assert (found.path / "part" / "a.txt").read_text() == "hello again"
     assert len(found.manifest.attempts) == 2
+
+
+def test_attempts_count_once_for_an_artifact_that_is_made_again(tmp_path: Path):
+    store = Store(tmp_path)
+    first = make(store)
+    here = Holder.this_process()
+    notes = [
+        AttemptNote(id=id, started="", holder=here, device_seconds=cost)
+        for id, cost in [
+            ("failed", 5.0),
+            (first.manifest.attempt, 7.0),
+            ("lost", 3.0),
+            ("own", 9.0),
+        ]
+    ]
+    assert store.cost_of_failures(STEP.key, notes, "own") == 3.0
+    assert store.cost_of_failures(STEP.key, notes[:1], "own") == 5.0
 
 
 def _race(root: str, text: str, barrier, won) -> None:
