@@ -155,7 +155,7 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
     for _ in range(2):
         list(worker.make(str(store.state), [recipe], {}))
     assert len(tries) == 2
-    assert store.get(recipe.key).manifest.seconds >= 0.38
+    assert store.get(recipe.key).manifest.seconds >= 0.99 * sum(tries)
 
 
 @pytest.fixture
