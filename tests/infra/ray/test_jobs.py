@@ -240,7 +240,7 @@ def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Pa
 
 def test_the_same_code_is_the_same_archive_so_that_nodes_unpack_it_once():
     code, archives = checkout().files, list[bytes]()
-    for files in (code, dict(reversed(code.items()))):
+    for files in (code, dict(sorted(code.items(), reverse=True))):
         server = JobServer("http://127.0.0.1:9", code=files, node_wait=1)
         server._write_archive()
         archives.append(server._archive.read_bytes())
