@@ -154,7 +154,7 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
 def test_a_long_wait_makes_neither_the_next_submission_nor_its_command_longer(
     server: JobServer, connect: Callable[[], JobServer], monkeypatch: pytest.MonkeyPatch
 ):
-    # Attempts that never began, as Ray leaves them when no node is free for 15 minutes.
+    # Ray gives all of these attempts up, since no node has 64 cores.
     numbers = range(1, 41)
     server._connect()
     for number in numbers:
@@ -162,7 +162,6 @@ def test_a_long_wait_makes_neither_the_next_submission_nor_its_command_longer(
             entrypoint="true", submission_id=f"many-{number}", entrypoint_num_cpus=64
         )
     attempts = [RayJob(id=f"many-{n}", cluster=server._cluster, attempt=n) for n in numbers]
-    server.stop(attempts)
     for attempt in attempts:
         while not server._job_info(attempt).status.is_terminal():
             server.wait(1)
@@ -241,7 +240,7 @@ def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Pa
 
 def test_the_same_code_is_the_same_archive_so_that_nodes_unpack_it_once():
     code, archives = checkout().files, list[bytes]()
-    for files in (code, dict(reversed(code.items()))):
+    for files in (code, dict(sorted(code.items(), reverse=True))):
         server = JobServer("http://127.0.0.1:9", code=files, node_wait=1)
         server._write_archive()
         archives.append(server._archive.read_bytes())
