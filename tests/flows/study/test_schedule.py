@@ -196,6 +196,17 @@ def test_schedules_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
     assert {head.partition(":")[0] for head in heads} == {f"study-twins-{i[-8:]}" for i in ids}
     assert any(head.endswith("every 7 days, 0:00:00 UTC") for head in heads)
     assert f"  what it would run is known where its store is, {tmp_path}/elsewhere" in lines
+    # Prefect's server empties the parameters of a schedule that is switched without them.
+    wide = ask("GET", "/deployments/name/sweep/twins")
+    swept = {**weekly, "slug": "sweep-twins", "parameters": {"add": {"add_seeds": 1}}}
+    (row,) = ask("POST", f"/deployments/{wide['id']}/schedules", [swept])
+    assert "  with add_seeds=1" in list(list_schedules())
+    ask("PATCH", f"/deployments/{wide['id']}/schedules/{row['id']}", {"active": True})
+    assert any(line.startswith("  what it added is lost") for line in list_schedules())
+    ask("POST", f"/deployments/{wide['id']}/pause_deployment")
+    assert any(line.startswith("  paused with its deployment") for line in list_schedules())
+    path = f"/deployments/{wide['id']}/schedules/{row['id']}"
+    ask("DELETE", path)
     with pytest.raises(
         ConfigError, match=r"NAME must be one schedule .* it has study-twins-"
     ) as no:

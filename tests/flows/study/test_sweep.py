@@ -1,5 +1,6 @@
 """Tests of sweeps: what they add to a study and how far they got, known from the store alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from flows.study.retry_policy import (
 from flows.study.sweep import Sweep, SweepRun, _score_differences, describe_sweep
 from infra.errors import ConfigError
 from infra.store.store import Attempt, Store
+from tests.flows.conftest import Done
 from tests.flows.study.test_explain import fill
 
 SMALL = (
@@ -155,6 +157,16 @@ def test_a_sweep_never_narrows_a_study_and_says_what_adds_nothing(
     if lines:
         assert sweep.config == sweep.study
     assert next(sweep.passes()).num_seeds >= 2
+
+
+def test_the_command_says_what_adds_nothing(store: Store, parcel: Callable[..., Done]):
+    run(store, firing(store))
+    done = parcel("sweep", "demo", *SMALL, "--seeds", "1", "--store", store.uri)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "seeds=1 adds nothing: demo has 2 already, and a sweep only adds",
+        "nothing to run: every cell of 2 seeds is there",
+    ]
 
 
 def test_fewer_pretrainings_than_the_studys_add_nothing(store: Store):
