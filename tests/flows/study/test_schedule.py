@@ -201,11 +201,11 @@ def test_schedules_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
     swept = {**weekly, "slug": "sweep-twins", "parameters": {"add": {"add_seeds": 1}}}
     (row,) = ask("POST", f"/deployments/{wide['id']}/schedules", [swept])
     assert "  with add_seeds=1" in list(list_schedules())
-    ask("PATCH", f"/deployments/{wide['id']}/schedules/{row['id']}", {"active": True})
+    path = f"/deployments/{wide['id']}/schedules/{row['id']}"
+    ask("PATCH", path, {"active": True})
     assert any(line.startswith("  what it added is lost") for line in list_schedules())
     ask("POST", f"/deployments/{wide['id']}/pause_deployment")
     assert any(line.startswith("  paused with its deployment") for line in list_schedules())
-    path = f"/deployments/{wide['id']}/schedules/{row['id']}"
     ask("DELETE", path)
     with pytest.raises(
         ConfigError, match=r"NAME must be one schedule .* it has study-twins-"
