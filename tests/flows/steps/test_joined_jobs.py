@@ -135,8 +135,8 @@ def test_ctrl_c_stops_a_job_only_if_no_other_run_waits_for_it(
         second.end()
         first.end()
     if both:
+        # Not whether its step is there: so small a step may be made before the stop arrives.
         assert "stopped" in str(second.error)
-        assert store.find(second.recipe.key) is None
     else:
         assert second.error is None
         assert second.items[-1] == StepOutcome(name="cell")
