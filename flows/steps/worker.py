@@ -272,8 +272,9 @@ def _make(
                 if progress.resumable:
                     scratch.save()
                 yield group[0].name, progress
-        finally:  # A step may fail before its first progress, with all its devices.
+        finally:  # A step may fail before its first progress, or long after its last one.
             costs.count()
+            clock.end()
         for work, attempt, step_scratch in attempts:
             attempt.earlier_seconds, attempt.piece_device_seconds = earlier, piece_cost
             attempt.counts, attempt.content = work.counts, work.content
@@ -318,11 +319,20 @@ class _AttemptClock:
         now = time.monotonic()
         if now - self._noted > _NOTED_EVERY:
             self._noted = now
-            # Replaced whole, so that a kill in between leaves the earlier number, and not half of
-            # one.
-            partial = self._path.with_suffix(".partial")
-            partial.write_text(str(self.earlier + now - self._began))
-            partial.replace(self._path)
+            self._write()
+
+    def end(self) -> None:
+        """Writes the time to the end of the attempt, if any was written."""
+        # The folder may be another holder's now, who counts from what this one wrote last.
+        with contextlib.suppress(OSError):
+            if self._path.exists():
+                self._write()
+
+    def _write(self) -> None:
+        # Replaced whole, so that a kill in between leaves the earlier number, and not half of one.
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(str(self.earlier + time.monotonic() - self._began))
+        partial.replace(self._path)
 
 
 class _AttemptCosts:
