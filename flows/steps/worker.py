@@ -266,15 +266,15 @@ def _make(
         costs = _AttemptCosts([attempt for _, attempt, _ in attempts], count_devices, context)
         try:
             for progress in together(contexts) if together else kind.make(contexts[0]):
-                clock.note_sometimes()
+                clock.note()
                 costs.note(progress)
                 # Copied to the store, so that another machine can resume from here.
                 if progress.resumable:
                     scratch.save()
                 yield group[0].name, progress
-        finally:  # A step may fail before its first progress, with all its devices.
-            clock.note()
+        finally:  # A step may fail before its first progress, or long after its last one.
             costs.count()
+            clock.end()
         for work, attempt, step_scratch in attempts:
             attempt.earlier_seconds, attempt.piece_device_seconds = earlier, piece_cost
             attempt.counts, attempt.content = work.counts, work.content
@@ -314,17 +314,24 @@ class _AttemptClock:
         self.earlier = float(path.read_text()) if path.exists() else 0.0
         self._began = self._noted = time.monotonic()
 
-    def note_sometimes(self) -> None:
-        """Writes the time so far to disk, every few seconds at most."""
-        if time.monotonic() - self._noted > _NOTED_EVERY:
-            self.note()
-
     def note(self) -> None:
-        """Writes the time so far to disk."""
-        self._noted = time.monotonic()
+        """Writes the time so far to disk, every few seconds at most."""
+        now = time.monotonic()
+        if now - self._noted > _NOTED_EVERY:
+            self._noted = now
+            self._write()
+
+    def end(self) -> None:
+        """Writes the time to the end of the attempt, if any was written."""
+        # The folder may be another holder's now, who counts from what this one wrote last.
+        with contextlib.suppress(OSError):
+            if self._path.exists():
+                self._write()
+
+    def _write(self) -> None:
         # Replaced whole, so that a kill in between leaves the earlier number, and not half of one.
         partial = self._path.with_suffix(".partial")
-        partial.write_text(str(self.earlier + self._noted - self._began))
+        partial.write_text(str(self.earlier + time.monotonic() - self._began))
         partial.replace(self._path)
 
 

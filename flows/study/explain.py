@@ -214,6 +214,9 @@ class Explanation:
             begin = max((ends[read] for read in step.inputs.values()), default=0.0)
             ends[step] = begin + (times.get(step) or 0.0)
         chain, total = max(ends.values()), sum(time or 0.0 for time in times.values())
+        time_text = f"{duration_text(total)} one by one"
+        if chain < total:
+            time_text = f"{duration_text(chain)} if all that can runs at once, {time_text}"
         hours = sum(estimates.device_seconds(step) or 0.0 for step in steps) / 3600
         unknown = {self._owner[step] for step, time in times.items() if time is None}
         unknown_text = f"; for {len(unknown)} of them there is nothing to go by" if unknown else ""
@@ -223,9 +226,8 @@ class Explanation:
             f"; those that follow took {follow_hours:.2g} device-hours" if follow_hours else ""
         )
         yield (
-            f"making {len(nodes)} steps takes about {hours:.2g} device-hours, in "
-            f"{duration_text(chain)} if all that can runs at once, {duration_text(total)} one by "
-            f"one, as the like took{unknown_text}{follow_text}"
+            f"making {len(nodes)} steps takes about {hours:.2g} device-hours, in {time_text}, as "
+            f"the like took{unknown_text}{follow_text}"
         )
 
     def _estimate_from_store(self, kinds: Collection[str]) -> TimeEstimates:
