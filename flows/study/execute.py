@@ -234,7 +234,14 @@ def run_graph(
         # ours begins, and says so itself.
         inputs = [states[read] for read in graph.upstream[node] if read in states]
         inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
-        states[node] = step(node.name, wait_for=inputs, return_state=True)
+        # A failure is noted where it happens, in `_run_reported`; only Prefect's own are noted here.
+        try:
+            state = states[node] = step(node.name, wait_for=inputs, return_state=True)
+            lost = state.message if state.is_failed() or state.is_crashed() else None
+        except Exception as error:
+            lost = one_line_message(error)
+        if lost is not None:
+            session.failures.setdefault(node.name, lost)
 
     shared_row: list[GraphNode] = []
     if len(reused) > _MAX_REUSED_ROWS:

@@ -9,7 +9,7 @@ from flows.report.text_lists import abbreviate_list
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
 from infra.store.lease import LeaseView
-from infra.store.pins import list_pins
+from infra.store.pins import list_pins, run_of_pin
 from infra.store.store import Store
 
 _MAX_NAMES = 8
@@ -98,17 +98,13 @@ def _waiting_nodes(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
 
 def _run_journal(store: Store, pin: LeaseView) -> RunRecord | None:
     """Returns the journal of a run, if it runs on this machine and has a row in the UI."""
-    path = journal.folder(store.state) / f"{_run_id(pin)}.jsonl"
+    path = journal.folder(store.state) / f"{run_of_pin(pin)}.jsonl"
     return journal.read(path) if path.is_file() else None
 
 
 def _run_name(store: Store, pin: LeaseView) -> str:
     record = _run_journal(store, pin)
-    return f"{record.study if record and record.study else 'run'} {_run_id(pin)[:8]}"
-
-
-def _run_id(pin: LeaseView) -> str:
-    return pin.key.rpartition(".")[0]
+    return f"{record.study if record and record.study else 'run'} {run_of_pin(pin)[:8]}"
 
 
 def _describe_holder(holding: LeaseView) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
+from flows.lineage.runs import close_dead_records
 from flows.steps.workers import JobWorkers
 from flows.study.form_values import study_of_form
 from infra.errors import ConfigError
@@ -45,8 +46,10 @@ def settle_runs_forever(store: Store, write_line: Callable[[str], None] = lambda
         # are, may have left jobs behind.
         cancelling = published(_runs_in_state, StateType.CANCELLING) or {}
         published(settle_ended, store.state)  # First: a journal says more than an expired lease.
-        for line in published(watching.look) or []:
-            write_line(line)
+        if lines := published(watching.look):
+            for line in lines:
+                write_line(line)
+            close_dead_records(store)
         if cancelling:
             cancelled = published(_runs_in_state, StateType.CANCELLED, list(cancelling)) or {}
             for run in cancelled.values():

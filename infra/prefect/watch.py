@@ -36,7 +36,7 @@ from infra.prefect.journal import Ending, RunRecord
 from infra.prefect.rows import settle
 from infra.processes.identity import ProcessNote
 from infra.store.lease import LeaseView
-from infra.store.pins import list_pins
+from infra.store.pins import list_pins, run_of_pin
 from infra.store.store import Store, canonical_uri
 
 PROGRESS = "parcel.run.progress"
@@ -69,65 +69,71 @@ class Watch:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: dict[str, tuple[bytes, float]] = {}
-        self._bare: dict[uuid.UUID, float] = {}
+        self._renewals: dict[str, tuple[bytes, float]] = {}
+        self._unleased_since: dict[uuid.UUID, float] = {}
         self._progress: dict[uuid.UUID, tuple[float, datetime.datetime]] = {}
         self._settled: set[str] = set()
 
     def look(self) -> list[str]:
         """Corrects the state of every run that contradicts its lease; returns a line for each."""
-        said: list[str] = []
-        held = self._leases()
-        dead = {run for run, own in held.items() if all(self._is_dead(pin) for pin in own)}
-        live = {run for run, own in held.items() if any(pin.is_live() for pin in own)}
+        lines: list[str] = []
+        pins_of = self._pins_by_run()
+        dead = {run for run, pins in pins_of.items() if all(map(self._is_dead, pins))}
+        live = {run for run, pins in pins_of.items() if any(pin.is_live() for pin in pins)}
         with get_client(sync_client=True) as client:
             running = list(runs_in(client, [StateType.RUNNING, StateType.CANCELLING]))
             for run in running:
-                if why := self._why_dead(run, held.get(str(run.id), []), dead):
+                if why := self._why_dead(run, pins_of.get(str(run.id), []), dead):
                     _settle(run, "crashed", why)
-                    said.append(f"run {run.name} ({run.id}): Crashed, {why}")
+                    lines.append(f"run {run.name} ({run.id}): Crashed, {why}")
                 else:
                     self._report_progress(client, run)
-            there = {run.id for run in running}
-            self._bare = {run: since for run, since in self._bare.items() if run in there}
-            self._progress = {run: at for run, at in self._progress.items() if run in there}
+            ids = {run.id for run in running}
+            self._unleased_since = {
+                run: since for run, since in self._unleased_since.items() if run in ids
+            }
+            self._progress = {run: at for run, at in self._progress.items() if run in ids}
             for run in runs_in(client, [StateType.CRASHED], live):
                 if run.state is not None and (run.state.message or "").startswith(_LAPSED):
                     client.set_flow_run_state(
                         run.id, Running(message="its lease is renewed again"), force=True
                     )
-                    said.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
+                    lines.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
             self._settle_ended(client, dead)
-        return said
+        return lines
 
-    def _leases(self) -> dict[str, list[LeaseView]]:
-        """Returns the leases of every run, and notes since when each is unchanged."""
-        now, before = time.monotonic(), self._seen
-        self._seen = {}
-        held: dict[str, list[LeaseView]] = {}
+    def _pins_by_run(self) -> dict[str, list[LeaseView]]:
+        """Returns the pins of every run, and notes since when each is unchanged."""
+        now, before = time.monotonic(), self._renewals
+        self._renewals = {}
+        pins_by_run: dict[str, list[LeaseView]] = {}
         for pin in list_pins(self._store.volatile):
-            held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
+            pins_by_run.setdefault(run_of_pin(pin), []).append(pin)
             text, since = before.get(pin.key, (b"", now))
-            self._seen[pin.key] = (pin.text, since if text == pin.text else now)
-        return held
+            self._renewals[pin.key] = (pin.text, since if text == pin.text else now)
+        return pins_by_run
 
     def _why_dead(
-        self, run: FlowRun, own: Sequence[LeaseView], dead: Collection[str]
+        self, run: FlowRun, pins: Sequence[LeaseView], dead: Collection[str]
     ) -> str | None:
         """Returns why a run counts as dead; None if it does not."""
         assert run.state is not None
-        if own and str(run.id) not in dead:
-            self._bare.pop(run.id, None)
+        if pins and str(run.id) not in dead:
+            self._unleased_since.pop(run.id, None)
             return None
         # A retried run still has the lapsed lease of its last try, which says nothing about it.
-        renewed = [pin for pin in own if pin.renewed >= run.state.timestamp]
+        renewed = [pin for pin in pins if pin.renewed >= run.state.timestamp]
         if renewed:
             newest = max(renewed, key=lambda pin: pin.renewed)
             host = newest.lease.holder.host
             return f"{_LAPSED}: {host} was last heard of at {newest.renewed:%X} UTC"
-        since = self._bare.setdefault(run.id, time.monotonic()) if self._is_ours(run) else math.inf
-        bare = time.monotonic() - since > _NEVER_HELD
-        return f"{_LAPSED}: none was held for {_NEVER_HELD:.0f} s" if bare else None
+        since = (
+            self._unleased_since.setdefault(run.id, time.monotonic())
+            if self._is_ours(run)
+            else math.inf
+        )
+        is_unleased = time.monotonic() - since > _NEVER_HELD
+        return f"{_LAPSED}: none was held for {_NEVER_HELD:.0f} s" if is_unleased else None
 
     def _settle_ended(self, client: SyncPrefectClient, dead: set[str]) -> None:
         """Ends the rows of runs whose end somebody else reported, as workers do for lost pods."""
@@ -140,7 +146,7 @@ class Watch:
     def _is_dead(self, pin: LeaseView) -> bool:
         if pin.is_live():
             return False
-        still = time.monotonic() - self._seen[pin.key][1]
+        still = time.monotonic() - self._renewals[pin.key][1]
         return pin.lease.holder.is_on_this_machine or still >= _STILL
 
     def _report_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
