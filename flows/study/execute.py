@@ -234,7 +234,7 @@ def run_graph(
         # ours begins, and says so itself.
         inputs = [states[read] for read in graph.upstream[node] if read in states]
         inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
-        # A failure is noted where it happens, in `_run_reported`; only Prefect's own are noted here.
+        # A failure is noted where it happens, in `_run_reported`; here only one of Prefect itself.
         try:
             state = states[node] = step(node.name, wait_for=inputs, return_state=True)
             lost = state.message if state.is_failed() or state.is_crashed() else None

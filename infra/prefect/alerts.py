@@ -124,12 +124,12 @@ def _automations(
         ]
     if alerts.cap is not None:
         cancelled: list[ActionTypes] = [CancelFlowRun()] if alerts.cancel else []
-        told = " It is cancelled." if alerts.cancel else ""
+        consequence = " It is cancelled." if alerts.cancel else ""
         found.append(
             AutomationCore(
                 name=f"{name}: over cap",
                 trigger=trigger(_ENDED, after={_RUNNING}, within=3600 * alerts.cap),
-                actions=notify(f"The run lasts longer than {alerts.cap:g} hours.{told}")
+                actions=notify(f"The run lasts longer than {alerts.cap:g} hours.{consequence}")
                 + cancelled,
             )
         )

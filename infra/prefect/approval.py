@@ -30,19 +30,19 @@ class Approval(RunInput):
     )
 
 
-def wait_for_approval(flow_run_id: str, told: str) -> None:
+def wait_for_approval(flow_run_id: str, text: str) -> None:
     """Pauses a run until somebody resumes it in the UI.
 
     Prefect's own `pause_flow_run` does not notice that a run was cancelled meanwhile.
 
     Args:
       flow_run_id: id of this process's run.
-      told: text on what the run is about to do, in Markdown; shown above the form.
+      text: what the run is about to do, in Markdown; shown above the form.
 
     Raises:
       NotApprovedError: if the run must not continue.
     """
-    run, form = uuid.UUID(flow_run_id), Approval.with_initial_data(description=told)
+    run, form = uuid.UUID(flow_run_id), Approval.with_initial_data(description=text)
     paused = Paused(timeout_seconds=_TIMEOUT, pause_key=uuid.uuid4().hex)
     keys = keyset_from_paused_state(paused)
     paused.state_details.run_input_keyset = cast(dict[str, str], keys)
