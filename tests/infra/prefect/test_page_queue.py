@@ -1,0 +1,64 @@
+"""Pages leave a run by a queue: to a server that takes them, and past one that does not."""
+
+import socket
+import time
+import uuid
+
+import pytest
+
+from infra.prefect import published as published_module
+from tests.infra.prefect.test_rows import new_row, new_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.usefixtures("served_store")
+def test_pages_are_published_in_order_and_progress_in_place():
+    from prefect.client.orchestration import get_client
+    from prefect.states import Running
+
+    from infra.prefect.page_queue import PageQueue, UIPage
+
+    run = new_run("pages")
+    row = new_row(run, "train", Running())
+    with PageQueue(run) as pages:
+        pages.put(UIPage(key="explain-toy", text="# before", description="Before the run"))
+        pages.put(UIPage(key="lineage-a", text="# a", description="train", task_run_id=row))
+        for percent in (10.0, 20.0, 30.0):
+            pages.put_progress(
+                UIPage(key="progress-a", text=percent, description="train", task_run_id=row)
+            )
+            time.sleep(0.2)
+    of_run = {"flow_runs": {"id": {"any_": [run]}}}
+    with get_client(sync_client=True) as client:
+        found = client.request("POST", "/artifacts/filter", json=of_run).json()
+    assert {(page["key"], page["type"], page["data"], page["task_run_id"]) for page in found} == {
+        ("explain-toy", "markdown", "# before", None),
+        ("lineage-a", "markdown", "# a", row),
+        ("progress-a", "progress", 30.0, row),
+    }
+
+
+def test_a_server_that_never_answers_holds_neither_a_page_nor_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    from infra.prefect.page_queue import PageQueue, UIPage
+
+    monkeypatch.setattr(published_module, "_last_look", (float("-inf"), True))
+    monkeypatch.setattr(published_module, "_HEALTH_TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # Nobody accepts: the kernel does.
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.getsockname()[1]}/api")
+        began = time.monotonic()
+        with PageQueue(str(uuid.uuid4())) as pages:
+            for number in range(100):
+                pages.put(UIPage(key=f"lineage-{number}", text="# a", description="a step"))
+            assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 20
+
+
+def test_without_a_run_nothing_is_published():
+    from infra.prefect.page_queue import PageQueue, UIPage
+
+    with PageQueue("") as pages:
+        pages.put(UIPage(key="lineage-a", text="# a", description="a step"))
+        assert pages._pages.empty()
