@@ -1,6 +1,7 @@
 """Keeps the journal of a run under way, and makes its rows right however the run ends."""
 
 import contextlib
+import contextvars
 import os
 import signal
 import threading
@@ -53,7 +54,12 @@ def journal_of(
     add_exit_hook(at_signal)
     over = threading.Event()
     if flow_run_id:
-        threading.Thread(target=_end_if_cancelled, args=(flow_run_id, over), daemon=True).start()
+        # In the context of this thread, which holds Prefect's settings.
+        run = contextvars.copy_context().run
+        polling = threading.Thread(
+            target=run, args=(_end_if_cancelled, flow_run_id, over), daemon=True
+        )
+        polling.start()
     try:
         yield journal
     except BaseException as error:

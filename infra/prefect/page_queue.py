@@ -1,6 +1,7 @@
 """Publishes the pages of a run from a thread of its own, so that no server can hold the work."""
 
 import contextlib
+import contextvars
 import dataclasses
 import queue
 import threading
@@ -53,7 +54,9 @@ class PageQueue:
         self._progress_ids: dict[str, uuid.UUID] = {}
         self._lock = threading.Lock()
         self._last_end = time.monotonic()
-        self._thread = threading.Thread(target=self._publish_all, daemon=True, name="pages")
+        # In the context of this thread, which holds Prefect's settings and the flow run.
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(self._publish_all,), daemon=True)
 
     def __enter__(self) -> Self:
         if self.flow_run_id:
