@@ -111,11 +111,6 @@ class RunSession:
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        # The cost of what is there already is an estimate of the cost of what is missing.
-        for step, key in self.foreseen.items():
-            self.expected.learn_cost(step, device_seconds(self.view.get_cached(key)))
-
     @functools.cached_property
     def source(self) -> str:
         """Digest of this run's source tree, a copy of which is put in the store."""

@@ -28,6 +28,7 @@ from flows.lineage.runs import (
     stop_run_record,
 )
 from flows.pages.rebuild import publish_results
+from flows.steps.lookup import device_seconds
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import run_log
@@ -326,10 +327,11 @@ def run_study_graph(
         print("waiting for somebody to resume the run in the UI …", flush=True)
         text = load_reference(_APPROVAL)(config, store, explanation)
         wait_for_approval(journal.flow_run_id, text)
-    # Times of what is there already teach the times of what is missing.
+    # Times and costs of what is there already are estimates of what is missing.
     expected = TimeEstimates()
     for step, artifact in explanation.artifacts().items():
         expected.learn(step, artifact.manifest.seconds)
+        expected.learn_cost(step, device_seconds(artifact))
     admission.expected = expected
     forecast = Forecast(expected, graph.nodes)
     display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
