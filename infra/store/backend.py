@@ -30,12 +30,15 @@ class FileStat:
       modified: time of the last write, by the clock of the store [ns].
       version: numbers that change whenever the file is replaced.
       crc32c: checksum of the bytes, as a bucket states it; "" on a disk.
+      changed: time of the last change of any kind, which nobody can set back [ns]; 0 in a bucket,
+        whose objects are replaced and never changed.
     """
 
     size: int
     modified: int
     version: tuple[int, ...]
     crc32c: str = ""
+    changed: int = 0
 
 
 class ByteSource(Protocol):

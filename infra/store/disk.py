@@ -317,7 +317,12 @@ class Disk:
 
 def _file_stat(status: os.stat_result) -> FileStat:
     version = (status.st_ino, status.st_mtime_ns, status.st_size)
-    return FileStat(size=status.st_size, modified=status.st_mtime_ns, version=version)
+    return FileStat(
+        size=status.st_size,
+        modified=status.st_mtime_ns,
+        version=version,
+        changed=status.st_ctime_ns,
+    )
 
 
 def _tree_stats(path: Path) -> Iterator[os.stat_result]:

@@ -4,6 +4,7 @@
 those that changed.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -29,9 +30,12 @@ _BUSY_S = 60.0
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS files (
-    path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode TEXT, sha256 TEXT
+    path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode TEXT, sha256 TEXT,
+    ctime_ns INTEGER
 ) WITHOUT ROWID
 """
+_ADD_CTIME = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
+"""For a memory of before 0.3.0, whose files need not be read again: NULL equals any time."""
 
 
 class Digest(NamedTuple):
@@ -44,17 +48,27 @@ class Digest(NamedTuple):
 class _FileState(NamedTuple):
     """A file's state; while it is unchanged, so is the file's content."""
 
+    # A tool that edits in place, such as `exiftool -P`, keeps size, inode and mtime, which it can
+    # set. Nobody can set ctime: the kernel does, at every change.
     size: int
     mtime_ns: int
+    ctime_ns: int | None
     inode: str  # May exceed the 63 bits of an SQLite integer.
 
     @classmethod
     def of(cls, stat: os.stat_result) -> "_FileState":
-        return cls(stat.st_size, stat.st_mtime_ns, str(stat.st_ino))
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, str(stat.st_ino))
+
+    def is_still(self, now: "_FileState") -> bool:
+        """Whether a file that had this state is unchanged in its state now."""
+        return now._replace(ctime_ns=self.ctime_ns) == self and self.ctime_ns in (
+            None,
+            now.ctime_ns,
+        )
 
 
 class RawDigestCache:
-    """A memory of digests by path, size, time of change and inode, shared by processes.
+    """A memory of digests by path, size, mtime, ctime and inode, shared by processes.
 
     It may be deleted at any time: then files are read again.
     """
@@ -81,11 +95,13 @@ class RawDigestCache:
                 current = {
                     path: saved[path][1]
                     for path, state in zip(chunk, states, strict=True)
-                    if path in saved and saved[path][0] == state
+                    if path in saved and saved[path][0].is_still(state)
                 }
                 changed = [path for path in dict.fromkeys(chunk) if path not in current]
                 read = dict(zip(changed, pool.map(_digest_file, changed), strict=True))
-                self._save_digests(read)
+                state_of = dict(zip(chunk, states, strict=True))
+                undated = [path for path in current if saved[path][0].ctime_ns is None]
+                self._save_digests(read | {p: (state_of[p], current[p]) for p in undated})
                 current |= {path: digest for path, (_, digest) in read.items()}
                 digests += [current[path] for path in chunk]
         return digests
@@ -98,26 +114,31 @@ class RawDigestCache:
 
     def _load_digests(self, paths: Sequence[Path]) -> dict[Path, tuple[_FileState, Digest]]:
         marks = ",".join("?" * len(paths))
-        query = f"SELECT path, size, mtime_ns, inode, sha256 FROM files WHERE path IN ({marks})"
+        columns = "path, size, mtime_ns, ctime_ns, inode, sha256"
+        query = f"SELECT {columns} FROM files WHERE path IN ({marks})"
         try:
             rows = self._database().execute(query, [os.fsencode(path) for path in paths]).fetchall()
         except sqlite3.Error as error:
             self._warn_unusable(error)
             return {}
         return {
-            Path(os.fsdecode(path)): (_FileState(size, mtime_ns, inode), Digest(sha256, size))
-            for path, size, mtime_ns, inode, sha256 in rows
+            Path(os.fsdecode(path)): (_FileState(size, mtime, ctime, inode), Digest(sha256, size))
+            for path, size, mtime, ctime, inode, sha256 in rows
         }
 
     def _save_digests(self, read: dict[Path, tuple[_FileState | None, Digest]]) -> None:
         rows = [
-            (os.fsencode(path), state.size, state.mtime_ns, state.inode, digest.sha256)
+            (os.fsencode(path), *state, digest.sha256)
             for path, (state, digest) in read.items()
             if state is not None
         ]
         try:
             with self._database() as connection:
-                connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
+                connection.executemany(
+                    "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, sha256) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    rows,
+                )
         except sqlite3.Error as error:
             self._warn_unusable(error)
 
@@ -127,6 +148,10 @@ class RawDigestCache:
                 Path(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self._path, timeout=_BUSY_S)
             self._connection.execute(_TABLE)
+            names = {row[1] for row in self._connection.execute("PRAGMA table_info(files)")}
+            if "ctime_ns" not in names:
+                with contextlib.suppress(sqlite3.OperationalError):  # Another process was first.
+                    self._connection.execute(_ADD_CTIME)
         return self._connection
 
     def _warn_unusable(self, error: sqlite3.Error) -> None:
@@ -168,7 +193,7 @@ class RawFingerprint:
             # millions of names need no memory.
             total, now = 0, time.time_ns()
             for name, stat in self._files.walk(folder):
-                version = stat.version
+                version = (*stat.version, stat.changed)
                 if not stat.crc32c and now - stat.modified <= _SETTLED_NS:
                     # May change again within this tick of the clock: never equal to another look.
                     version = (*version, now)

@@ -1,5 +1,6 @@
 """Tests that the descendants of a process end with it, orphans in other sessions included."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from infra.processes.family import MARK, family_processes
 from tests.processes import command_line
 
 FOUNDER = """
@@ -25,7 +27,11 @@ print(done.stdout.strip(), flush=True)
 
 def started(before: str = "", after: str = "time.sleep(600)") -> tuple[subprocess.Popen[str], int]:
     code = FOUNDER.format(before=before, after=after)
-    founder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    # A test that ran a command in this process has made this process a founder, too.
+    env = {name: value for name, value in os.environ.items() if name != MARK}
+    founder = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env
+    )
     assert founder.stdout is not None
     return founder, int(founder.stdout.readline())
 
@@ -60,8 +66,6 @@ def test_so_is_that_of_a_founder_that_ends_well():
 
 
 def test_a_family_within_a_family_ends_alone(tmp_path: Path):
-    from infra.processes.family import MARK, family_processes
-
     founder, orphan = started(
         before="import os; "
         "outer = os.environ['PARCEL_FAMILY']; Family(); "

@@ -1,5 +1,6 @@
 """Raw files are read once, and again as soon as they change."""
 
+import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import raw_files
-from infra.store.raw_files import Digest, RawDigestCache
+from infra.store.raw_files import Digest, RawDigestCache, RawFingerprint
 
 LONG_AGO = 1_600_000_000
 
@@ -53,14 +54,23 @@ def test_unchanged_files_are_read_once(tmp_path: Path, files: list[Path], read: 
     assert sorted(read) == ["a", "b", "c\udcff"]
 
 
-@pytest.mark.parametrize("change", ["size", "time", "replaced"])
+@pytest.mark.parametrize("change", ["size", "time", "replaced", "in place"])
 def test_what_changes_is_read_again(
     tmp_path: Path, files: list[Path], read: list[str], change: str
 ):
     known = RawDigestCache(tmp_path / "raw.sqlite")
     known.digests(files)
     read.clear()
-    if change == "replaced":  # Same size, same time: only the inode tells.
+    if change == "in place":  # Same size, times as they were, same inode: only ctime tells.
+        before = files[1].stat()
+        with files[1].open("r+b") as file:
+            file.write(b"x")
+        os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = files[1].stat()
+        assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
+            before.st_size, before.st_mtime_ns, before.st_ino
+        )  # fmt: skip
+    elif change == "replaced":  # Same size, same time: only the inode tells.
         other = write(tmp_path / "raw/other", b"x")
         other.replace(files[1])
     else:
@@ -119,3 +129,38 @@ def test_processes_share_it(tmp_path: Path, read: list[str]):
         assert connection.execute("SELECT count(*) FROM files").fetchone() == (60,)
     assert RawDigestCache(memory).digests(paths) == [true_digest(path) for path in paths]
     assert not read
+
+
+def test_a_memory_from_before_ctime_is_used_and_dated(
+    tmp_path: Path, files: list[Path], read: list[str]
+):
+    path = tmp_path / "raw.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as old, old:
+        old.execute(
+            "CREATE TABLE files (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, "
+            "inode TEXT, sha256 TEXT) WITHOUT ROWID"
+        )
+        for file in files:
+            stat, digest = file.stat(), true_digest(file)
+            row = (os.fsencode(file), stat.st_size, stat.st_mtime_ns, str(stat.st_ino))
+            old.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?)", (*row, digest.sha256))
+    for _ in range(2):
+        known = RawDigestCache(path)
+        assert known.digests(files) == [true_digest(p) for p in files]
+        known.close()
+    assert read == []
+    before = files[1].stat()
+    files[1].write_bytes(b"x")
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+    known = RawDigestCache(path)
+    assert known.digests(files) == [true_digest(p) for p in files]
+    assert read == ["b"]
+
+
+def test_an_edit_in_place_changes_the_fingerprint(tmp_path: Path):
+    file = write(tmp_path / "raw/a", b"a")
+    before, stat = RawFingerprint(str(tmp_path)).sha256(["raw"]), file.stat()
+    assert RawFingerprint(str(tmp_path)).sha256(["raw"]) == before
+    file.write_bytes(b"b")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert RawFingerprint(str(tmp_path)).sha256(["raw"]) != before
