@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -384,6 +384,27 @@ class StudyConfig:
     def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
         """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""
         return self.train_config_for(self.fine_tunings[benchmark], method)
+
+    def describe_undrawn_budgets(self) -> Iterator[str]:
+        """Yields a warning for each group of methods scored at budgets that no training draws.
+
+        Such a cell is not wrong, but it says how a method extrapolates, which is seldom meant.
+        """
+        methods_by_budgets: dict[tuple[int, ...], list[str]] = {}
+        for view in self.resolutions:
+            for method in view.methods:
+                drawn = {view.fine_tuning_of(name, method).budgets for name in view.fine_tunings}
+                # None: all that the method serves.
+                trained = {budget for budgets in drawn for budget in budgets or view.budgets}
+                undrawn = tuple(b for b in view.budgets_of(method) if b not in trained)
+                if drawn and undrawn:
+                    methods_by_budgets.setdefault(undrawn, []).append(f"{method}{view.at}")
+        for budgets, methods in methods_by_budgets.items():
+            yield (
+                f"warning: budgets {', '.join(map(str, budgets))} are scored and no training of "
+                f"{', '.join(methods)} draws them; name them in train_budgets, too, or leave "
+                f"train_budgets out, to draw from all."
+            )
 
     def reference_of(self, method: Method) -> str:
         """Returns the name of a method, with its class's file, for another process to resolve."""

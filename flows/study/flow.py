@@ -337,6 +337,8 @@ def run_study_graph(
     display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
     log = get_run_logger()
     with display:
+        for line in config.describe_undrawn_budgets():
+            log.warning(line)
         log.info(run_log.opening_line(graph, reused))
         session = RunSession(
             study=config.name,

@@ -134,6 +134,8 @@ def _run_study_command(
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
+    for line in config.describe_undrawn_budgets():
+        typer.echo(line, err=True)
     # Explained here, so that a refusal does not wait for Prefect and Ray to start.
     graph = graph_of(config, until, digest_cache=raw_digest_cache(opened))
     explanation = Explanation(opened.snapshot(), graph)

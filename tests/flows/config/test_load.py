@@ -35,6 +35,21 @@ def test_short_studies_train_elastic_methods_on_the_budgets_of_their_table(sourc
     assert study.stage1.budgets is None
 
 
+def test_a_budget_that_no_training_draws_is_a_warning():
+    def warnings(*overrides: str) -> list[str]:
+        return list(load(overrides=overrides).describe_undrawn_budgets())
+
+    assert warnings() == []
+    # m3 serves neither of the two.
+    (line,) = warnings("budgets=[32,128,256]")
+    assert line.startswith("warning: budgets 32, 128 are scored and no training of mqt, parcel")
+    assert warnings("budgets=[32,128,256]", "train_budgets={}") == []  # From all, as in the paper.
+    (line,) = warnings("budgets=[32,256]", "train_budgets={mqt: [16, 256]}")
+    assert "budgets 32 are scored and no training of mqt draws" in line
+    stage = "transfers.chartqa.train.budgets=[32]"  # One training of two draws it.
+    assert warnings("budgets=[32,256]", "train_budgets={}", stage) == []
+
+
 def test_methods_without_training_budgets_draw_from_all_they_serve():
     study = load(overrides=["train_budgets={mqt: [16, 64]}"])
     assert study.train_config_for(study.intermediary, "mqt") == replace(
