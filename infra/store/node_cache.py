@@ -119,7 +119,11 @@ class NodeCache:
             folders = [path for path in self._root.iterdir() if path.is_dir()]
             filled = [p for p in folders if p.suffix != _PARTIAL and p != self._users]
             partial = [p for p in folders if p.suffix == _PARTIAL]
-            doomed += [p for p in partial if time.time() - p.stat().st_mtime > _ABANDONED]
+            now = time.time()
+            for path in partial:
+                with contextlib.suppress(FileNotFoundError):  # It has just been filled and renamed.
+                    if now - path.stat().st_mtime > _ABANDONED:
+                        doomed.append(path)
             sizes = {path: _folder_size(path) for path in filled}
             total = sum(sizes.values()) + size
             for path in sorted(sizes, key=lambda path: path.stat().st_mtime):

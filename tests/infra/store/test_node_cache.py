@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
 
+from infra.store import node_cache
 from infra.store.node_cache import NodeCache
 
 USER = """
@@ -80,3 +83,22 @@ def test_what_was_made_here_is_taken_over(cache: NodeCache, tmp_path: Path):
     made.mkdir()
     cache.adopt("a/b", made)  # It is there already.
     assert not made.exists()
+
+
+def test_a_folder_that_another_thread_finishes_during_a_look_is_no_error(
+    cache: NodeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # The look lists what is being filled, and asks for the age of each folder a moment later. In
+    # between another thread gives its folder the final name.
+    partial = tmp_path / "being-filled.partial"
+    partial.mkdir()
+
+    def rename_and_tell_time() -> float:
+        if partial.exists():
+            partial.rename(tmp_path / "a+other")
+        return time.time()
+
+    clock = types.SimpleNamespace(time=rename_and_tell_time)
+    monkeypatch.setattr(node_cache, "time", clock)
+    assert (cache.get("a/b", 3, fill(3)) / "f").read_bytes() == b"xxx"
+    assert (tmp_path / "a+other").is_dir()
