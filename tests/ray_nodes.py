@@ -7,11 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
+from infra.ray.jobs import JobServer
+from infra.source_code import checkout
 from tests.processes import end_family
 
 HEALTH = {
@@ -83,3 +86,21 @@ def head_of(home: Path, *words: str, **variables: str) -> Iterator[Head]:
         yield Head(f"{HEAD}:{port}", f"http://{HEAD}:{dashboard}")
     finally:
         end_family(psutil.Process(started.pid))
+
+
+@contextlib.contextmanager
+def job_servers(
+    head: Head, monkeypatch: pytest.MonkeyPatch, *, node_wait: float
+) -> Iterator[Callable[[], JobServer]]:
+    """Yields a function that connects to a head's job server, as another process would."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
+    servers: list[JobServer] = []
+
+    def connect() -> JobServer:
+        servers.append(JobServer(head.address, code=checkout().files, node_wait=node_wait))
+        return servers[-1]
+
+    yield connect
+    for server in servers:
+        server.leave()

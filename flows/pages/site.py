@@ -74,7 +74,7 @@ class Site:
             "item": (2, self._item),
             "artifact": (1, self._artifact),
             "diff": (0, self._diff),
-            "seen": (1, self._seen),
+            "seen": (1, self._sample_uses),
         }
 
         # Templates write `link("cell", run, benchmark, method, budget)`, and whoever built the site
@@ -280,7 +280,7 @@ class Site:
         a, b = (find_lineage_target(self._store, side) if side else None for side in sides)
         return {"sides": sides, "found": compare_lineages(self._store, a, b) if a and b else None}
 
-    def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
+    def _sample_uses(self, page: Page, run: str) -> Mapping[str, Any]:
         # Imported here, since it imports JAX, which other pages do not need.
         from flows.lineage.sample_trace import trace_sample
         from flows.lineage.target import find_lineage_target

@@ -360,8 +360,9 @@ class _AttemptCosts:
 
     def count(self, reported: int = 0) -> None:
         """Counts the devices that compute now, of which other processes may have `reported`."""
+        devices = max(reported, self._count_devices())
         for attempt in self._attempts:
-            attempt.devices = max(attempt.devices, reported, self._count_devices())
+            attempt.devices = max(attempt.devices, devices)
 
     def note(self, progress: Progress) -> None:
         """Counts the devices, and every few seconds records the costs in the store."""

@@ -310,7 +310,7 @@ def run_study_graph(
         dataclasses.asdict(config),
         pin.run,
         artifacts=foreseen.values(),
-        given=describe_request(),
+        given=_describe_request(),
     )
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
@@ -402,8 +402,8 @@ def run_study_graph(
     return result
 
 
-def describe_request() -> str:
-    """Returns what was asked for: the values of a form, or the command as it was typed."""
+def _describe_request() -> str:
+    """Returns the command as it was typed; for a run from a form, its values as JSON."""
     if deployment.id:
         return json.dumps(flow_run.parameters, default=str, sort_keys=True)
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

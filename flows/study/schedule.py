@@ -34,15 +34,13 @@ from flows.study.run_log import opening_line
 from flows.study.sweep import Sweep, SweepRun
 from flows.study.sweep_limits import ALWAYS, SweepLimits
 from infra.errors import ConfigError
-from infra.prefect.api import named_server
+from infra.prefect.api import named_server, read_all
 from infra.prefect.deployed import describe, set_schedule
 from infra.prefect.server import ui_of
 from infra.store.store import Store
 
 _SWEEP_SLUG = "sweep-"
 """Beginning of the slug of a sweep's schedule, before the study's name."""
-_PAGE = 200
-"""Deployments per request, the most that a server returns at once."""
 _ID_LENGTH = 8
 """Digits of a schedule's id that tell two of one name apart: the last, since ids begin with the
 time."""
@@ -367,18 +365,11 @@ def _read_schedules(client: SyncPrefectClient) -> dict[str, ScheduledStudy]:
 
 
 def _read_deployments(client: SyncPrefectClient, flow: str) -> Iterator[DeploymentResponse]:
-    offset = 0
-    while True:
-        page = client.read_deployments(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
-            deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=["parcel"])),
-            limit=_PAGE,
-            offset=offset,
-        )
-        yield from page
-        if len(page) < _PAGE:
-            return
-        offset += _PAGE
+    yield from read_all(
+        client.read_deployments,
+        flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
+        deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=["parcel"])),
+    )
 
 
 def _find_schedule(client: SyncPrefectClient, name: str) -> tuple[str, ScheduledStudy]:

@@ -105,6 +105,10 @@ def _automations(
             within=datetime.timedelta(seconds=within),
         )
 
+    # Two of them wait for something that does not come:
+    #
+    #   stalled    after progress or the start, no progress and no end for some minutes
+    #   over cap   after the start, no end for some hours
     found = []
     if blocks:
         bad = {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}

@@ -1,7 +1,8 @@
 """A client of the Prefect server that the user named, for commands that need one."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -9,6 +10,25 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import get_current_settings
 
 from infra.errors import ConfigError
+
+T = TypeVar("T")
+
+_PAGE = 200
+"""Objects in one answer of Prefect's API, the most that it gives."""
+
+
+def read_all(read: Callable[..., list[T]], **filters: Any) -> Iterator[T]:
+    """Yields all objects that a reading method of Prefect's client gives, page by page.
+
+    Args:
+      read: the method, such as `client.read_flow_runs`.
+      **filters: its arguments, without `limit` and `offset`.
+    """
+    for offset in range(0, 10_000_000, _PAGE):
+        page = read(**filters, limit=_PAGE, offset=offset)
+        yield from page
+        if len(page) < _PAGE:
+            return
 
 
 @contextlib.contextmanager

@@ -67,6 +67,7 @@ def job_template(client: SyncPrefectClient, kind: PoolType) -> dict[str, Any]:
     known = client.read_worker_metadata()
     template = copy.deepcopy(known[_PACKAGES[kind]][kind]["default_base_job_configuration"])
     variables = template["variables"]["properties"]
+    # A container that stays costs disk for ever; a job that stays a day can still be looked at.
     if kind == "docker":
         variables["auto_remove"]["default"] = True
     if kind == "kubernetes":
@@ -90,6 +91,7 @@ def job_template(client: SyncPrefectClient, kind: PoolType) -> dict[str, Any]:
                 "type": "string",
             },
         }
+        # A pod has 64 MiB of /dev/shm, too little for Ray: so it is a volume of memory.
         pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         pod["nodeSelector"] = "{{ node_selector }}"

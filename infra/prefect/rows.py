@@ -32,11 +32,10 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging.handlers import APILogWorker
 
 from infra.prefect import journal
+from infra.prefect.api import read_all
 from infra.prefect.journal import Node, RunRecord
 from infra.processes.identity import ProcessNote
 
-_PAGE = 200
-"""Rows in one answer of Prefect's API."""
 _KILLED = "its process was killed"
 _PROCESS = "process"
 """Key in the context of a run that a command began: the process that runs it."""
@@ -136,7 +135,7 @@ def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> 
     for row_id, node in nodes.items():
         if row_id not in present:
             client.create_task_run(
-                Task(_settle_rows, name="step"),
+                Task(_settle_rows, name="step"),  # Of it only the name counts.
                 run.id,
                 dynamic_key=row_id,
                 id=uuid.UUID(row_id),
@@ -150,13 +149,7 @@ def rows_of(
 ) -> Iterator[TaskRun]:
     """Yields the rows of a run, all or some."""
     of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
-    for offset in range(0, 10_000_000, _PAGE):
-        page = client.read_task_runs(
-            flow_run_filter=of_run, task_run_filter=rows, limit=_PAGE, offset=offset
-        )
-        yield from page
-        if len(page) < _PAGE:
-            return
+    yield from read_all(client.read_task_runs, flow_run_filter=of_run, task_run_filter=rows)
 
 
 def _last_state(node: Node, record: RunRecord) -> State[Any]:
@@ -171,7 +164,7 @@ def _settle_unrecorded(store: Path) -> None:
     states = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
     of_state = FlowRunFilter(state=FlowRunFilterState(type=states))
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=of_state, limit=_PAGE):
+        for run in list(read_all(client.read_flow_runs, flow_run_filter=of_state)):
             note = run.context.get(_PROCESS)
             if note is None or ProcessNote.read(note).is_alive():
                 continue

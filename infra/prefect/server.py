@@ -128,7 +128,7 @@ def auth_file(store: Path) -> Path:
 
 
 def token_of(auth: str) -> str:
-    """Returns what proves, in a link or a cookie, that a browser may see a server's pages.
+    """Returns the token that lets a browser see a server's pages, in a link or a cookie.
 
     The password does not follow from it.
     """
@@ -183,6 +183,8 @@ def server_of(
       ConfigError: if the store's server has other options, or is another user's.
       RuntimeError: if none could be started; the message has the last line of its log.
     """
+    # First the lock of a user, which keeps a server alive, and only then the look for one: so the
+    # server that is seen cannot end. The second lock lets one of several commands start it.
     users, starting, _ = locks(store)
     try:
         make_private(users.parent)
@@ -201,7 +203,7 @@ def server_of(
                 _check(note, host, port, auth)
             else:
                 auth = auth or os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
-                note = _start(store, host, port or 0, auth or _own_auth(store), beside)
+                note = _start(store, host, port or 0, auth or _read_or_draw_auth(store), beside)
                 threading.Thread(
                     target=_keep_running, args=(store, host, note, held, beside), daemon=True
                 ).start()
@@ -303,7 +305,7 @@ def _use_if_named(store: Path) -> ServerNote | None:
     return note
 
 
-def _own_auth(store: Path) -> str:
+def _read_or_draw_auth(store: Path) -> str:
     """Returns the auth string of a store's server, drawn when it is first needed."""
     path = auth_file(store)
     try:

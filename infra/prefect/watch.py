@@ -16,7 +16,6 @@ import math
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
@@ -32,6 +31,7 @@ from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 from prefect.events import emit_event
 from prefect.states import Running
 
+from infra.prefect.api import read_all
 from infra.prefect.journal import Ending, RunRecord
 from infra.prefect.rows import settle
 from infra.processes.identity import ProcessNote
@@ -48,7 +48,6 @@ this process needs it to renew its lease."""
 _NEVER_HELD = 600.0
 """Time after which a run without any lease counts as dead [s]; a run takes one as it begins."""
 _LAPSED = "its lease lapsed"
-_PAGE = 200
 _ENDINGS: dict[StateType, Ending] = {
     StateType.COMPLETED: "completed",
     StateType.FAILED: "failed",
@@ -88,11 +87,13 @@ class Watch:
                     lines.append(f"run {run.name} ({run.id}): Crashed, {why}")
                 else:
                     self._report_progress(client, run)
+            # Runs that are over are forgotten, or a server of years would remember all of them.
             ids = {run.id for run in running}
             self._unleased_since = {
                 run: since for run, since in self._unleased_since.items() if run in ids
             }
             self._progress = {run: at for run, at in self._progress.items() if run in ids}
+            # Asleep or cut off, and back: only what the rule above has set is taken back.
             for run in runs_in(client, [StateType.CRASHED], live):
                 if run.state is not None and (run.state.message or "").startswith(_LAPSED):
                     client.set_flow_run_state(
@@ -211,9 +212,5 @@ def runs_in(
         return
     named = None if ids is None else FlowRunFilterId(any_=[uuid.UUID(run) for run in ids])
     state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
-    asked: Any = FlowRunFilter(id=named, state=state)
-    for offset in range(0, 10_000_000, _PAGE):
-        page = client.read_flow_runs(flow_run_filter=asked, limit=_PAGE, offset=offset)
-        yield from page
-        if len(page) < _PAGE:
-            return
+    of_runs = FlowRunFilter(id=named, state=state)
+    yield from read_all(client.read_flow_runs, flow_run_filter=of_runs)

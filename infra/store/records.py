@@ -114,7 +114,7 @@ class References(NamedTuple):
 
 
 def read_references(files: StoreBackend) -> References:
-    """Returns what all records name.
+    """Returns the keys that records keep and prune, and the runs that have not ended.
 
     Raises:
       RecordError: if a record cannot be read.

@@ -19,7 +19,7 @@ from infra.ray.jobs import JobServer, RayJob
 from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Store
-from tests.ray_nodes import Head, head_of
+from tests.ray_nodes import Head, head_of, job_servers
 
 pytestmark = pytest.mark.slow
 
@@ -34,17 +34,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 
 @pytest.fixture
 def connect(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], JobServer]]:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
-    made: list[JobServer] = []
-
-    def server() -> JobServer:
-        made.append(JobServer(head.address, code=checkout().files, node_wait=60))
-        return made[-1]
-
-    yield server
-    for one in made:
-        one.leave()
+    with job_servers(head, monkeypatch, node_wait=60) as connect:
+        yield connect
 
 
 class Run:

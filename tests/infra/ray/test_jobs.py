@@ -15,7 +15,7 @@ import pytest
 from infra.ray.jobs import JobServer, RayJob
 from infra.source_code import checkout
 from tests.processes import end_family
-from tests.ray_nodes import Head, head_of, node
+from tests.ray_nodes import Head, head_of, job_servers, node
 
 pytestmark = pytest.mark.slow
 
@@ -39,17 +39,8 @@ def head(home: Path) -> Iterator[Head]:
 
 @pytest.fixture
 def connect(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], JobServer]]:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
-    made: list[JobServer] = []
-
-    def server() -> JobServer:
-        made.append(JobServer(head.address, code=checkout().files, node_wait=4))
-        return made[-1]
-
-    yield server
-    for one in made:
-        one.leave()
+    with job_servers(head, monkeypatch, node_wait=4) as connect:
+        yield connect
 
 
 @pytest.fixture
