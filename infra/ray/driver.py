@@ -27,6 +27,8 @@ import cloudpickle
 
 _POLL_INTERVAL = 0.5
 """Interval between two looks at the head's processes [s]."""
+_CANCEL_DELAY = 1.0
+"""Time in which a task whose reader has left may end by itself [s]."""
 _RESOURCES = ("CPU", "GPU", "TPU")
 
 
@@ -49,10 +51,14 @@ def main() -> None:
     except Exception as error:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
+    # Of every task that runs: what Ray yields of it, and the thread that streams this.
     tasks: dict[int, Any] = {}
+    threads: dict[int, threading.Thread] = {}
     # Ray itself may not notice for a minute, or never, that its head or raylet is gone.
     threading.Thread(target=_watch_head, daemon=True).start()
     while True:
+        for number in [n for n, thread in threads.items() if not thread.is_alive()]:
+            del threads[number]
         try:
             order = link.recv()
         except (EOFError, OSError):
@@ -62,10 +68,11 @@ def main() -> None:
         match order:
             case ("run", number, payload, options):
                 work = (number, payload, options, tasks, send)
-                threading.Thread(target=_stream_task, args=work, daemon=True).start()
+                threads[number] = threading.Thread(target=_stream_task, args=work, daemon=True)
+                threads[number].start()
             case ("cancel", number):
-                if number in tasks:
-                    ray.cancel(tasks[number], force=True)
+                work = (number, tasks, threads.get(number))
+                threading.Thread(target=_cancel_task, args=work, daemon=True).start()
             case ("stop",):
                 ray.shutdown()
                 os._exit(0)
@@ -126,6 +133,21 @@ def _stream_task(
         send("failed", number, f"{type(error).__name__}: {error}")
     finally:
         tasks.pop(number, None)
+
+
+def _cancel_task(number: int, tasks: dict[int, Any], thread: threading.Thread | None) -> None:
+    """Kills the worker of a task that does not end by itself."""
+    # Never at once: a reader often leaves with the last item. Where a cancellation and the end of
+    # its task cross, Ray 2.60 ends this process ("tried to complete task that was not pending"), or
+    # gives the worker that is about to be killed to another task. The thread is None where the task
+    # has ended already.
+    if thread is None:
+        return
+    thread.join(_CANCEL_DELAY)
+    if (items := tasks.get(number)) is not None:
+        import ray
+
+        ray.cancel(items, force=True)
 
 
 def _in_worker(payload: bytes) -> Iterator[bytes]:

@@ -82,6 +82,15 @@ def test_a_stream_left_early_gives_its_core_back(cluster: Cluster):
         items.close()  # type: ignore[attr-defined]
 
 
+def test_a_stream_left_as_its_task_ends_harms_no_other(cluster: Cluster):
+    # Where a cancellation crossed the end, Ray gave the next task to a worker about to be killed,
+    # or ended the driver.
+    for i in range(60):
+        items = cluster.stream(counted, 1 + i % 2, num_cpus=1, name=f"short {i}")
+        assert next(items) == 0
+        items.close()  # type: ignore[attr-defined]
+
+
 def test_it_listens_on_loopback_only(cluster: Cluster):
     assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
     family = below()
