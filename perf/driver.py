@@ -189,6 +189,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
     from prefect import flow
     from prefect.context import FlowRunContext
 
+    from flows.study.explain import Explanation
     from flows.study.flow import run_study_graph
     from infra.prefect.ending import journal_of
     from infra.prefect.page_queue import PageQueue
@@ -213,7 +214,8 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
             PageQueue(run_id) as pages,
         ):
             config, graph = study_of(cells)
-            result = run_study_graph(config, store, graph, workers, pin, journal, pages)
+            explanation = Explanation(store.snapshot(), graph)
+            result = run_study_graph(config, explanation, store, workers, pin, journal, pages)
             journal.close("failed" if result.failed else "completed", result.why)
             return result
 

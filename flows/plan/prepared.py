@@ -5,14 +5,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
 from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sampled
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
-from flows.study.explain import Explanation
-from flows.study.graph import datasets_of, graph_of
+from flows.study.explain import Explanation, explain_study
+from flows.study.graph import datasets_of
 from flows.study.reading import dataset_parts
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
@@ -107,12 +106,11 @@ def plan_data(
     """
     # A plan is also asked for before the data are there: then it has trainings alone, and says so.
     try:
-        graph = graph_of(config, digest_cache=raw_digest_cache(store))
+        explanation = explain_study(config, store)
     except ConfigError as error:
         if count is not None:
             raise
         return PreparedData(records={}, lines=(f"storage and reading are not known: {error}",))
-    explanation = Explanation(store.snapshot(), graph)
     data = plan_data_of(config, store, explanation, count=count, on_sample=on_sample)
     storage_lines = explanation.describe_storage(config.keep, data.expected)
     return dataclasses.replace(data, lines=(*data.lines, *storage_lines))

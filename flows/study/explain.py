@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
+from flows.config.input_files import raw_digest_cache
+from flows.config.study import StudyConfig
 from flows.lineage.leaves import leaves
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
@@ -19,7 +21,7 @@ from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import libraries_of, step_code
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, StudyGraph
+from flows.study.graph import GraphNode, Phase, StudyGraph, graph_of
 from flows.study.reading import describe_reads
 from flows.study.run_log import duration_text
 from infra.errors import ConfigError
@@ -386,6 +388,16 @@ class Explanation:
         texts = [_describe_difference(path, was, now, step) for path, was, now in nearest]
         more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
         return texts[:_MAX_NAMES] + more
+
+
+def explain_study(config: StudyConfig, store: Store, until: Phase = "report") -> Explanation:
+    """Returns the verdicts on a study's steps, up to and including a phase.
+
+    Raises:
+      ConfigError: if a file that the config names is missing, or a group of parameters is empty.
+    """
+    graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
+    return Explanation(store.snapshot(), graph)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The Prefect flow `study`: raw data -> datasets -> stages -> transfers -> results table."""
 
+import contextvars
 import dataclasses
 import json
 import shlex
@@ -16,7 +17,6 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
-from flows.config.input_files import raw_digest_cache
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.runs import (
@@ -35,8 +35,8 @@ from flows.study import run_log
 from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
 from flows.study.execute import RunSession, run_graph
-from flows.study.explain import Explanation
-from flows.study.graph import Phase, StudyGraph, graph_of
+from flows.study.explain import Explanation, explain_study
+from flows.study.graph import Phase
 from flows.study.retry_policy import (
     GIVEN_UP,
     NOT_FAILED,
@@ -70,6 +70,10 @@ alone, so nobody above can hand the function in."""
 
 RESULTS: "list[StudyResult]" = []
 """Results of the studies that this process ran; Prefect loses them if its server is gone."""
+
+EXPLANATION = contextvars.ContextVar[Explanation | None]("EXPLANATION", default=None)
+"""The verdicts that the caller of `study` has already; they cannot be a parameter of a flow, since
+Prefect sends those to its server."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,13 +181,16 @@ def run_once(
             return Completed(message=f"nothing to run: no step failed in {config.name}'s last run")
         print(describe_failed_steps(config.name, names), flush=True)
         hold_rule = hold_all_but(names)
-    return run_passes(iter([config]), store, until, rebuild, approve=approve, hold_rule=hold_rule)
+
+    def only_pass() -> Iterator[tuple[StudyConfig, Explanation]]:
+        yield config, EXPLANATION.get() or explain_study(config, store, until)
+
+    return run_passes(only_pass(), store, rebuild, approve=approve, hold_rule=hold_rule)
 
 
 def run_passes(
-    passes: Iterator[StudyConfig],
+    passes: Iterator[tuple[StudyConfig, Explanation]],
     store: Store,
-    until: Phase = "report",
     rebuild: tuple[str, ...] = (),
     *,
     limits: SweepLimits = ALWAYS,
@@ -193,10 +200,9 @@ def run_passes(
     """Runs studies one after the other, within one flow run; returns the run's state.
 
     Args:
-      passes: the studies; the next is drawn only if none before it failed or was held back, except
-        for steps that were given up.
+      passes: the studies, each with the verdicts on its steps; the next is drawn only if none
+        before it failed or was held back, except for steps that were given up.
       store: the store of all these studies.
-      until: the last phase to run.
       rebuild: as in `study`.
       limits: when steps may begin, and how much work they may do.
       approve: wait for somebody's approval before the first study begins.
@@ -204,7 +210,7 @@ def run_passes(
     """
     # Within one flow run:
     #
-    #   pin, journal ─▶ pass 1: graph, workers, run ─▶ pass 2: … ─▶ journal closed ─▶ pin released
+    #   pin, journal ─▶ pass 1: verdicts, run ─▶ pass 2: … ─▶ journal closed ─▶ pin released
     #
     # A study is one pass. A sweep until decided is many, each drawn from what the last one made.
     context = FlowRunContext.get()
@@ -228,13 +234,12 @@ def run_passes(
         close_dead_records(store)
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
-            for config in passes:
-                graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
+            for config, explanation in passes:
                 workers = _workers(config.compute, store)
                 pass_result = run_study_graph(
                     config,
+                    explanation,
                     store,
-                    graph,
                     workers,
                     pin,
                     journal,
@@ -266,8 +271,8 @@ def run_passes(
 
 def run_study_graph(
     config: StudyConfig,
+    explanation: Explanation,
     store: Store,
-    graph: StudyGraph,
     workers: Workers,
     pin: Pin,
     journal: Journal,
@@ -282,8 +287,9 @@ def run_study_graph(
 
     Args:
       config: the study.
+      explanation: the verdicts on the steps of its graph. What they found in the store is only
+        relied on once it is pinned, and is then looked up again.
       store: the store.
-      graph: the study's graph.
       workers: processes for the steps that use JAX; released when all is done.
       pin: this run's protection of artifacts from garbage collection.
       journal: this run's journal.
@@ -296,7 +302,7 @@ def run_study_graph(
     Raises:
       NotApprovedError: if approval is refused.
     """
-    explanation = Explanation(store.snapshot(), graph)
+    graph = explanation.graph
     admission = admission or Admission()
     ahead = admission.limits.ahead(graph)
     # In this order: who may begin, whether that redoes too much work, and only then the first

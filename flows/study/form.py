@@ -88,11 +88,11 @@ def sweep(
 def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
     """Yields lines on the work that a firing would do if it began now."""
     yield from sweep_run.describe_redundant_settings()
-    config = next(sweep_run.passes(), None)
-    if config is None:
+    next_pass = next(sweep_run.passes(), None)
+    if next_pass is None:
         yield sweep_run.why_nothing()
         return
-    explanation = sweep_run.explain(config)
+    config, explanation = next_pass
     yield from describe_sweep(explanation, config, failures_by_node(sweep_run.store, explanation))
 
 

@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from flows.config.disk_use import describe_disk_use
-from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
-from flows.study.flow import RESULTS, StudyResult, study
-from flows.study.graph import Phase
+from flows.study.flow import RESULTS, StudyResult
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
 from infra.prefect.server import UI
@@ -26,38 +24,6 @@ _MAX_NAMES = 3
 """Most held-back steps named in one line; the others are only counted."""
 
 
-def run_study(
-    config: StudyConfig,
-    store: Store,
-    until: Phase,
-    ui: UI | None,
-    rebuild: tuple[str, ...] = (),
-    *,
-    approve: bool = False,
-    failed: bool = False,
-) -> int:
-    """Runs the flow `study`, prints its table and a summary, and returns the exit code.
-
-    Args:
-      config: the study.
-      store: the study's store.
-      until: the last phase to run.
-      ui: UI that outlives the run; None if it ends with it.
-      rebuild: as in `study`.
-      approve: as in `study`.
-      failed: as in `study`.
-    """
-    parameters = {
-        "config": config,
-        "store": store.uri,
-        "until": until,
-        "rebuild": rebuild,
-        "approve": approve,
-        "failed": failed,
-    }
-    return run_flow_in_terminal(study, parameters, store, ui)
-
-
 def run_flow_in_terminal(
     what: Flow[..., Any], parameters: dict[str, Any], store: Store, ui: UI | None
 ) -> int:
@@ -67,7 +33,7 @@ def run_flow_in_terminal(
       what: the flow, `study` or `sweep`.
       parameters: parameters of the flow.
       store: store of its artifacts.
-      ui: as in `run_study`.
+      ui: UI that outlives the run; None if it ends with it.
     """
     # Importing Grain and Beam gives the root logger a handler, which would print every library's
     # lines between ours. Prefect's lines still reach its server.

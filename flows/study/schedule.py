@@ -24,12 +24,10 @@ from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.server.schemas import schedules as server_schedules
 
-from flows.config.input_files import raw_digest_cache
 from flows.report.text_lists import abbreviate_list
-from flows.study.explain import Explanation
+from flows.study.explain import explain_study
 from flows.study.form import describe_deployment, describe_next_sweep
 from flows.study.form_values import check_values, study_of_form, sweep_of_form
-from flows.study.graph import graph_of
 from flows.study.run_log import opening_line
 from flows.study.sweep import Sweep, SweepRun
 from flows.study.sweep_limits import ALWAYS, SweepLimits
@@ -526,10 +524,8 @@ def _describe_next_study(scheduled: ScheduledStudy, store: Store) -> str:
         parameters.get("data_root", ""),
         parameters.get("given"),
     )
-    graph = graph_of(
-        config, parameters.get("until", "report"), digest_cache=raw_digest_cache(store)
-    )
-    explanation = Explanation(store.snapshot(), graph)
+    explanation = explain_study(config, store, parameters.get("until", "report"))
+    graph = explanation.graph
     present = ("reused", "accepted")
     reused = [node for node in graph.nodes if explanation.of_node(node).state in present]
     return opening_line(graph, reused)

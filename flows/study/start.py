@@ -13,6 +13,7 @@ from infra.store.store import Store
 
 if TYPE_CHECKING:
     from flows.config.study import StudyConfig
+    from flows.study.explain import Explanation
     from flows.study.graph import Phase
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
@@ -42,6 +43,7 @@ def start_study(
     store: Store,
     until: "Phase",
     rebuild: Sequence[str] = (),
+    explanation: "Explanation | None" = None,
     *,
     approve: bool = False,
     failed: bool = False,
@@ -53,14 +55,25 @@ def start_study(
       store: the study's store.
       until: as in `flows.study.flow.study`.
       rebuild: as in `flows.study.flow.study`.
+      explanation: the verdicts on the study's steps up to `until`; None has the flow find them.
       approve: as in `flows.study.flow.study`.
       failed: as in `flows.study.flow.study`.
     """
 
     def run(ui: "UI | None") -> int:
-        from flows.study.run import run_study
+        from flows.study.flow import EXPLANATION, study
+        from flows.study.run import run_flow_in_terminal
 
-        return run_study(config, store, until, ui, tuple(rebuild), approve=approve, failed=failed)
+        parameters: dict[str, Any] = {
+            "config": config,
+            "store": store.uri,
+            "until": until,
+            "rebuild": tuple(rebuild),
+            "approve": approve,
+            "failed": failed,
+        }
+        EXPLANATION.set(explanation)
+        return run_flow_in_terminal(study, parameters, store, ui)
 
     return _run_with_ui(store, f"study {config.name}: store {store.uri}\nstarting Prefect …", run)
 

@@ -15,15 +15,14 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from flows.config.input_files import raw_digest_cache
 from flows.config.load import apply_overrides
 from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
 from flows.report.text_lists import abbreviate_list
-from flows.study.explain import Explanation
-from flows.study.graph import GraphNode, graph_of
+from flows.study.explain import Explanation, explain_study
+from flows.study.graph import GraphNode
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
 from infra.errors import ConfigError
 from infra.store.store import Store
@@ -263,8 +262,8 @@ class SweepRun:
         if self.sweep.until_decided:
             _method_pairs(self.config, self.sweep.compare)
 
-    def passes(self) -> Iterator[StudyConfig]:
-        """Yields the studies to run, each drawn when those before it are done.
+    def passes(self) -> Iterator[tuple[StudyConfig, Explanation]]:
+        """Yields the studies to run and their verdicts, each drawn when those before it are done.
 
         Yields none where no cell is missing and no seed is to be added.
         """
@@ -275,14 +274,14 @@ class SweepRun:
         # Where no cell is to be made, only the look is repeated, so a firing after a kill catches
         # up. A cell that failed too often is not to be made: it delays no later seed.
         if not self.sweep.until_decided:
-            config, has_work, _ = self._next_study()
+            config, explanation, has_work, _ = self._next_study()
             if has_work:
-                yield config
+                yield config, explanation
             return
         for config in self._growing_studies():
             explanation = self.explain(config)
             if _has_work(explanation, failures_by_node(self.store, explanation)):
-                yield config
+                yield config, explanation
                 explanation = self.explain(config)
             if _are_decided(self.decisions(config, explanation)):
                 return
@@ -302,7 +301,7 @@ class SweepRun:
             return f"nothing to run: {verdicts}{_but_for_abandoned(failed)}"
         # Three reasons in one line: every cell is there, no seed may be added, some cells were
         # given up.
-        config, _, failed = self._next_study()
+        config, _, _, failed = self._next_study()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached_text = (
             f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
@@ -314,9 +313,7 @@ class SweepRun:
 
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
-        return Explanation(
-            self.store.snapshot(), graph_of(config, digest_cache=raw_digest_cache(self.store))
-        )
+        return explain_study(config, self.store)
 
     def decisions(
         self, config: StudyConfig, explanation: Explanation
@@ -361,8 +358,8 @@ class SweepRun:
         for num_seeds in range(max(self.config.num_seeds, min(2, most)), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
-    def _next_study(self) -> tuple[StudyConfig, bool, dict[GraphNode, int]]:
-        """Returns the study of this firing, whether it has work to do, and its failures by node.
+    def _next_study(self) -> tuple[StudyConfig, Explanation, bool, dict[GraphNode, int]]:
+        """Returns this firing's study, its verdicts, whether it has work, and failures by node.
 
         Cells that were never tried are made before a seed is added. A failed cell is retried
         together with new seeds, at most `MAX_TRIES` times in all, so that it never blocks others.
@@ -376,12 +373,12 @@ class SweepRun:
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             explanation = self.explain(config)
             failed = failures_by_node(self.store, explanation)
-            return config, _has_work(explanation, failed), failed
+            return config, explanation, _has_work(explanation, failed), failed
         current_study, explanation = self._study_with_present_seeds()
         failed = failures_by_node(self.store, explanation)
         # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _nodes_without_score(explanation) - failed.keys():
-            return current_study, True, failed
+            return current_study, explanation, True, failed
         wider = dataclasses.replace(
             current_study,
             num_seeds=_grow_count(current_study.num_seeds, sweep.add_seeds, sweep.max_seeds),
@@ -389,7 +386,9 @@ class SweepRun:
                 current_study.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
             ),
         )
-        return wider, wider != current_study or _has_work(explanation, failed), failed
+        if wider == current_study:
+            return current_study, explanation, _has_work(explanation, failed), failed
+        return wider, self.explain(wider), True, failed
 
     def _study_with_present_seeds(self) -> tuple[StudyConfig, Explanation]:
         """Returns the study with all seeds that have a checkpoint, and its explanation."""

@@ -40,14 +40,9 @@ def accept(
     heed_signals()
     opened = open_store(store)
     config = load_study(arguments, store)
-    from flows.config.input_files import raw_digest_cache
     from flows.study.accept import accept_stale
-    from flows.study.explain import Explanation
-    from flows.study.graph import graph_of
+    from flows.study.explain import explain_study
 
     # The same verdicts that `parcel run --explain` prints: what is stale there can be kept here.
-    explanation = Explanation(
-        opened.snapshot(), graph_of(config, digest_cache=raw_digest_cache(opened))
-    )
-    for line in accept_stale(opened, explanation, step, units=replay):
+    for line in accept_stale(opened, explain_study(config, opened), step, units=replay):
         typer.echo(line)

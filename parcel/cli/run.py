@@ -93,7 +93,41 @@ def _study_command(until: Any) -> Callable[..., None]:
         # The commands differ in `until` alone; an option that is a key of the config becomes an
         # override.
         words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
-        _run_study_command(words, store, until, explain, rebuild, approve, failed)
+        heed_signals()
+        opened = open_store(store)
+        config = load_study(words, store)
+        from flows.study.explain import explain_study
+
+        for line in config.describe_undrawn_budgets():
+            typer.echo(line, err=True)
+        # Explained here, and handed on to the flow: a refusal does not wait for Prefect and Ray.
+        explanation = explain_study(config, opened, until)
+        holds = {}
+        if failed:
+            from flows.study.retry_policy import (
+                describe_failed_steps,
+                failed_steps_of_last_run,
+                hold_all_but,
+            )
+
+            names = failed_steps_of_last_run(opened, config.name)
+            if not names:
+                typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
+                return
+            holds = hold_all_but(names)(explanation)
+            if explain:
+                typer.echo(describe_failed_steps(config.name, names))
+        if explain:
+            for line in explanation.lines(config.keep):
+                typer.echo(line)
+            return
+        explanation.check(config.compute.rebuild_limit, rebuild or (), holds)
+        from flows.study.start import start_study
+
+        code = start_study(
+            config, opened, until, rebuild or (), explanation, approve=approve, failed=failed
+        )
+        raise typer.Exit(code)
 
     return command
 
@@ -116,52 +150,3 @@ def load_study(arguments: list[str] | None, store: str) -> Any:
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
     return load_named_study(path, words, store)
-
-
-def _run_study_command(
-    arguments: list[str] | None,
-    store: str,
-    until: Any,
-    explain: bool,
-    rebuild: list[str] | None,
-    approve: bool,
-    failed: bool,
-) -> None:
-    heed_signals()
-    opened = open_store(store)
-    config = load_study(arguments, store)
-    from flows.config.input_files import raw_digest_cache
-    from flows.study.explain import Explanation
-    from flows.study.graph import graph_of
-
-    for line in config.describe_undrawn_budgets():
-        typer.echo(line, err=True)
-    # Explained here, so that a refusal does not wait for Prefect and Ray to start.
-    graph = graph_of(config, until, digest_cache=raw_digest_cache(opened))
-    explanation = Explanation(opened.snapshot(), graph)
-    holds = {}
-    if failed:
-        from flows.study.retry_policy import (
-            describe_failed_steps,
-            failed_steps_of_last_run,
-            hold_all_but,
-        )
-
-        names = failed_steps_of_last_run(opened, config.name)
-        if not names:
-            typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
-            return
-        holds = hold_all_but(names)(explanation)
-        if explain:
-            typer.echo(describe_failed_steps(config.name, names))
-    if explain:
-        for line in explanation.lines(config.keep):
-            typer.echo(line)
-        return
-    # The flow checks again; a refusal here comes before anything has started.
-    explanation.check(config.compute.rebuild_limit, rebuild or (), holds)
-    from flows.study.start import start_study
-
-    again = tuple(rebuild or ())
-    code = start_study(config, opened, until, again, approve=approve, failed=failed)
-    raise typer.Exit(code)

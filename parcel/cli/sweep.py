@@ -146,14 +146,14 @@ def sweep(
     for line in sweep_run.describe_redundant_settings():
         typer.echo(line)
     # What the first pass would do is shown before it begins; the flow draws the passes again.
-    config = next(sweep_run.passes(), None)
-    if config is None:
+    next_pass = next(sweep_run.passes(), None)
+    if next_pass is None:
         typer.echo(sweep_run.why_nothing())
         return
+    config, explanation = next_pass
     from flows.study.retry_policy import failures_by_node
     from flows.study.sweep import describe_sweep
 
-    explanation = sweep_run.explain(config)
     for line in describe_sweep(explanation, config, failures_by_node(opened, explanation)):
         typer.echo(line)
     if explain:

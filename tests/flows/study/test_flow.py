@@ -12,23 +12,25 @@ PROGRAM = """
 import json, sys
 from prefect import flow
 from flows.config.load import load
+from flows.study.explain import explain_study
 from flows.study.flow import run_passes
 from flows.study.retry_policy import GIVEN_UP
 from infra.store.store import Store
 
-drawn = {}
+drawn, store = {}, Store(sys.argv[1])
 
 def passes(why):
     for num_seeds in (1, 2, 3):
         drawn.setdefault(why, []).append(num_seeds)
-        yield load(overrides=[f"num_seeds={num_seeds}"])
+        config = load(overrides=[f"num_seeds={num_seeds}"])
+        yield config, explain_study(config, store, "prepare")
 
 @flow
 def sweep(why):
     def hold(explanation):
         return dict.fromkeys(explanation.graph.nodes, why)
 
-    return run_passes(passes(why), Store(sys.argv[1]), until="prepare", hold_rule=hold)
+    return run_passes(passes(why), store, hold_rule=hold)
 
 for why in (GIVEN_UP, "outside 20:00-08:00 UTC"):
     assert sweep(why, return_state=True).is_completed()

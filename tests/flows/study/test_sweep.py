@@ -47,13 +47,13 @@ def firing(store: Store, *more: str, **values: Any) -> SweepRun:
 
 def next_of(firing: SweepRun) -> tuple[int, int] | None:
     """The transfer and pretraining seeds of the study that a firing would run."""
-    config = next(firing.passes(), None)
+    config, _ = next(firing.passes(), (None, None))
     return config and (config.num_seeds, config.num_pretrain_seeds)
 
 
 def run(store: Store, firing: SweepRun, **how: Any) -> None:
     """Makes what a firing asks for, as if every step had run."""
-    for config in firing.passes():
+    for config, _ in firing.passes():
         fill(store, graph_of(config), **how)
 
 
@@ -85,7 +85,7 @@ def test_the_first_firing_makes_the_study_and_each_later_one_adds(store: Store):
 def test_missing_cells_are_filled_before_a_seed_is_added(store: Store):
     nightly = firing(store, add_seeds=1)
     run(store, nightly)
-    config = next(nightly.passes())
+    config, _ = next(nightly.passes())
     last = config.seeds[-1]
     fill(
         store,
@@ -121,7 +121,7 @@ def test_pretrainings_are_added_likewise(store: Store):
 def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     run(store, firing(store))
     wide = firing(store, seeds=3, budgets=[16])
-    config = next(wide.passes())
+    config, _ = next(wide.passes())
     first, second, third = describe_sweep(wide.explain(config), config, {})
     new = config.seeds[2]
     # Vanilla knows one budget.
@@ -156,7 +156,7 @@ def test_a_sweep_never_narrows_a_study_and_says_what_adds_nothing(
     assert list(sweep.describe_redundant_settings()) == lines
     if lines:
         assert sweep.config == sweep.study
-    assert next(sweep.passes()).num_seeds >= 2
+    assert next(sweep.passes())[0].num_seeds >= 2
 
 
 def test_the_command_says_what_adds_nothing(store: Store, parcel: Callable[..., Done]):
@@ -178,7 +178,7 @@ def test_fewer_pretrainings_than_the_studys_add_nothing(store: Store):
 
 def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
     seen = []
-    for config in sweep.passes():
+    for config, _ in sweep.passes():
         seen.append(config.num_seeds)
         fill(store, graph_of(config), score=score)
     return seen
@@ -273,7 +273,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     seed = nightly.config.seeds[0]
     broken = f"transfer vanilla chartqa seed={seed}"
     seen = []
-    for config in (next(nightly.passes()) for _ in range(3)):
+    for config, _ in (next(nightly.passes()) for _ in range(3)):
         before = nightly.explain(config)
         told = list(describe_sweep(before, config, failures_by_node(store, before)))
         seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
@@ -289,7 +289,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     )
     # More seeds: it stays out of the way, and its table with it.
     wide = firing(store, add_seeds=1, max_seeds=5)
-    config = next(wide.passes())
+    config, _ = next(wide.passes())
     assert config.num_seeds == 5
     held = hold_given_up(store)(wide.explain(config))
     assert broken in {node.name for node in held}
@@ -301,7 +301,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
     sweep = firing(store, until_decided=True, max_seeds=9)
     seed = sweep.config.seeds[0]
     broken = f"transfer vanilla chartqa seed={seed}"
-    config = next(sweep.passes())
+    config, _ = next(sweep.passes())
 
     def score(key: CellKey) -> float:
         noise = np.random.default_rng([key.seed, len(key.method)]).normal()
@@ -316,7 +316,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
         (decision,) = sweep.decisions(config, sweep.explain(config)).values()
         assert decision.num_seeds == int(tries == MAX_TRIES)
     seen = []
-    for config in sweep.passes():
+    for config, _ in sweep.passes():
         seen.append(config.num_seeds)
         fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
     assert seen == list(range(3, seen[-1] + 1))
@@ -329,7 +329,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
 
 def test_a_try_that_was_killed_is_no_failure(store: Store):
     nightly = firing(store, add_seeds=1)
-    config = next(nightly.passes())
+    config, _ = next(nightly.passes())
     broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
     fill(store, graph_of(config), but=lambda step: step.name == broken)
     explanation = nightly.explain(config)
@@ -397,7 +397,7 @@ def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store
         "budgets 1024: 6 cells"
     )
     run(store, study)
-    wide = next(firing(store, STAGE2, add_seeds=1).passes())
+    wide, _ = next(firing(store, STAGE2, add_seeds=1).passes())
     assert [view.num_seeds for view in wide.resolutions] == [3, 1]
 
 
