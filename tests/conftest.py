@@ -66,8 +66,23 @@ def fast_compiler():
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+@pytest.fixture(scope="session")
+def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A store with a server, and the server's address; one for all, since a start is dear."""
+    from infra.prefect.server import Beside, server_of
+
+    store = tmp_path_factory.mktemp("served") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        _forget_server(patch, store)
+        beside = Beside(function="flows.pages.app:pages_of", argument=str(store))
+        server = server_of(store, auth="me:secret", beside=beside)
+        note = server.__enter__()
+    yield store, note.api
+    server.__exit__(None, None, None)
+
+
 @pytest.fixture(scope="module")
-def served_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def served_store(_served: tuple[Path, str]) -> Iterator[Path]:
     """A store with a server that asks for an auth string, as the client of this process knows."""
     from prefect.settings import (
         PREFECT_API_AUTH_STRING,
@@ -76,26 +91,27 @@ def served_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         temporary_settings,
     )
 
-    from infra.prefect.server import Beside, server_of
-
-    store = tmp_path_factory.mktemp("served") / "store"
+    store, api = _served
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(store / "prefect"))
-        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
-            patch.setenv(name, "")
-            patch.delenv(name)
-        beside = Beside(function="flows.pages.app:pages_of", argument=str(store))
-        with server_of(store, auth="me:secret", beside=beside) as note:
-            patch.setenv("PREFECT_API_URL", note.api)
-            patch.setenv("PREFECT_API_AUTH_STRING", "me:secret")
-            settings = {
-                PREFECT_API_URL: note.api,
-                PREFECT_API_AUTH_STRING: "me:secret",
-                PREFECT_HOME: store / "prefect",
-            }
-            with temporary_settings(settings):
-                yield store
-                # Prefect's queues are the process's, and would go on to this server for ever.
-                from infra.prefect.rows import flush
+        _forget_server(patch, store)
+        patch.setenv("PREFECT_API_URL", api)
+        patch.setenv("PREFECT_API_AUTH_STRING", "me:secret")
+        settings = {
+            PREFECT_API_URL: api,
+            PREFECT_API_AUTH_STRING: "me:secret",
+            PREFECT_HOME: store / "prefect",
+        }
+        with temporary_settings(settings):
+            yield store
+            # Prefect's queues are the process's, and would go on to this server for ever.
+            from infra.prefect.rows import flush
 
-                flush()
+            flush()
+
+
+def _forget_server(patch: pytest.MonkeyPatch, store: Path) -> None:
+    """Has this process know no server, and keep Prefect's files in a store."""
+    patch.setenv("PREFECT_HOME", str(store / "prefect"))
+    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        patch.setenv(name, "")
+        patch.delenv(name)

@@ -18,6 +18,7 @@ from infra.progress import Progress
 from infra.store.compiled_programs import share_compiled_programs
 from infra.store.digest import value_sha256
 from infra.store.environment import device_count, jax_has_devices
+from infra.store.lease import LeaseHeldError
 from infra.store.manifest import Recipe
 from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
@@ -39,11 +40,13 @@ class StepOutcome:
       error: why there is no artifact; "" if there is one.
       traceback: traceback of that error.
       held: whether it was not started, since the time for starting steps was over.
+      busy: whether it was not started, since another process is making it.
     """
 
     name: str
     reused: bool = False
     held: bool = False
+    busy: bool = False
     error: str = ""
     traceback: str = ""
 
@@ -86,17 +89,25 @@ def _make_groups(
     token: str | None,
     lost: Collection[str],
     count_devices: Callable[[], int],
+    wait: bool = True,
 ) -> Iterator[tuple[str, Progress] | StepOutcome]:
-    """Does as `make`; `count_devices` returns how many devices this process computes on."""
+    """Does as `make`; `count_devices` returns how many devices this process computes on.
+
+    Without `wait`, steps that another process is making are left to it.
+    """
     opened = Store(store)
     # Group by group; an error ends its group alone, and every step of it is reported once.
     for group in _group_recipes(recipes):
         reported: set[str] = set()
         try:
-            for item in _make(opened, group, context, token, lost, count_devices):
+            for item in _make(opened, group, context, token, lost, count_devices, wait):
                 if isinstance(item, StepOutcome):
                     reported.add(item.name)
                 yield item
+        except LeaseHeldError:
+            for recipe in group:
+                if recipe.name not in reported:
+                    yield StepOutcome(name=recipe.name, busy=True)
         except Exception as error:  # As text: not every exception survives pickling.
             reason, where = one_line_message(error), traceback.format_exc()
             for recipe in group:
@@ -139,10 +150,13 @@ def make_apart(
     Processes of one machine share the programs that they compile. After `context["closes"]`
     [seconds since the epoch] no step is started: the call may have waited long for a free worker.
     With `context["piece"]`, (its number, how many there are), only that piece of the steps is made;
-    the call that makes the steps uses it later.
+    the call that makes the steps uses it later. With `context["wait"]` False, a step that another
+    process is making is left to it, and its outcome says so.
     """
     closes, piece = context.get("closes", math.inf), context.get("piece")
-    context = {name: value for name, value in context.items() if name not in ("closes", "piece")}
+    wait = context.get("wait", True)
+    orders = ("closes", "piece", "wait")
+    context = {name: value for name, value in context.items() if name not in orders}
     # The window may have closed while this call waited for a free worker.
     if time.time() >= closes:
         yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
@@ -152,7 +166,7 @@ def make_apart(
         yield from _make_piece(Store(store), recipes, *piece)
     else:
         # A worker's process may have made other steps before; all its devices are for steps.
-        yield from _make_groups(store, recipes, context, token, lost, device_count)
+        yield from _make_groups(store, recipes, context, token, lost, device_count, wait)
 
 
 def _make_piece(
@@ -231,8 +245,13 @@ def _make(
     token: str | None,
     lost: Collection[str],
     count_devices: Callable[[], int],
+    wait: bool,
 ) -> Iterator[tuple[str, Progress] | StepOutcome]:
-    """Makes a group of steps together; yields as `_make_groups` does."""
+    """Makes a group of steps together; yields as `_make_groups` does.
+
+    Raises:
+      LeaseHeldError: without `wait`, if another process is making any of them.
+    """
     from flows.steps.registry import KINDS
 
     # All of a group are held until the last one is committed, so the order is:
@@ -246,7 +265,9 @@ def _make(
         ):  # Same order everywhere: no deadlock.
             _install_user_code(store, recipe)
             _check_code(store, recipe)
-            scratch = leases.enter_context(store.lock(recipe.key, token=token, lost=lost))
+            scratch = leases.enter_context(
+                store.lock(recipe.key, token=token, lost=lost, wait=wait)
+            )
             # Looked up under the lease: another holder may have committed while we waited for it.
             if store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)

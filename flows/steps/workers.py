@@ -40,10 +40,10 @@ class AlreadyRunning:
     """Notice that the work was under way already, started by another run or by one that died.
 
     Attributes:
-      job: Ray's submission id.
+      by: who does it, in words.
     """
 
-    job: str
+    by: str
 
 
 class Workers(Protocol):
@@ -95,6 +95,7 @@ class LocalWorkers:
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster, self._store = cluster, store
         self._lost: dict[str, list[str]] = {}
+        self._is_leaving = False
         self.at_once = cluster.num_cpus
 
     def make(
@@ -106,8 +107,34 @@ class LocalWorkers:
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | StepOutcome]:
+    ) -> Iterator[tuple[str, Progress] | StepOutcome | AlreadyRunning]:
         """See `Workers.make`."""
+        # A step that another run on this store is making would keep a worker waiting, which could
+        # make another step. So the worker leaves it, and this thread waits, which costs nothing:
+        #
+        #   this run      X: busy, Y made by the worker              X: looks again, re-used
+        #   another run   X made ........................ committed
+        while True:
+            busy = set[str]()
+            for item in self._stream(name, recipes, {**context, "wait": False}, cpus, gpus):
+                if isinstance(item, StepOutcome) and item.busy:
+                    busy.add(item.name)
+                else:
+                    yield item
+            recipes = [recipe for recipe in recipes if recipe.name in busy]
+            if not recipes:
+                return
+            yield AlreadyRunning(by="a step of another run")
+            self._store.wait_until_free(recipes[0].key, lambda: not self._is_leaving)
+
+    def _stream(
+        self,
+        name: str,
+        recipes: Sequence[Recipe],
+        context: Mapping[str, Any],
+        cpus: int,
+        gpus: float,
+    ) -> Iterator[tuple[str, Progress] | StepOutcome]:
         # A process that dies leaves its lease behind, and the next attempt would wait until it
         # lapses. So each attempt has a token, and the tokens of those that died are handed on:
         # their leases are taken at once.
@@ -135,6 +162,7 @@ class LocalWorkers:
 
     def leave(self) -> None:
         """See `Workers.leave`."""
+        self._is_leaving = True
         self._cluster.stop()
 
 
@@ -180,7 +208,7 @@ class JobWorkers:
         # The report grows while the job runs; `num_yielded` of its outcomes were yielded already.
         job, num_yielded = submit(), 0
         if job.reattached:
-            yield AlreadyRunning(job=job.id)
+            yield AlreadyRunning(by=f"Ray Job {job.id}")
         try:
             while True:
                 why = self._server.end_reason(

@@ -463,7 +463,7 @@ def _run_job(
                 ends[item.name] = item
             continue
         if isinstance(item, AlreadyRunning):
-            detail = f": it was under way already, as Ray Job {item.job}"
+            detail = f": it was under way already, as {item.by}"
             session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item

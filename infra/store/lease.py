@@ -147,6 +147,10 @@ class HeldLease:
                     return
 
 
+class LeaseHeldError(RuntimeError):
+    """A lease that was wanted at once is another process's."""
+
+
 @contextlib.contextmanager
 def hold_lease(
     files: StoreBackend,
@@ -155,10 +159,16 @@ def hold_lease(
     ttl: float = TTL,
     token: str | None = None,
     lost: Collection[str] = (),
+    wait: bool = True,
 ) -> Iterator[HeldLease]:
-    """Holds a lease, after waiting until it is free; see `acquire_lease`."""
-    lease = acquire_lease(files, name, ttl=ttl, token=token, lost=lost)
-    assert lease is not None  # None is returned only if `keep_waiting` says so.
+    """Holds a lease, after waiting until it is free; see `acquire_lease`.
+
+    Raises:
+      LeaseHeldError: without `wait`, if it is not free.
+    """
+    lease = acquire_lease(files, name, ttl=ttl, keep_waiting=lambda: wait, token=token, lost=lost)
+    if lease is None:
+        raise LeaseHeldError(f"{name} is held by another process.")
     try:
         yield lease
     finally:

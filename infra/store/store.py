@@ -48,7 +48,7 @@ from infra.store.history import (
     list_attempts,
 )
 from infra.store.holder import Holder
-from infra.store.lease import TTL, LeaseView, hold_lease, list_leases
+from infra.store.lease import TTL, LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import (
     File,
     Input,
@@ -412,13 +412,20 @@ class Store:
 
     @contextlib.contextmanager
     def lock(
-        self, key: str, *, ttl: float = TTL, token: str | None = None, lost: Collection[str] = ()
+        self,
+        key: str,
+        *,
+        ttl: float = TTL,
+        token: str | None = None,
+        lost: Collection[str] = (),
+        wait: bool = True,
     ) -> Iterator[Scratch]:
         """Holds a step for this process, and yields its scratch.
 
-        Waits while another holder is alive. The scratch has the progress of earlier holders. A
-        holder that loses the lease (because it was stopped for longer than `ttl`) finds its folder
-        gone, too: it was renamed, so that two holders never write the same progress.
+        Waits while another holder is alive, unless `wait` is False. The scratch has the progress of
+        earlier holders. A holder that loses the lease (because it was stopped for longer than
+        `ttl`) finds its folder gone, too: it was renamed, so that two holders never write the same
+        progress.
 
         Args:
           key: key of the step.
@@ -426,12 +433,15 @@ class Store:
           token: id of this holding, with which the process that gave it can later declare it lost;
             None draws one.
           lost: tokens of holders that are lost; nobody waits for them.
+          wait: whether to wait for another holder.
+
+        Raises:
+          LeaseHeldError: without `wait`, if another holder may be alive.
         """
-        validate_key(key)
-        name = f"{LEASES}/{key}.json"
+        name = _lease_name(key)
         # Sweep first, while no attempt of ours exists: then every dead attempt at this key is an
         # earlier holder's. Its progress, in scratch, is taken over and not swept.
-        with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost) as lease:
+        with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost, wait=wait) as lease:
             self._delete_dead_attempts(key)
             scratch = Scratch(self.files, key, lease.token, lease.renew)
             scratch.restore()
@@ -445,6 +455,12 @@ class Store:
             finally:
                 self._record_attempt_ends(self._attempt_records.pop(key), stopped=stopped)
                 scratch.remove_if_empty()
+
+    def wait_until_free(self, key: str, keep_waiting: Callable[[], bool]) -> None:
+        """Waits until no other process holds a step, or `keep_waiting` says no more."""
+        lease = acquire_lease(self.volatile, _lease_name(key), keep_waiting=keep_waiting)
+        if lease is not None:
+            lease.release()
 
     def leases(self) -> list[LeaseView]:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
@@ -660,6 +676,10 @@ def manifest_name(key: str) -> str:
       ValueError: if `key` does not have the form of one.
     """
     return f"{MANIFESTS}/{kind_of_key(key)}/{key}.json"
+
+
+def _lease_name(key: str) -> str:
+    return f"{LEASES}/{validate_key(key)}.json"
 
 
 def _digest_folder(folder: Path, *, excluded: Collection[str] = ()) -> dict[str, File]:

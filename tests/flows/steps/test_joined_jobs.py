@@ -103,7 +103,7 @@ def test_a_run_does_not_take_over_the_window_of_the_run_whose_job_it_joined(
         one.end()
     assert sweep.items == [StepOutcome(name="cell", held=True)]
     joined, *_, end = run.items
-    assert joined == AlreadyRunning(job=job.id)
+    assert joined == AlreadyRunning(by=f"Ray Job {job.id}")
     assert end == StepOutcome(name="cell")
     assert store.find(run.recipe.key)
 

@@ -1,5 +1,6 @@
 """The worker: one step after the other, none taking another down, and with no other code."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -10,7 +11,8 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,11 +21,13 @@ from flows.steps.kind import StepContext
 from flows.steps.kinds.files import FilesSpec, check_input_files
 from flows.steps.lookup import device_seconds
 from flows.steps.registry import KINDS, code_digest
+from flows.steps.workers import AlreadyRunning, LocalWorkers
 from infra.progress import Progress
+from infra.ray.cluster import Cluster
 from infra.source_code import checkout
 from infra.store.history import list_attempts
 from infra.store.manifest import Recipe
-from infra.store.store import Store
+from infra.store.store import Attempt, Store
 
 
 @pytest.fixture(autouse=True)
@@ -253,6 +257,30 @@ def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
     *_, end = worker.make_apart(store.uri, [recipe], {"closes": soon, "prefect": {}})
     assert end == worker.StepOutcome(name="late")
     assert "closes" not in store.get(recipe.key).manifest.environment
+
+
+@pytest.mark.usefixtures("working")
+def test_a_worker_makes_what_is_free_while_another_run_makes_the_rest(store: Store):
+    ours, theirs, calls = files(store, "a"), files(store, "b"), list[list[str]]()
+
+    def stream(
+        function: Any, uri: str, recipes: Any, *args: Any, **resources: Any
+    ) -> Iterator[Any]:
+        calls.append([recipe.name for recipe in recipes])
+        yield from function(uri, recipes, *args)
+
+    workers = LocalWorkers(cast(Cluster, SimpleNamespace(stream=stream, num_cpus=1)), store)
+    keys = [theirs.key, ours.key]
+    with contextlib.ExitStack() as other_run:
+        other_run.enter_context(store.lock(theirs.key))
+        items = workers.make("two", keys, [theirs, ours], {}, cpus=1, gpus=0)
+        # The worker comes back without the step that is busy, and this thread waits for it.
+        assert next(items)[0] == "a"  # type: ignore[index]
+        assert next(items) == worker.StepOutcome(name="a")
+        assert next(items) == AlreadyRunning(by="a step of another run")
+        Attempt(store, theirs).commit({})
+    assert list(items) == [worker.StepOutcome(name="b", reused=True)]
+    assert calls == [["b", "a"], ["b"]]
 
 
 def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(

@@ -106,7 +106,7 @@ def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path:
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
     context = {"prefect": {"flow_run_id": "a-run"}}
     told = list(workers.make("cell", [RECIPE.key], [RECIPE], context, cpus=1, gpus=0))
-    assert told == [AlreadyRunning(job="cell-2")]
+    assert told == [AlreadyRunning(by="Ray Job cell-2")]
     assert server.run == "a-run"
 
 
