@@ -173,7 +173,9 @@ class Kind:
       libraries: distributions whose version can change those bytes; part of the identity.
       stop: modules that are no part of the code of `make`; see `infra.source_code.Tree.reach`.
       also: function from the config, as plain values, to modules that belong to the code although
-        nothing that `make` reaches imports them.
+        nothing that `make` reaches imports them: the reader, connector or metric that it names.
+      entries: function from the config, as plain values, to registry -> the values, in that
+        registry's entry for what the config names, that decide bytes; they count as its code.
       functions: function from the config, as plain values, to the functions that it names, as
         "module:name"; their code belongs to the step's code, and the versions of the libraries that
         they import to its identity.
@@ -189,7 +191,8 @@ class Kind:
     make: Callable[[StepContext], Iterator[Progress]]
     libraries: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
-    also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
+    also: Callable[[Any], Iterable[str]] | None = None
+    entries: Callable[[Any], Mapping[str, Any]] | None = None
     functions: Callable[[Any], Iterable[str]] | None = None
     make_together: Callable[[Sequence[StepContext]], Iterator[Progress]] | None = None
     make_piece: (

@@ -46,7 +46,6 @@ from flows.study.costs import costs_of
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
-from model.connector.registry import KINDS
 from model.eval.config import EvalConfig
 from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
@@ -520,19 +519,13 @@ def _evaluations(
                 benchmark=entry.benchmark,
                 budget=budget,
                 decode=decode_of(config, entry.benchmark),
-                connector=_user_connector(config, method),
+                connector=config.connector_of(method),
             ),
         )
         for row, entry in config.rows.items()
         if trained_on(entry.benchmark) == training_benchmark
         for budget in config.budgets_of(method)
     ]
-
-
-def _user_connector(config: StudyConfig, method: Method) -> str:
-    """Returns a method's connector if it is a user's class; else ""."""
-    connector = config.connector_of(method)
-    return connector if connector not in KINDS else ""
 
 
 def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
