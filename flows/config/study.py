@@ -27,7 +27,7 @@ from flows.config.source import SourceConfig
 from flows.config.stage2 import Stage2Config, scale_budget
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
-from infra.store.digest import NOT_IDENTITY
+from flows.steps.kinds.tokenizer import TokenizerConfig
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.connector.config import ConnectorConfig
@@ -60,19 +60,6 @@ SEED_RANGE = (10_000, 100_000)
 
 MAX_PRETRAIN_SEEDS = 20
 """Most pretraining seeds of a study; each has its own part of the range of transfer seeds."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
-
-    Attributes:
-      path: tokenizer file to use; None trains a tokenizer on the study's texts.
-      vocab_size: number of pieces of a tokenizer that is trained here [tokens].
-    """
-
-    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
-    vocab_size: int = 256_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

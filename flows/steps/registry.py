@@ -20,8 +20,11 @@ from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
 from flows.steps.user_code import library_versions
+from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256, read_module
+from infra.store.births import with_births
 from infra.store.digest import canonical_json, settings_json, value_sha256
+from infra.store.manifest import Manifest, Recipe
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -40,6 +43,49 @@ KINDS: dict[str, Kind] = {
         RESULTS,
     )
 }
+
+
+def full_config(manifest: Manifest) -> Any:
+    """Returns the config in a manifest, with fields that it is older than at their birth values."""
+    kind = KINDS.get(manifest.kind)
+    return with_births(kind.spec, manifest.config) if kind else manifest.config
+
+
+def typed_config(kind: str, config: Any) -> Any:
+    """Returns a step's config from the plain values in a manifest.
+
+    Raises:
+      ConfigError: if this version of the code cannot read the config.
+    """
+    import pydantic
+
+    try:
+        spec = KINDS[kind].spec
+        return pydantic.TypeAdapter(spec).validate_python(with_births(spec, config))
+    except (KeyError, pydantic.ValidationError) as error:
+        message = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
+        raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
+
+
+def manifest_recipe(manifest: Manifest) -> Recipe:
+    """Returns the recipe of an artifact, whose key is the one that this version gives it.
+
+    It is another key than the manifest's if that one is older than a rule of identities. A user's
+    connector that the config names must be importable (`install_user_code`).
+
+    Raises:
+      ConfigError: if this version of the code cannot read the config.
+    """
+    return Recipe(
+        kind=manifest.kind,
+        name=manifest.name,
+        inputs=manifest.inputs,
+        config=typed_config(manifest.kind, manifest.config),
+        seed=manifest.seed,
+        libraries=manifest.libraries,
+        code=manifest.code,
+        source=manifest.source,
+    )
 
 
 def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import libraries_of, step_code
+from flows.steps.registry import full_config, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
@@ -318,7 +318,7 @@ class Explanation:
             artifact
             for artifact in self._store.artifacts(step.kind)
             if artifact.manifest.name == step.name
-            and _without_state(artifact.manifest.config) == wanted_config
+            and _without_state(full_config(artifact.manifest)) == wanted_config
         ]
         return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
@@ -405,7 +405,7 @@ class _ComparableStep:
         inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
         return cls(
             manifest.name,
-            {**leaves(manifest.config), _SEED: manifest.seed, **manifest.libraries, **inputs},
+            {**leaves(full_config(manifest)), _SEED: manifest.seed, **manifest.libraries, **inputs},
         )
 
     @classmethod

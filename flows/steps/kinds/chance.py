@@ -26,6 +26,7 @@ _METRICS = metric_modules.__module__
 CHANCE = Kind(
     name="chance",
     make=make,
+    spec=str,
     stop=(_METRICS,),
     also=metric_modules,
     entries=lambda metric: {_METRICS: metric_values(metric)},

@@ -20,7 +20,7 @@ from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
 from infra.progress import Progress
 from infra.store.backend import ByteSource
-from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
+from infra.store.digest import NOT_IDENTITY, file_sha256
 from infra.store.manifest import File
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_folder
 from model import files
@@ -58,7 +58,7 @@ class FitSpec:
 
     model: ModelConfig
     train: TrainConfig
-    watch: WatchConfig | None = dataclasses.field(default=None, metadata=UNLESS_DEFAULT)
+    watch: WatchConfig | None = None
     profile: tuple[int, int] = dataclasses.field(default=(0, 0), metadata=NOT_IDENTITY)
 
 
@@ -345,6 +345,7 @@ def _connector(spec: Mapping[str, Any]) -> str:
 CHECKPOINT = Kind(
     name="checkpoint",
     make=make,
+    spec=FitSpec,
     libraries=("pillow", "sentencepiece"),
     stop=(
         _CONNECTORS,

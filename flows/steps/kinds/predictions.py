@@ -10,7 +10,6 @@ from typing import Any
 
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
-from infra.store.digest import UNLESS_DEFAULT
 from model import files
 from model.connector.registry import class_and_routing, connector_modules
 from model.eval.config import EvalConfig
@@ -32,7 +31,7 @@ class EvaluateSpec:
     benchmark: str
     budget: int
     decode: EvalConfig
-    connector: str = dataclasses.field(default="", metadata=UNLESS_DEFAULT)
+    connector: str = ""
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -98,6 +97,7 @@ _CONNECTORS, _METRICS = connector_modules.__module__, metric_modules.__module__
 PREDICTIONS = Kind(
     name="predictions",
     make=make,
+    spec=EvaluateSpec,
     make_together=make_together,
     make_piece=make_piece,
     group_value=_config_without_budget,
