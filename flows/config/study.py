@@ -109,6 +109,8 @@ class StudyConfig:
       eval_batch_size: examples decoded together.
       compute: where steps run and with which resources.
       keep: which of the study's files `parcel gc` keeps.
+      statements: the keys that the file, the command or the form states, with their values; filled
+        in automatically, so that a value of the user's can be told from a default or a recipe.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -146,11 +148,16 @@ class StudyConfig:
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
+    statements: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, values: Any) -> Any:
-        return normalise(parse(values)) if isinstance(values, Mapping) else values
+        if not isinstance(values, Mapping):
+            return values
+        # The record of a run, and what is sent to another process, has them from when it was read.
+        statements = values.get("statements") or dict(values)
+        return {**normalise(parse(values)), "statements": statements}
 
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):

@@ -116,11 +116,13 @@ class StudyGraph:
       nodes: the nodes, each after those that it reads.
       cells: cell of the results table -> the step that scores it.
       results: the step that makes the table; None where the graph ends before the report.
+      study: the study; None for a graph of other steps.
     """
 
     nodes: tuple[GraphNode, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
+    study: StudyConfig | None = None
 
     @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -203,7 +205,7 @@ class _GraphBuilder:
                     cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results)
+        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results, study=self.config)
 
     def _add(
         self, kind: str, name: str, *, resources: Mapping[str, Any] | None = None, **more: Any
