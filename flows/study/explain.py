@@ -144,7 +144,9 @@ class Explanation:
         if not redone or hours <= limit:
             return
         stale = [step for step in redone if self.steps[step].state == "stale"]
-        changes = self._describe_changes(stale, [step for step in redone if step not in stale])
+        changes = self._describe_changes(
+            stale, [step for step in redone if self.steps[step].values]
+        )
         raise ConfigError(
             f"{changes[0]}, and making them and what follows again takes about {hours:.2g} "
             f"device-hours, above compute.rebuild_limit={limit:g}: {changes[1]}. Make them again "
@@ -172,19 +174,20 @@ class Explanation:
             counts.append(f"the code of {len(stale)} artifacts has changed")
             cures.append("keep them with `parcel accept STEP`")
         if new:
-            counts.append(f"values that the code owns make {len(new)} steps new")
+            noun = "step" if len(new) == 1 else "steps"
+            counts.append(f"values that the code owns make {len(new)} {noun} new")
             cures.append("state the old values in the config")
         return " and ".join(counts), "; ".join(changes), ", or ".join(cures)
 
     def stale(self, *, but: Sequence[str] = ()) -> list[Step]:
         """Returns the stale steps, except those of nodes that a pattern in `but` matches."""
-        return [step for step in self._but(but) if self.steps[step].state == "stale"]
+        return [step for step in self._steps_but(but) if self.steps[step].state == "stale"]
 
     def _with_other_values(self, *, but: Sequence[str] = ()) -> list[Step]:
         """Returns the steps that are new through the code's values, but for those of `but`."""
-        return [step for step in self._but(but) if self.steps[step].values]
+        return [step for step in self._steps_but(but) if self.steps[step].values]
 
-    def _but(self, patterns: Sequence[str]) -> list[Step]:
+    def _steps_but(self, patterns: Sequence[str]) -> list[Step]:
         matching_nodes = {
             node for node in self.graph.nodes for pattern in patterns if node.matches(pattern)
         }

@@ -72,7 +72,7 @@ def test_it_counts_against_the_limit_with_all_that_follows(store: Store):
     with pytest.raises(ConfigError) as refused:
         explanation.check(1.0, ())
     assert str(refused.value) == (
-        f"values that the code owns make 1 steps new, and making them and what follows again takes "
+        f"values that the code owns make 1 step new, and making them and what follows again takes "
         f"about {hours:.2g} device-hours, above compute.rebuild_limit=1: stage1.dropout 0.1 → 0.0 "
         f"by the code and not the config, which concerns stage1 vanilla. Make them again with "
         f"--rebuild STEP (or '*'), or state the old values in the config."
