@@ -7,8 +7,9 @@
 Starting at the function's module, all imports are followed, also those inside functions, and so
 are strings that spell a module's name (`python -m pipelines.video.child`). Two things are no part
 of a step's code: `infra`, which moves bytes and decides none, and the worker that calls the
-function. Relative imports and imports by a computed name are refused, since the digest could not
-cover what they bring in.
+function. Registries, which know every reader, connector or metric, are not entered; a step's code
+goes on with the one that its config names (`flows.steps.registry`). Relative imports and imports by
+a computed name are refused, since the digest could not cover what they bring in.
 
 A reader, metric or connector of the user's own (`flows.steps.user_code`) is in the folder `own` of
 a tree, and is followed like the rest: own/my_metric.py is the module `my_metric`. Its imports may
@@ -119,7 +120,8 @@ class Tree:
 
         Args:
           modules: the modules to start from.
-          stop: modules that are not entered, such as registries that know every reader.
+          stop: modules that are not entered, such as registries that know every reader; but what
+            the user's own code imports is, since it may use anything in them.
 
         Raises:
           DynamicImportError: if any of them imports by a computed name.
@@ -142,7 +144,12 @@ class Tree:
                     f"step that reaches it is not known; import the module by its name."
                 )
             digests[name] = module.digest
-            pending += module.names_in(name, path) if self.is_user_code(name) else module.names
+            if self.is_user_code(name):
+                names = module.names_in(name, path)
+                closed -= names - {*OUTSIDE}
+                pending += names
+            else:
+                pending += module.names
         return dict(sorted(digests.items()))
 
     def is_user_code(self, module: str) -> bool:

@@ -73,6 +73,12 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str], *, sour
     for override in overrides:
         _apply_override(changed, override)
     _anchor_paths(changed, Path.cwd())
+    # A run's record holds, beside all values, those that were stated: the overrides join them.
+    if statements := changed.get("statements"):
+        for override in overrides:
+            _apply_override(statements, override)
+        _anchor_paths(statements, Path.cwd())
+        changed["statements"] = _without_dropped(statements, values["statements"], source=source)
     return check_config(_without_dropped(changed, values, source=source), source=source)
 
 

@@ -27,7 +27,7 @@ from flows.config.source import SourceConfig
 from flows.config.stage2 import Stage2Config, scale_budget
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
-from infra.store.digest import NOT_IDENTITY
+from flows.steps.kinds.tokenizer import TokenizerConfig
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.connector.config import ConnectorConfig
@@ -60,19 +60,6 @@ SEED_RANGE = (10_000, 100_000)
 
 MAX_PRETRAIN_SEEDS = 20
 """Most pretraining seeds of a study; each has its own part of the range of transfer seeds."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
-
-    Attributes:
-      path: tokenizer file to use; None trains a tokenizer on the study's texts.
-      vocab_size: number of pieces of a tokenizer that is trained here [tokens].
-    """
-
-    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
-    vocab_size: int = 256_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +109,8 @@ class StudyConfig:
       eval_batch_size: examples decoded together.
       compute: where steps run and with which resources.
       keep: which of the study's files `parcel gc` keeps.
+      statements: the keys that the file, the command or the form states, with their values; filled
+        in automatically, so that a value of the user's can be told from a default or a recipe.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -159,11 +148,16 @@ class StudyConfig:
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
+    statements: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, values: Any) -> Any:
-        return normalise(parse(values)) if isinstance(values, Mapping) else values
+        if not isinstance(values, Mapping):
+            return values
+        # The record of a run, and what is sent to another process, has them from when it was read.
+        statements = values.get("statements") or dict(values)
+        return {**normalise(parse(values)), "statements": statements}
 
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):

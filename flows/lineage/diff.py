@@ -22,7 +22,7 @@ from flows.lineage.target import LineageTarget
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
-from flows.steps.registry import KINDS, step_code
+from flows.steps.registry import KINDS, full_config, step_code
 from infra.source_code import Tree, changed_definitions
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -249,7 +249,7 @@ class _HistoryWalk:
 
 def _config_leaves(manifest: Manifest) -> dict[str, Any]:
     """Returns the config by key, without lists of given files, which `_file_digests` compares."""
-    values = leaves(manifest.config)
+    values = leaves(full_config(manifest))
     data_fields = ("files", "state") if manifest.kind in _INPUT_FILE_KINDS else ()
     return {key: value for key, value in values.items() if key not in data_fields}
 

@@ -10,21 +10,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
-import pydantic
-
-from flows.config.study import TokenizerConfig
 from flows.lineage.diff import LineageDifference, compare_lineages
 from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import FitSpec
-from flows.steps.kinds.dataset import DatasetSpec
-from flows.steps.kinds.files import FilesSpec
-from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.kinds.raw_files import RawFilesSpec
-from flows.steps.kinds.results import ResultsSpec
-from flows.steps.registry import user_modules
+from flows.steps.registry import full_config, typed_config, user_modules
 from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
@@ -33,29 +23,6 @@ from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from model.files import PREDICTIONS
-from model.masks.config import MaskCodecConfig
-from pipelines.hygiene.screen import HygieneConfig
-from pipelines.synthetic.config import CorpusConfig
-
-CONFIGS: Mapping[str, Any] = {
-    "corpus": CorpusConfig,
-    "files": FilesSpec,
-    "raw_files": RawFilesSpec,
-    "dataset": DatasetSpec,
-    "screened": HygieneConfig,
-    "start": None,
-    "tokenizer": TokenizerConfig,
-    "mask_codec": MaskCodecConfig,
-    "checkpoint": FitSpec,
-    "predictions": EvaluateSpec,
-    "chance": str,
-    "results": ResultsSpec,
-}
-"""Kind of a step -> type of its config.
-
-A manifest holds the config as plain values. These types read it for artifacts that are in no run's
-record.
-"""
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
@@ -168,7 +135,7 @@ def replay_artifacts(
         # The study's step has settings that no manifest holds. Without one, or if its config is not
         # the artifact's, the manifest's config is all there is.
         step = steps.get(manifest.name)
-        if step is None or json.loads(canonical_json(step.config)) != manifest.config:
+        if step is None or json.loads(canonical_json(step.config)) != full_config(manifest):
             if user_modules(manifest.kind, manifest.config):
                 install_user_code(
                     tree
@@ -198,19 +165,6 @@ def replay_artifacts(
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
         remade[artifact.key] = now
         yield _compare_replayed(store, artifact, fresh, now)
-
-
-def typed_config(kind: str, config: Any) -> Any:
-    """Returns a step's config from the plain values in a manifest.
-
-    Raises:
-      ConfigError: if this version of the code cannot read the config.
-    """
-    try:
-        return pydantic.TypeAdapter(CONFIGS[kind]).validate_python(config)
-    except (KeyError, pydantic.ValidationError) as error:
-        message = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
-        raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
 
 
 def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from flows.lineage.runs import results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
-from flows.steps.kinds.results import ResultsSpec
+from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
@@ -77,7 +75,7 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
     """
     from flows.report.gather import gather_report
 
-    spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
+    spec = typed_config("results", results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
     report = gather_report(spec.plan, spec.accepted, artifacts, store.get_cached, mixed=mixed)
     return report, spec.plan

@@ -193,7 +193,11 @@ def _now() -> str:
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns dotted path of a config's value -> what it was and what it is, where they differ."""
     # Through JSON, as the earlier config was: it has lists where this one has tuples.
-    was, now = (leaves(json.loads(json.dumps(config))) for config in (before, after))
+    # What was stated of them is no value of its own.
+    was, now = (
+        leaves({k: v for k, v in json.loads(json.dumps(config)).items() if k != "statements"})
+        for config in (before, after)
+    )
     return {
         path: [was.get(path), now.get(path)]
         for path in sorted(was.keys() | now.keys())

@@ -10,6 +10,7 @@ from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sa
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
+from flows.steps.registry import full_config
 from flows.study.explain import Explanation, explain_study
 from flows.study.graph import datasets_of
 from flows.study.reading import dataset_parts
@@ -193,7 +194,7 @@ def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> Miss
         # A dataset that took over shards was cheaper than preparing all of them.
         is_complete = "inputs" in counts and "reused_shards" not in counts
         is_same = content is not None and artifact.manifest.inputs["raw"].content == content
-        if is_complete and is_same and _inputs_of(artifact.manifest.config) == inputs_wanted:
+        if is_complete and is_same and _inputs_of(full_config(artifact.manifest)) == inputs_wanted:
             similar_artifacts.append(artifact)
     if not similar_artifacts:
         return MissingDataset(name=step.name, workers=_workers(step.config))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from flows.report.items import NUM_ERRORS, Items
 from flows.report.spread import LEVEL
-from infra.store.digest import UNLESS_DEFAULT
 
 CHANCE = "chance/"
 """Prefix of the role of a report's input that holds a benchmark's chance score."""
@@ -156,8 +155,8 @@ class Plan:
     pretrainings: tuple[int, ...] = ()
     trainings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     costs: tuple[Cost, ...] = ()
-    resolution: int | None = dataclasses.field(default=None, metadata=UNLESS_DEFAULT)
-    also: tuple["Plan", ...] = dataclasses.field(default=(), metadata=UNLESS_DEFAULT)
+    resolution: int | None = None
+    also: tuple["Plan", ...] = ()
 
     def __post_init__(self) -> None:
         # Two pretrainings with two seeds each: the seeds differ, since each pretraining has its

@@ -9,11 +9,13 @@ from flows.report.build import build_report
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
 from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.items import Items, read_items
+from infra.store.births import with_births
 from infra.store.digest import canonical_json
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact
 from infra.store.stored_folder import open_stored_folder
 from model import files
+from model.eval.config import EvalConfig
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
 ANSWER_MS = "answer_ms"
@@ -99,7 +101,8 @@ def _read_score(
     # may have rounded differently.
     trained = recall(manifest.inputs["checkpoint"].key).manifest
     # The batch size changes no answer's text beyond rounding, so it does not divide scores.
-    decode = {k: v for k, v in manifest.config["decode"].items() if k != "batch_size"}
+    decode = with_births(EvalConfig, manifest.config["decode"])
+    del decode["batch_size"]
     return Score(
         **dataclasses.asdict(cell),
         score=metrics["score"],

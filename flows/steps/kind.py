@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from infra.progress import Progress
 from infra.references import module_reference
 from infra.store.backend import ByteSource
+from infra.store.births import with_births
 from infra.store.digest import canonical_json, settings_json
 from infra.store.manifest import File, Recipe
 from infra.store.redact import redact
@@ -127,6 +128,7 @@ class StepContext:
         recipe, store = self._recipe, self._store
         config = redact(json.loads(canonical_json(recipe.config)))  # The form of manifests.
         wanted_identity = config, recipe.seed, recipe.code, dict(recipe.libraries)
+        spec = type(recipe.config)
         candidates = []
         # The key's end is the code's digest: most artifacts are ruled out without reading them.
         for key in store.keys(recipe.kind):
@@ -135,7 +137,7 @@ class StepContext:
                     artifact = store.get_cached(key)
                     manifest = artifact.manifest
                     if (
-                        manifest.config,
+                        with_births(spec, manifest.config),
                         manifest.seed,
                         manifest.code,
                         manifest.libraries,
@@ -170,10 +172,13 @@ class Kind:
     Attributes:
       name: "dataset", "checkpoint", ...
       make: writes the artifact into `work.out`, yielding progress; the heavy imports are inside.
+      spec: type of its steps' configs; None where they have none.
       libraries: distributions whose version can change those bytes; part of the identity.
       stop: modules that are no part of the code of `make`; see `infra.source_code.Tree.reach`.
       also: function from the config, as plain values, to modules that belong to the code although
-        nothing that `make` reaches imports them.
+        nothing that `make` reaches imports them: the reader, connector or metric that it names.
+      entries: function from the config, as plain values, to registry -> the values, in that
+        registry's entry for what the config names, that decide bytes; they count as its code.
       functions: function from the config, as plain values, to the functions that it names, as
         "module:name"; their code belongs to the step's code, and the versions of the libraries that
         they import to its identity.
@@ -187,9 +192,11 @@ class Kind:
 
     name: str
     make: Callable[[StepContext], Iterator[Progress]]
+    spec: type | None = None
     libraries: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
-    also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
+    also: Callable[[Any], Iterable[str]] | None = None
+    entries: Callable[[Any], Mapping[str, Any]] | None = None
     functions: Callable[[Any], Iterable[str]] | None = None
     make_together: Callable[[Sequence[StepContext]], Iterator[Progress]] | None = None
     make_piece: (

@@ -20,8 +20,11 @@ from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
 from flows.steps.user_code import library_versions
-from infra.source_code import Tree, checkout, code_sha256
-from infra.store.digest import settings_json
+from infra.errors import ConfigError
+from infra.source_code import Tree, checkout, code_sha256, read_module
+from infra.store.births import with_births
+from infra.store.digest import canonical_json, settings_json, value_sha256
+from infra.store.manifest import Manifest, Recipe
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -42,6 +45,49 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def full_config(manifest: Manifest) -> Any:
+    """Returns the config in a manifest, with fields that it is older than at their birth values."""
+    kind = KINDS.get(manifest.kind)
+    return with_births(kind.spec, manifest.config) if kind else manifest.config
+
+
+def typed_config(kind: str, config: Any) -> Any:
+    """Returns a step's config from the plain values in a manifest.
+
+    Raises:
+      ConfigError: if this version of the code cannot read the config.
+    """
+    import pydantic
+
+    try:
+        spec = KINDS[kind].spec
+        return pydantic.TypeAdapter(spec).validate_python(with_births(spec, config))
+    except (KeyError, pydantic.ValidationError) as error:
+        message = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
+        raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
+
+
+def manifest_recipe(manifest: Manifest) -> Recipe:
+    """Returns the recipe of an artifact, whose key is the one that this version gives it.
+
+    It is another key than the manifest's if that one is older than a rule of identities. A user's
+    connector that the config names must be importable (`install_user_code`).
+
+    Raises:
+      ConfigError: if this version of the code cannot read the config.
+    """
+    return Recipe(
+        kind=manifest.kind,
+        name=manifest.name,
+        inputs=manifest.inputs,
+        config=typed_config(manifest.kind, manifest.config),
+        seed=manifest.seed,
+        libraries=manifest.libraries,
+        code=manifest.code,
+        source=manifest.source,
+    )
+
+
 def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
     """Returns module -> digest of the code that makes a step of a kind.
 
@@ -50,12 +96,14 @@ def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str
       config: config of the step, typed or as plain values.
       tree: source tree to look in; None takes the sources of this process.
     """
-    return _reached_code(kind, _extra_modules(kind, config), tree or checkout())
+    return _reached_code(
+        kind, _extra_modules(kind, config), _entries(kind, config), tree or checkout()
+    )
 
 
 def code_digest(kind: str, config: Any) -> str:
     """Returns the digest of the code that this process would make a step with [hex]."""
-    return _code_digest(kind, _extra_modules(kind, config))
+    return _code_digest(kind, _extra_modules(kind, config), _entries(kind, config))
 
 
 def user_modules(kind: str, config: Any) -> tuple[str, ...]:
@@ -69,14 +117,36 @@ def _extra_modules(kind: str, config: Any) -> tuple[str, ...]:
     return modules + user_modules(kind, config)
 
 
-def _reached_code(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
+def _entries(kind: str, config: Any) -> tuple[tuple[str, str], ...]:
+    entries = KINDS[kind].entries
+    values = entries(json.loads(settings_json(config))) if entries else {}
+    return tuple((registry, canonical_json(value)) for registry, value in values.items() if value)
+
+
+def _reached_code(
+    kind: str, also: tuple[str, ...], entries: tuple[tuple[str, str], ...], tree: Tree
+) -> dict[str, str]:
+    # A step's code stops at a registry, which knows all of a family, and goes on with the one that
+    # the config names:
+    #
+    #   model.train.step ─▶ … ─▶ registry      not entered; of it counts what decides bytes, as
+    #                                          values: the routing of "mqt", and not its FLOPs
+    #   the config says "mqt" ─▶ model.connector.mqt ─▶ …
+    #
+    # The values are those of this process. A tree with another registry has its whole text instead.
     step_kind = KINDS[kind]
-    return tree.reach([step_kind.make.__module__, *also], stop=step_kind.stop)
+    modules = tree.reach([step_kind.make.__module__, *also], stop=step_kind.stop)
+    for registry, values in entries:
+        if registry in tree and registry not in modules:
+            text = read_module(tree.text(registry)).digest
+            is_ours = text == read_module(checkout().text(registry)).digest
+            modules[registry] = value_sha256(values) if is_ours else text
+    return dict(sorted(modules.items()))
 
 
 @functools.cache
-def _code_digest(kind: str, also: tuple[str, ...]) -> str:
-    return code_sha256(_reached_code(kind, also, checkout()))
+def _code_digest(kind: str, also: tuple[str, ...], entries: tuple[tuple[str, str], ...]) -> str:
+    return code_sha256(_reached_code(kind, also, entries, checkout()))
 
 
 def libraries_of(kind: str, config: Any) -> dict[str, str]:

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import pydantic
-
 from flows.steps import worker
 from flows.steps.kind import Step
-from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import look_up
+from flows.steps.registry import typed_config
 from flows.study.graph import raw_files_spec
 from infra.errors import ConfigError
 from infra.source_code import checkout
@@ -48,7 +46,7 @@ def mend_dataset(name: str, *, data_root: str, store: str) -> Iterator[str]:
             f"nothing of it can be repaired."
         )
     # The same two steps that `parcel run` has, with the files as they are now.
-    spec = pydantic.TypeAdapter(DatasetSpec).validate_python(before.manifest.config)
+    spec = typed_config("dataset", before.manifest.config)
     files = Step(
         kind="raw_files",
         name=raw.manifest.name,

@@ -4,6 +4,10 @@ reused   prepare mixture/web
 stale    stage1 vanilla        model.train.step._step changed since checkpoint-59ca…
 follows  transfer parcel …     re-used if the steps before it come out as they were
 new      intermediary parcel   intermediary.peak_lr 0.001 → 0.002
+new      stage1 vanilla        stage1.z_loss 0.0 → 0.1: the code's value, not the config's
+
+A step that is new only through values that code owns, defaults and recipes which nobody stated, is
+remade because of an edit of the code, as a stale one is, and counts like one.
 """
 
 import dataclasses
@@ -19,9 +23,10 @@ from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import libraries_of, step_code
+from flows.steps.registry import full_config, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, Phase, StudyGraph, graph_of
+from flows.study.last_runs import SEED, LastRuns
 from flows.study.reading import describe_reads
 from flows.study.run_log import duration_text
 from infra.errors import ConfigError
@@ -33,9 +38,6 @@ from infra.store.store import Artifact, Store
 State = Literal["reused", "accepted", "follows", "new", "stale"]
 STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
 """Every state, the most important last: a node has the last state that one of its steps is in."""
-
-_SEED = "the seed"
-"""Path under which a step's own seed is compared; its config may have a leaf called "seed"."""
 
 _COMPARED = 200
 """Most artifacts with other names that a new step is compared with."""
@@ -56,7 +58,9 @@ class Verdict:
       why: reasons for the state, for people.
       changed: functions whose code changed, if the state is "stale".
       artifact: the artifact in the store; None where there is none.
-      seconds: cost of making the artifact again: its time, times its devices [device-seconds].
+      seconds: cost of making the artifact again: its time, times its devices [device-seconds]. Of a
+        new step, the cost of the artifact that it replaces, if nobody asked for another.
+      values: the code's values that make it new although nobody asked for another.
       key: key of the artifact that a new step will make; "" where its inputs do not exist yet.
     """
 
@@ -65,6 +69,7 @@ class Verdict:
     changed: str = ""
     artifact: Artifact | None = None
     seconds: float = 0.0
+    values: tuple[str, ...] = ()
     key: str = ""
 
 
@@ -85,6 +90,8 @@ class Explanation:
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
         self._comparable_steps: dict[str, list[_ComparableStep]] = {}
+        self._last_runs = LastRuns(store, graph)
+        self._unasked: set[Step] = set()
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         # In the graph's order, so that the verdicts on a step's inputs are there before its own.
         for step in graph.steps:
@@ -113,7 +120,7 @@ class Explanation:
         """Refuses a run that would redo much work because of changed code.
 
         Steps that follow a stale one count, too: if a cheap dataset comes out with other bytes,
-        the trainings that read it are repeated.
+        the trainings that read it are repeated. So do steps that are new through the code's values.
 
         Args:
           limit: most work that may be redone without `rebuild` [device-hours].
@@ -130,44 +137,77 @@ class Explanation:
                     f"`--explain` lists them."
                 )
         # What the user named with --rebuild, or what does not begin anyway, costs nothing here.
-        stale = [step for step in self.stale(but=rebuild) if self._owner[step] not in holds]
-        hours = self._cost_of_stale(stale) / 3600
-        if not stale or hours <= limit:
+        redone = [
+            step
+            for step in (*self.stale(but=rebuild), *self._with_other_values(but=rebuild))
+            if self._owner[step] not in holds
+        ]
+        hours = self._cost_of_redoing(redone) / 3600
+        if not redone or hours <= limit:
             return
-        # One clause per change: twenty trainings that ran one edited function are one thing to
-        # decide.
-        names_by_change: dict[str, list[str]] = {}
-        for step in stale:
-            names_by_change.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
-        changes_text = "; ".join(
-            f"{what} changed, which {abbreviate_list(list(dict.fromkeys(names)), _MAX_NAMES)} ran"
-            for what, names in names_by_change.items()
+        stale = [step for step in redone if self.steps[step].state == "stale"]
+        changes = self._describe_changes(
+            stale, [step for step in redone if self.steps[step].values]
         )
         raise ConfigError(
-            f"the code of {len(stale)} artifacts has changed, and making them and what follows "
-            f"again takes about {hours:.2g} device-hours, above compute.rebuild_limit={limit:g}: "
-            f"{changes_text}. Make them again with --rebuild STEP (or '*'), or keep them with "
-            f"`parcel accept STEP`."
+            f"{changes[0]}, and making them and what follows again takes about {hours:.2g} "
+            f"device-hours, above compute.rebuild_limit={limit:g}: {changes[1]}. Make them again "
+            f"with --rebuild STEP (or '*'), or {changes[2]}."
         )
+
+    def _describe_changes(self, stale: Sequence[Step], new: Sequence[Step]) -> tuple[str, str, str]:
+        """Returns how many steps the code changed, what changed in it, and what would keep them."""
+        # One clause per change: twenty trainings that ran one edited function are one thing to
+        # decide.
+        steps_by_change: dict[tuple[str, str], list[Step]] = {}
+        for step in stale:
+            change = f"{self.steps[step].changed} changed, which ", " ran"
+            steps_by_change.setdefault(change, []).append(step)
+        for step in new:
+            values = abbreviate_list(self.steps[step].values, _MAX_NAMES)
+            change = f"{values} by the code and not the config, which concerns ", ""
+            steps_by_change.setdefault(change, []).append(step)
+        changes = [
+            f"{before}{self._node_names(steps)}{after}"
+            for (before, after), steps in steps_by_change.items()
+        ]
+        counts, cures = [], []
+        if stale:
+            counts.append(f"the code of {len(stale)} artifacts has changed")
+            cures.append("keep them with `parcel accept STEP`")
+        if new:
+            noun = "step" if len(new) == 1 else "steps"
+            counts.append(f"values that the code owns make {len(new)} {noun} new")
+            cures.append("state the old values in the config")
+        return " and ".join(counts), "; ".join(changes), ", or ".join(cures)
 
     def stale(self, *, but: Sequence[str] = ()) -> list[Step]:
         """Returns the stale steps, except those of nodes that a pattern in `but` matches."""
-        matching_nodes = {
-            node for node in self.graph.nodes for pattern in but if node.matches(pattern)
-        }
-        return [
-            step
-            for step, verdict in self.steps.items()
-            if verdict.state == "stale" and self._owner[step] not in matching_nodes
-        ]
+        return [step for step in self._steps_but(but) if self.steps[step].state == "stale"]
 
-    def _cost_of_stale(self, stale: Sequence[Step]) -> float:
-        """Returns the cost of stale steps and of all steps that follow them [device-seconds]."""
-        #   stale ─▶ follows ─▶ follows       all count: the first one's bytes decide about the rest
-        #   touched raw files ─▶ follows      does not: no code changed
-        affected_steps = set(stale)
+    def _with_other_values(self, *, but: Sequence[str] = ()) -> list[Step]:
+        """Returns the steps that are new through the code's values, but for those of `but`."""
+        return [step for step in self._steps_but(but) if self.steps[step].values]
+
+    def _steps_but(self, patterns: Sequence[str]) -> list[Step]:
+        matching_nodes = {
+            node for node in self.graph.nodes for pattern in patterns if node.matches(pattern)
+        }
+        return [step for step in self.steps if self._owner[step] not in matching_nodes]
+
+    def _cost_of_redoing(self, steps: Sequence[Step]) -> float:
+        """Returns the cost of steps that the code changed and of those after them [device-seconds].
+
+        Args:
+          steps: stale steps, and steps that are new through the code's values.
+        """
+        #   stale ─▶ follows ─▶ follows         all count: the first one's bytes decide the rest
+        #   new by the code ─▶ new ─▶ new       likewise
+        #   touched raw files ─▶ follows        does not: no code changed
+        affected_steps = set(steps)
         for step in self.graph.steps:  # In the graph's order, inputs come before their readers.
-            if self.steps[step].state == "follows" and affected_steps & set(step.inputs.values()):
+            is_after = self.steps[step].state == "follows" or step in self._unasked
+            if is_after and affected_steps & set(step.inputs.values()):
                 affected_steps.add(step)
         return sum(self.steps[step].seconds for step in affected_steps)
 
@@ -188,10 +228,10 @@ class Explanation:
             counts[verdict.state] += 1
             yield f"{verdict.state:<8}  {node.name:<{width}}  {'; '.join(verdict.why)}".rstrip()
         counts_text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        cost = self._cost_of_stale(self.stale())
-        cost_text = (
-            f"; remaking the stale steps takes about {cost:.0f} device-seconds" if cost else ""
-        )
+        changed = self._with_other_values()
+        cost = self._cost_of_redoing([*self.stale(), *changed])
+        what = "what the code's values concern" if changed else "the stale steps"
+        cost_text = f"; remaking {what} takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {counts_text}{cost_text}"
         yield from self.describe_storage(keep)
         yield from self._describe_cost()
@@ -279,15 +319,14 @@ class Explanation:
         if len(inputs) < len(reads):
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             reason = f"{self._node_names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
-            return Verdict(state="new", why=(*self._differences(step, {}), reason))
+            return self._judge_new(step, {}, reason)
         lookup = look_up(self._store, step, inputs, self.accepted)
         # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if lookup.artifact is None and (earlier := self._earlier_raw_files(step)):
             why = ("its raw files have changed, or were touched, since then",)
             return Verdict(state="follows", why=why, artifact=earlier)
         if lookup.artifact is None:
-            why = tuple(self._differences(step, inputs))
-            return Verdict(state="new", why=why, key=lookup.recipe.key)
+            return dataclasses.replace(self._judge_new(step, inputs), key=lookup.recipe.key)
         if lookup.state == "let go":
             self._pruned_steps.append(step)
         seconds = device_seconds(lookup.artifact)
@@ -308,6 +347,47 @@ class Explanation:
             return Verdict(state="accepted", why=why, artifact=lookup.artifact)
         return Verdict(state="reused", artifact=lookup.artifact)
 
+    def _judge_new(self, step: Step, inputs: Mapping[str, Artifact], *reasons: str) -> Verdict:
+        """Returns the verdict on a step without an artifact: whether anybody asked for another.
+
+        Nobody did if it differs from the artifact that the study's last run had in nothing but
+        values which neither that run's config nor today's states, and in inputs of that sort.
+
+        Args:
+          step: the step.
+          inputs: role -> the artifact that it would read; {} if one does not exist yet.
+          reasons: further reasons for the verdict.
+        """
+        last = self._last_runs.artifact(step)
+        values = None if last is None else self._values_of_code(step, inputs, last)
+        if last is None or values is None:
+            return Verdict(state="new", why=(*self._differences(step, inputs), *reasons))
+        self._unasked.add(step)
+        shown = "; ".join(_first_texts(values))
+        word = "value" if len(values) == 1 else "values"
+        why = (f"{shown}: the code's {word}, not the config's",) if values else ()
+        return Verdict(
+            state="new", why=(*why, *reasons), values=values, seconds=device_seconds(last)
+        )
+
+    def _values_of_code(
+        self, step: Step, inputs: Mapping[str, Artifact], last: Artifact
+    ) -> tuple[str, ...] | None:
+        """Returns the code's values that differ from an artifact's, as texts.
+
+        They are () where only inputs are new, for such a reason; None where anything else differs.
+        """
+        target = _ComparableStep.of_step(step, inputs)
+        differences = target.differs_from(_ComparableStep.of_artifact(last))
+        fresh = [read for read in step.inputs.values() if self.steps[read].artifact is None]
+        if not (differences or fresh) or not self._unasked.issuperset(fresh):
+            return None
+        libraries = {*last.manifest.libraries, *libraries_of(step.kind, step.config)}
+        others = self._last_runs.changed_leaves(step) | libraries
+        if any(path in others or path.startswith("input ") for path, _, _ in differences):
+            return None
+        return tuple(_describe_difference(*difference, step) for difference in differences)
+
     def _earlier_raw_files(self, step: Step) -> Artifact | None:
         """Returns the newest artifact of the same raw files in an earlier state, if there is any.
 
@@ -320,7 +400,7 @@ class Explanation:
             artifact
             for artifact in self._store.artifacts(step.kind)
             if artifact.manifest.name == step.name
-            and _without_state(artifact.manifest.config) == wanted_config
+            and _without_state(full_config(artifact.manifest)) == wanted_config
         ]
         return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
@@ -385,9 +465,7 @@ class Explanation:
         nearest, _ = min(distances, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
         if not nearest and inputs:
             return ["its artifact is damaged"]
-        texts = [_describe_difference(path, was, now, step) for path, was, now in nearest]
-        more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
-        return texts[:_MAX_NAMES] + more
+        return _first_texts([_describe_difference(*difference, step) for difference in nearest])
 
 
 def explain_study(config: StudyConfig, store: Store, until: Phase = "report") -> Explanation:
@@ -417,7 +495,7 @@ class _ComparableStep:
         inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
         return cls(
             manifest.name,
-            {**leaves(manifest.config), _SEED: manifest.seed, **manifest.libraries, **inputs},
+            {**leaves(full_config(manifest)), SEED: manifest.seed, **manifest.libraries, **inputs},
         )
 
     @classmethod
@@ -425,7 +503,7 @@ class _ComparableStep:
         config = leaves(redact(json.loads(canonical_json(step.config))))  # As in manifests.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
         return cls(
-            step.name, {**config, _SEED: step.seed, **libraries_of(step.kind, step.config), **read}
+            step.name, {**config, SEED: step.seed, **libraries_of(step.kind, step.config), **read}
         )
 
     def differs_from(self, other: "_ComparableStep") -> list[tuple[str, Any, Any]]:
@@ -438,6 +516,11 @@ class _ComparableStep:
             paths |= other.leaves.keys()
         pairs = ((path, other.leaves.get(path), self.leaves.get(path)) for path in sorted(paths))
         return [(path, was, now) for path, was, now in pairs if was != now]
+
+
+def _first_texts(texts: Sequence[str]) -> list[str]:
+    more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
+    return [*texts[:_MAX_NAMES], *more]
 
 
 def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -458,9 +541,9 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
     head, _, rest = path.partition(".")
     if head in step.keys:
         path = f"{step.keys[head]}.{rest}"
-    elif "" in step.keys and path != _SEED:
+    elif "" in step.keys and path != SEED:
         path = f"{step.keys['']}.{path}"
-    elif path == _SEED:
+    elif path == SEED:
         path = "seed"
     return f"{path} {_short_value(was)} → {_short_value(now)}"
 

@@ -46,7 +46,6 @@ from flows.study.costs import costs_of
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
-from model.connector.registry import KINDS
 from model.eval.config import EvalConfig
 from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
@@ -117,11 +116,13 @@ class StudyGraph:
       nodes: the nodes, each after those that it reads.
       cells: cell of the results table -> the step that scores it.
       results: the step that makes the table; None where the graph ends before the report.
+      study: the study; None for a graph of other steps.
     """
 
     nodes: tuple[GraphNode, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
+    study: StudyConfig | None = None
 
     @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -204,7 +205,7 @@ class _GraphBuilder:
                     cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results)
+        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results, study=self.config)
 
     def _add(
         self, kind: str, name: str, *, resources: Mapping[str, Any] | None = None, **more: Any
@@ -520,19 +521,13 @@ def _evaluations(
                 benchmark=entry.benchmark,
                 budget=budget,
                 decode=decode_of(config, entry.benchmark),
-                connector=_user_connector(config, method),
+                connector=config.connector_of(method),
             ),
         )
         for row, entry in config.rows.items()
         if trained_on(entry.benchmark) == training_benchmark
         for budget in config.budgets_of(method)
     ]
-
-
-def _user_connector(config: StudyConfig, method: Method) -> str:
-    """Returns a method's connector if it is a user's class; else ""."""
-    connector = config.connector_of(method)
-    return connector if connector not in KINDS else ""
 
 
 def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:

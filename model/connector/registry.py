@@ -14,6 +14,9 @@ classes take them from here:
                        flops = staticmethod(CONNECTORS["mqt"].flops)
 
 To add a connector to the tree, write its module and its entry below; no other code lists them.
+
+This module is no part of a step's code, which goes on with the connector that the step's config
+names: of its entry, `class_and_routing` counts, and an edit of a formula remakes nothing.
 """
 
 import dataclasses
@@ -100,8 +103,7 @@ class BuiltIn:
     """A connector of this project.
 
     Attributes:
-      module: the module of its class. A step's code digest follows dotted names in strings, so the
-        name is written out, and without the class.
+      module: the module of its class.
       name: name of its class.
       routing: the budgets it serves, and what its queries read.
       flops: its formula.
@@ -186,6 +188,19 @@ def flops_formula(kind: str) -> Callable[[typing.Any, int], typing.Any] | None:
 def has_parameters(kind: str) -> bool:
     """Returns whether a connector has parameters to train; a user's class is assumed to have."""
     return kind not in CONNECTORS or CONNECTORS[kind].has_parameters
+
+
+def connector_modules(kind: str) -> tuple[str, ...]:
+    """Returns the module of a built-in connector's class; none for a user's class."""
+    return (CONNECTORS[kind].module,) if kind in CONNECTORS else ()
+
+
+def class_and_routing(kind: str) -> dict[str, typing.Any]:
+    """Returns what decides bytes in a built-in connector's entry; {} for a user's class."""
+    if kind not in CONNECTORS:
+        return {}
+    built_in = CONNECTORS[kind]
+    return {"class": built_in.name, "routing": built_in.routing}
 
 
 def connector_class(kind: str) -> typing.Any:

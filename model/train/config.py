@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Literal, get_args
 
-from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT
+from infra.store.digest import NOT_IDENTITY
 from model.data.config import BatchConfig
 from pipelines.records.schema import SuffixSampling
 
@@ -103,9 +103,9 @@ class TrainConfig:
     max_frames: int = 16
     freeze_vision: bool = False
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
-    rsqrt_timescale: float = dataclasses.field(default=10_000.0, metadata=UNLESS_DEFAULT)
-    rsqrt_shift: float = dataclasses.field(default=0.0, metadata=UNLESS_DEFAULT)
-    groups: tuple[GroupConfig, ...] = dataclasses.field(default=(), metadata=UNLESS_DEFAULT)
+    rsqrt_timescale: float = 10_000.0
+    rsqrt_shift: float = 0.0
+    groups: tuple[GroupConfig, ...] = ()
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
     log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
 

@@ -98,6 +98,30 @@ def test_changed_code_is_told_refused_kept_and_marked(edited: Path, store: Path)
     assert set(states(done.stdout).values()) == {"reused"}
 
 
+def test_a_changed_default_is_told_and_refused(store: Path, tmp_path: Path):
+    copy = copied(tmp_path)
+    config = copy / "model" / "train" / "config.py"
+    before = config.read_text()
+    changed = before.replace("import NOT_IDENTITY", "import NOT_IDENTITY, born").replace(
+        "    grad_clip: float = 1.0\n",
+        "    grad_clip: float = dataclasses.field(default=0.5, metadata=born(1.0))\n",
+    )
+    assert changed.count("born") == 2
+    config.write_text(changed)
+    done = run(copy, store, "run", CONFIG, "--explain")
+    assert done.returncode == 0, done.stderr
+    value = "stage1.grad_clip 1.0 → 0.5: the code's value, not the config's"
+    assert re.search(rf"^new +stage1 vanilla +{re.escape(value)}$", done.stdout, re.MULTILINE)
+    assert {state for name, state in states(done.stdout).items() if "prepare" in name} == {"reused"}
+    done = run(copy, store, "run", CONFIG, "compute.rebuild_limit=0")
+    assert done.returncode == 2
+    assert "stage1.grad_clip 1.0 → 0.5 by the code and not the config" in done.stderr
+    assert done.stderr.count("\n") == 1
+    # The old value is the old identity; the edit itself makes it stale.
+    done = run(copy, store, "run", CONFIG, "--explain", "stage1.grad_clip=1.0")
+    assert states(done.stdout)["stage1 vanilla"] == "stale", done.stdout
+
+
 @pytest.mark.deep
 def test_a_training_is_kept_if_both_codes_agree_on_its_losses(store: Path, tmp_path: Path):
     words = ("accept", "stage1 vanilla", CONFIG, "--replay", "3")

@@ -23,7 +23,7 @@ CONFIGS = {
     "dataset": {"reader": "chartqa"},
     "raw_files": {"reader": "chartqa"},
     "checkpoint": {"model": {"connector": {"kind": "parcel"}}},
-    "predictions": {"decode": {"metric": "vqa"}},
+    "predictions": {"decode": {"metric": "miou"}, "connector": "parcel"},
     "chance": "vqa",
 }
 REACHES = {
@@ -37,7 +37,7 @@ REACHES = {
     "tokenizer": ("model.text.tokenizer", "pipelines.records.dataset"),
     "mask_codec": ("model.masks.training",),
     "checkpoint": ("model.train.step", "model.connector.parcel", "model.data.loader"),
-    "predictions": ("model.decode.beam", "model.eval.metrics.miou"),
+    "predictions": ("model.decode.beam", "model.eval.metrics.miou", "model.connector.parcel"),
     "chance": ("model.eval.chance",),
     "results": ("flows.report.build", "flows.report.latex"),
 }
@@ -47,7 +47,7 @@ OUT_OF_REACH = {
     "corpus": ("pipelines.sources.documents.chartqa", "model.vlm"),
     "dataset": ("pipelines.sources.segmentation.refcoco", "pipelines.hygiene.index", "model.vlm"),
     "checkpoint": ("model.analysis.flops", "model.decode.beam", "pipelines.prepare.run"),
-    "predictions": ("model.train.optimizer",),
+    "predictions": ("model.train.optimizer", "model.eval.metrics.vqa", "model.connector.mqt"),
     "chance": ("model.vlm",),
     "results": ("model.vlm", "flows.study.graph"),
 }

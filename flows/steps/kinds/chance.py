@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from model import files
+from model.eval.metrics.registry import metric_modules, metric_values
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -20,4 +21,14 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-CHANCE = Kind(name="chance", make=make, functions=lambda metric: [metric])
+_METRICS = metric_modules.__module__
+
+CHANCE = Kind(
+    name="chance",
+    make=make,
+    spec=str,
+    stop=(_METRICS,),
+    also=metric_modules,
+    entries=lambda metric: {_METRICS: metric_values(metric)},
+    functions=lambda metric: [metric],
+)

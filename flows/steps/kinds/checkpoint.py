@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.steps.kind import Kind, StepContext
 from infra.gang.launcher import LauncherGang
@@ -20,11 +20,12 @@ from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
 from infra.progress import Progress
 from infra.store.backend import ByteSource
-from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
+from infra.store.digest import NOT_IDENTITY, file_sha256
 from infra.store.manifest import File
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_folder
 from model import files
 from model.config import ModelConfig
+from model.connector.registry import class_and_routing, connector_modules
 from model.train.config import TrainConfig
 from model.watch.config import WatchConfig
 
@@ -35,6 +36,8 @@ WATCHED = "watched/"
 """Prefix of the role of a dataset that is only evaluated during training."""
 PROBE = ("probe/train", "probe/eval")
 """Roles of the datasets of a probe."""
+
+_CONNECTORS = connector_modules.__module__
 
 _OUT = "out"
 """Folder inside the gang's folder that members send the checkpoint's files to."""
@@ -55,7 +58,7 @@ class FitSpec:
 
     model: ModelConfig
     train: TrainConfig
-    watch: WatchConfig | None = dataclasses.field(default=None, metadata=UNLESS_DEFAULT)
+    watch: WatchConfig | None = None
     profile: tuple[int, int] = dataclasses.field(default=(0, 0), metadata=NOT_IDENTITY)
 
 
@@ -335,11 +338,24 @@ def _places_of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
     return tuple(at for role, at in sorted(places.items()) if role.startswith(begin))
 
 
+def _connector(spec: Mapping[str, Any]) -> str:
+    return spec["model"]["connector"]["kind"]
+
+
 CHECKPOINT = Kind(
     name="checkpoint",
     make=make,
+    spec=FitSpec,
     libraries=("pillow", "sentencepiece"),
-    # Evaluation during training changes no parameter: a metric's edit must not make it stale.
-    stop=("flows.steps.events", "model.train.log", "model.watch.config", "model.watch.watch"),
-    functions=lambda spec: [spec["model"]["connector"]["kind"]],
+    stop=(
+        _CONNECTORS,
+        # Evaluation during training changes no parameter: a metric's edit must not make it stale.
+        "flows.steps.events",
+        "model.train.log",
+        "model.watch.config",
+        "model.watch.watch",
+    ),
+    also=lambda spec: connector_modules(_connector(spec)),
+    entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
+    functions=lambda spec: [_connector(spec)],
 )

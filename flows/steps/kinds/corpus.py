@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
+from pipelines.synthetic.config import CorpusConfig
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -15,4 +16,4 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts["files"] = sum(path.is_file() for path in work.out.rglob("*"))
 
 
-CORPUS = Kind(name="corpus", make=make, libraries=("pillow", "av", "pyarrow"))
+CORPUS = Kind(name="corpus", make=make, spec=CorpusConfig, libraries=("pillow", "av", "pyarrow"))

@@ -65,6 +65,7 @@ def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
 DATASET = Kind(
     name="dataset",
     make=make,
+    spec=DatasetSpec,
     libraries=("pillow", "av", "decord"),
     # The registry knows every reader, but one of them makes a dataset: `also` adds that one.
     stop=("pipelines.sources.registry",),

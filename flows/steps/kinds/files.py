@@ -42,4 +42,4 @@ def check_input_files(folder: Path, digests_folder: Path) -> None:
             raise ValueError(f"{path} has changed since the study noted it; run it again.")
 
 
-FILES = Kind(name="files", make=make)
+FILES = Kind(name="files", make=make, spec=FilesSpec)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from model import files
+from model.masks.config import MaskCodecConfig
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -22,4 +23,4 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
 
 
-MASK_CODEC = Kind(name="mask_codec", make=make, libraries=("pillow",))
+MASK_CODEC = Kind(name="mask_codec", make=make, spec=MaskCodecConfig, libraries=("pillow",))

@@ -5,13 +5,15 @@ All budgets are evaluated together, so that images are decoded and pass the visi
 
 import dataclasses
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
-from infra.store.digest import UNLESS_DEFAULT
 from model import files
+from model.connector.registry import class_and_routing, connector_modules
 from model.eval.config import EvalConfig
+from model.eval.metrics.registry import metric_modules, metric_values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,14 +24,14 @@ class EvaluateSpec:
       benchmark: the benchmark that it is scored on.
       budget: soft tokens per frame.
       decode: settings of decoding and scoring.
-      connector: "module:Class" of the checkpoint's connector if it is the user's own, since its
-        code answers; else "".
+      connector: kind of the checkpoint's connector, since its code answers; "" in manifests of
+        earlier versions, unless it is the user's own.
     """
 
     benchmark: str
     budget: int
     decode: EvalConfig
-    connector: str = dataclasses.field(default="", metadata=UNLESS_DEFAULT)
+    connector: str = ""
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -82,12 +84,29 @@ def _config_without_budget(spec: EvaluateSpec) -> EvaluateSpec:
     return dataclasses.replace(spec, budget=0)
 
 
+def _connector(spec: Mapping[str, Any]) -> str:
+    return spec.get("connector", "")
+
+
+def _metric(spec: Mapping[str, Any]) -> str:
+    return spec["decode"]["metric"]
+
+
+_CONNECTORS, _METRICS = connector_modules.__module__, metric_modules.__module__
+
 PREDICTIONS = Kind(
     name="predictions",
     make=make,
+    spec=EvaluateSpec,
     make_together=make_together,
     make_piece=make_piece,
     group_value=_config_without_budget,
     libraries=("pillow", "sentencepiece"),
-    functions=lambda spec: [spec["decode"]["metric"], spec.get("connector", "")],
+    stop=(_CONNECTORS, _METRICS),
+    also=lambda spec: (*connector_modules(_connector(spec)), *metric_modules(_metric(spec))),
+    entries=lambda spec: {
+        _CONNECTORS: class_and_routing(_connector(spec)),
+        _METRICS: metric_values(_metric(spec)),
+    },
+    functions=lambda spec: [_metric(spec), _connector(spec)],
 )

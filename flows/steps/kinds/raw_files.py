@@ -84,6 +84,7 @@ def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
 RAW_FILES = Kind(
     name="raw_files",
     make=make,
+    spec=RawFilesSpec,
     # The registry knows every reader, but one of them lists a split: `also` adds that one.
     stop=("pipelines.sources.registry",),
     also=_reader_module,

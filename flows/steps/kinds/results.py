@@ -45,4 +45,10 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-RESULTS = Kind(name="results", make=make, libraries=("matplotlib",))
+RESULTS = Kind(
+    name="results",
+    make=make,
+    spec=ResultsSpec,
+    libraries=("matplotlib",),
+    stop=("model.eval.metrics.registry",),
+)

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
+from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 
 
 def make(work: StepContext) -> Iterator[Progress]:
     """Compares the input `dataset` with itself and with all other inputs, by `HygieneConfig`."""
-    from pipelines.hygiene.screen import screen_dataset
-
     # Every input but the dataset itself is an evaluation split, under its name.
     against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
     counts = yield from stream_progress(
@@ -25,4 +24,4 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(counts)
 
 
-SCREENED = Kind(name="screened", make=make, libraries=("pillow",))
+SCREENED = Kind(name="screened", make=make, spec=HygieneConfig, libraries=("pillow",))

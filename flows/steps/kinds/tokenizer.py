@@ -1,5 +1,6 @@
 """A SentencePiece vocabulary: given, or trained on the texts of the study's datasets."""
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from itertools import chain
@@ -8,7 +9,21 @@ from pathlib import Path
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import check_input_files
 from infra.progress import Progress
+from infra.store.digest import NOT_IDENTITY
 from model import files
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
+
+    Attributes:
+      path: tokenizer file to use; None trains a tokenizer on the study's texts.
+      vocab_size: number of pieces of a tokenizer that is trained here [tokens].
+    """
+
+    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
+    vocab_size: int = 256_000
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -34,4 +49,4 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-TOKENIZER = Kind(name="tokenizer", make=make, libraries=("sentencepiece",))
+TOKENIZER = Kind(name="tokenizer", make=make, spec=TokenizerConfig, libraries=("sentencepiece",))

@@ -1,4 +1,8 @@
-"""The table of metrics by name."""
+"""The table of metrics by name.
+
+This module is no part of a step's code, which goes on with the metric that the step's config names:
+its modules, and the values of its entry.
+"""
 
 import dataclasses
 import functools
@@ -74,6 +78,21 @@ METRICS: dict[str, Metric] = {
     "pope": Metric(score=pope, by=("kind",), mean_over="kind"),
     "miou": Metric(score=miou, reads_masks=True),
 }
+
+
+def metric_modules(name: str) -> tuple[str, ...]:
+    """Returns the modules of a metric of this registry; none for a user's own."""
+    functions = filter(callable, vars(METRICS[name]).values()) if name in METRICS else ()
+    return tuple(sorted({function.__module__ for function in functions}))
+
+
+def metric_values(name: str) -> dict[str, Any]:
+    """Returns a metric's entry in plain values, functions by name; {} for a user's own."""
+    fields = vars(METRICS[name]).items() if name in METRICS else ()
+    return {
+        key: f"{value.__module__}:{value.__qualname__}" if callable(value) else value
+        for key, value in fields
+    }
 
 
 def get_metric(name: str) -> Metric:

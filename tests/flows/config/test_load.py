@@ -1,7 +1,8 @@
 """Configs: what is accepted, and the one line that says why something is not."""
 
 import copy
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,28 @@ def test_mistakes_are_named_with_their_cure(override: str, told: str):
     with pytest.raises(ConfigError, match=told) as refused:
         load(overrides=[override])
     assert "\n" not in str(refused.value)
+
+
+def test_a_study_knows_what_was_stated_of_it(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("base: demo\nnum_seeds: 2\nstage1: {b2: 0.9}\n")
+    study = load(tmp_path / "mine.yaml", ["stage1.dropout=0.1", "transfers.refcoco=null"])
+    stated = study.statements
+    assert (stated["num_seeds"], stated["stage1"]["dropout"]) == (2, 0.1)
+    assert stated["stage1"]["b2"] == 0.9
+    assert stated["stage1"]["total_steps"] == load().statements["stage1"]["total_steps"]
+    assert "grad_clip" not in stated["stage1"]
+    assert "sampling" not in stated["transfers"]["chartqa"]["train"]  # Of the registry's recipe.
+    assert "refcoco" not in stated["transfers"]
+    assert study == load(tmp_path / "mine.yaml", ["stage1.dropout=0.1", "transfers.refcoco=null"])
+
+
+def test_the_values_of_a_record_are_not_taken_for_statements():
+    record = json.loads(json.dumps(asdict(load(overrides=["stage1.b2=0.9"]))))
+    again = apply_overrides(record, ["stage1.dropout=0.1", "transfers.msvd_qa=null"], source="it")
+    assert again.stage1 is not None
+    assert (again.stage1.b2, again.stage1.dropout) == (0.9, 0.1)
+    stated = again.statements["stage1"]
+    assert (stated["b2"], stated["dropout"]) == (0.9, 0.1)
+    assert "grad_clip" not in stated
+    assert "msvd_qa" not in again.statements["transfers"]
+    assert "dropout" not in record["statements"]["stage1"]

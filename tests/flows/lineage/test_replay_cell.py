@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.lineage.replay import CONFIGS, replay_artifacts, typed_config
+from flows.lineage.replay import replay_artifacts
 from flows.lineage.target import find_lineage_target
 from flows.steps.kinds.files import FilesSpec
-from flows.steps.registry import KINDS, step_code
+from flows.steps.registry import step_code, typed_config
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
 from infra.errors import ConfigError
@@ -134,7 +134,6 @@ def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store)
 
 
 def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
-    assert set(CONFIGS) == set(KINDS)
     for folder in ("web", "chartqa"):
         (tmp_path / folder).mkdir()
     small = Path(__file__).parents[2] / "e2e" / "smallest.yaml"

@@ -87,7 +87,8 @@ def test_a_record_says_from_the_beginning_what_was_asked_for_and_what_is_new_in_
     assert outcome(record) == "running"
     assert ended_run_records(store) == {}
     end_run_record(store, config, "first", results=None, artifacts=[], failed=[])
-    changed = {**config, "stage1": {"peak_lr": 0.002}, "watch": None}
+    stated = {"stage1": {"peak_lr": 0.002}}
+    changed = {**config, **stated, "watch": None, "statements": stated}
     begin_run_record(store, changed, "second", **began)
     record = run_records(store.files)["toy-second"]
     assert record["differs"] == {"stage1.peak_lr": [0.001, 0.002]}

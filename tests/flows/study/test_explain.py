@@ -1,6 +1,7 @@
 """Tests of explain: which steps would run and why, known from the store before any step runs."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from flows.report.cells import CellKey
 from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import device_seconds, look_up
+from flows.steps.registry import full_config, manifest_recipe, typed_config
 from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
@@ -20,7 +22,8 @@ from flows.study.graph import StudyGraph, graph_of
 from infra import source_code as code_module
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout
-from infra.store.store import Artifact, Attempt, Store
+from infra.store.digest import identity_json
+from infra.store.store import Artifact, Attempt, Store, manifest_name
 
 
 def study(*overrides: str) -> StudyGraph:
@@ -104,6 +107,42 @@ def test_a_changed_value_is_told_by_its_key_in_the_config(store: Store):
     assert why == f"intermediary.peak_lr {before} → 0.004; stage1 vanilla is new"
     assert states["tokenizer"][0] == "reused"
     assert states["results demo"][1].endswith("and 9 more are new")
+
+
+def forget_births(store: Store, kind: str) -> None:
+    """Rewrites manifests as if all fields at their birth values had been added since."""
+    for artifact in [*store.artifacts(kind)]:
+        config = typed_config(kind, artifact.manifest.config)
+        older = dataclasses.replace(artifact.manifest, config=json.loads(identity_json(config)))
+        store.files.put(manifest_name(artifact.key), older.to_json().encode())
+
+
+def test_a_manifest_gives_its_key_also_where_it_is_older_than_fields(store: Store):
+    fill(store, study())
+    keys = set(store.keys())
+    for kind in registry.KINDS:
+        forget_births(store, kind)
+    again = Store(store.state)
+    found = [artifact.manifest for kind in registry.KINDS for artifact in again.artifacts(kind)]
+    assert {manifest.key for manifest in found} == keys
+    assert all(manifest_recipe(manifest).key == manifest.key for manifest in found)
+    stage1 = next(manifest for manifest in found if manifest.name.startswith("stage1"))
+    assert "dropout" not in stage1.config["train"]
+    assert full_config(stage1)["train"]["dropout"] == 0.0
+
+
+def test_a_manifest_holds_the_values_that_its_key_leaves_out(store: Store):
+    fill(store, study())
+    stage1 = next(a for a in store.artifacts("checkpoint") if a.manifest.name.startswith("stage1"))
+    assert stage1.manifest.config["train"]["dropout"] == 0.0
+    assert stage1.manifest.config["watch"] is None
+
+
+def test_no_difference_is_claimed_to_a_manifest_that_is_older_than_a_field(store: Store):
+    fill(store, study())
+    forget_births(store, "checkpoint")
+    states = told(Store(store.state), study("stage1.b2=0.9"))
+    assert states["stage1 vanilla"] == ("new", "stage1.b2 0.99 → 0.9")
 
 
 def test_one_more_seed_leaves_the_others_as_they_are(store: Store):

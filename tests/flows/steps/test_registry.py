@@ -1,0 +1,167 @@
+"""The code of a step: it stops at registries and goes on with what the step's config names."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flows.config.load import load
+from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.registry import code_digest, step_code
+from flows.study.graph import graph_of
+from infra.source_code import Tree, checkout, code_sha256
+from infra.store.digest import settings_json
+from model.connector.registry import CONNECTORS
+from model.connector.routing import Routing
+from model.eval.metrics.registry import METRICS
+
+WIDE = (
+    "methods=[vanilla,m3,mqt,parcel,short]",
+    "variants={short: {of: mqt, length: 0.5}}",
+    "transfers.msvd_qa.transfer=true",
+    "transfers.msvd_qa.metric=cider",
+    "watch={probe: {benchmark: msvd_qa, steps: 3, examples: 9}, every: 5}",
+    "hygiene={}",
+    "stage2={image_px: 448, train: {total_steps: 10}}",
+)
+"""The demo with a variant, a probe that is scored by CIDEr, screening and a Stage 2."""
+
+
+@pytest.fixture(scope="module")
+def steps() -> tuple[Step, ...]:
+    """All steps of a study, one for each kind and config."""
+    graph = graph_of(load(overrides=WIDE))
+    by_config = {(step.kind, settings_json(step.config)): step for step in graph.steps}
+    kinds = {step.kind for step in by_config.values()}
+    assert {"corpus", "dataset", "screened", "checkpoint", "predictions", "chance"} <= kinds
+    return tuple(by_config.values())
+
+
+def connector(step: Step) -> str:
+    match step.config:
+        case FitSpec(model=model):
+            return model.connector.kind
+        case EvaluateSpec(connector=kind):
+            return kind
+    return ""
+
+
+def metric(step: Step) -> str:
+    match step.config:
+        case EvaluateSpec(decode=decode):
+            return decode.metric
+        case str(name) if step.kind == "chance":
+            return name
+    return ""
+
+
+def reader(step: Step) -> str:
+    return step.config.reader if step.kind == "dataset" else ""
+
+
+def trains_or_answers(step: Step) -> bool:
+    return step.kind in ("checkpoint", "predictions")
+
+
+EDITS: dict[str, Callable[[Step], bool]] = {
+    "model.connector.mqt": lambda step: connector(step) == "mqt",
+    "model.connector.parcel": lambda step: connector(step) == "parcel",
+    "model.connector.m3": lambda step: connector(step) == "m3",
+    "model.connector.vanilla": lambda step: connector(step) == "vanilla",
+    "model.connector.base": trains_or_answers,
+    "model.connector.costs": lambda step: False,
+    "model.eval.metrics.cider": lambda step: metric(step) == "cider",
+    "model.eval.metrics.relaxed_accuracy": lambda step: metric(step) == "relaxed_accuracy",
+    "model.eval.metrics.miou": lambda step: metric(step) == "miou",
+    "model.eval.metrics.scores": lambda step: bool(metric(step)),
+    "model.eval.metrics.bleu": lambda step: False,
+    "pipelines.sources.documents.chartqa": lambda step: reader(step) == "chartqa",
+    "pipelines.prepare.shards": lambda step: step.kind == "dataset",
+    "model.train.step": lambda step: step.kind == "checkpoint",
+    "model.decode.beam": lambda step: step.kind == "predictions",
+    "model.watch.watch": lambda step: False,
+    "pipelines.hygiene.detail": lambda step: step.kind == "screened",
+}
+"""A module in which a definition is added -> whether a step's code is another one then."""
+
+
+def edited(module: str, more: bytes) -> Tree:
+    tree = checkout()
+    return Tree({**tree.files, tree.path(module): tree.text(module) + more})
+
+
+def digests(steps: tuple[Step, ...], tree: Tree) -> dict[str, str]:
+    return {step.name: code_sha256(step_code(step.kind, step.config, tree)) for step in steps}
+
+
+@pytest.mark.parametrize("module", EDITS)
+def test_an_edit_concerns_the_steps_that_use_it(steps: tuple[Step, ...], module: str):
+    before = digests(steps, checkout())
+    assert digests(steps, edited(module, b"\n# A comment.\n")) == before
+    after = digests(steps, edited(module, b"\n_ANSWER = 42\n"))
+    concerned = {step.name for step in steps if EDITS[module](step)}
+    assert {name for name in before if after[name] != before[name]} == concerned
+    if module not in ("model.connector.costs", "model.eval.metrics.bleu", "model.watch.watch"):
+        assert concerned
+
+
+def test_no_step_has_the_code_of_a_family(steps: tuple[Step, ...]):
+    families = {entry.module for entry in CONNECTORS.values()}
+    for step in steps:
+        reached = step_code(step.kind, step.config)
+        own = {CONNECTORS[connector(step)].module} if connector(step) else set()
+        assert families & reached.keys() == own, step.name
+
+
+def code_of(connector: str) -> tuple[str, str]:
+    model = {"model": {"connector": {"kind": connector}}}
+    answers = {"decode": {"metric": "vqa"}, "connector": connector}
+    return code_digest("checkpoint", model), code_digest("predictions", answers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_code"),
+    [
+        ({"routing": Routing(anchor_grids=(2,), reads="anchors and queries")}, True),
+        ({"name": "Other"}, True),
+        ({"flops": lambda cfg, budget: 1}, False),
+    ],
+)
+def test_of_a_connectors_entry_its_class_and_routing_are_code(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], is_code: bool
+):
+    before = {kind: code_of(kind) for kind in CONNECTORS}
+    entry = dataclasses.replace(CONNECTORS["parcel_fixed4"], **changes)
+    monkeypatch.setitem(CONNECTORS, "parcel_fixed4", entry)
+    after = {kind: code_of(kind) for kind in CONNECTORS}
+    changed = {kind for kind in CONNECTORS if after[kind] != before[kind]}
+    assert changed == ({"parcel_fixed4"} if is_code else set())
+    if is_code:
+        assert not {*before["parcel_fixed4"]} & {*after["parcel_fixed4"]}
+
+
+def test_of_a_metrics_entry_all_is_code(monkeypatch: pytest.MonkeyPatch):
+    before = {name: code_digest("chance", name) for name in METRICS}
+    monkeypatch.setitem(METRICS, "vqa", dataclasses.replace(METRICS["vqa"], mean_over=""))
+    after = {name: code_digest("chance", name) for name in METRICS}
+    assert {name for name in METRICS if after[name] != before[name]} == {"vqa"}
+
+
+def test_a_tree_with_another_registry_has_other_code():
+    config = {"model": {"connector": {"kind": "mqt"}}}
+    registry = "model.connector.registry"
+    other = step_code("checkpoint", config, edited(registry, b"\n_ANSWER = 42\n"))
+    ours = step_code("checkpoint", config)
+    assert {name for name in other if other[name] != ours[name]} == {registry}
+
+
+def test_what_a_users_function_takes_from_a_registry_is_its_code():
+    text = (
+        b"from model.eval.metrics.registry import get_metric\nscore = get_metric('cider').score\n"
+    )
+    tree = Tree({**checkout().files, "own/my_metric.py": text})
+    reached = step_code("chance", "my_metric:score", tree)
+    assert {"my_metric", "model.eval.metrics.registry", "model.eval.metrics.cider"} <= {*reached}
