@@ -51,7 +51,7 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
     # same.
     for work in works:
         with (work.out / files.PREDICTIONS).open("rb") as lines:
-            work.counts["answers"] = sum(1 for _ in lines)
+            work.counts["num"] = sum(1 for _ in lines)
         if work.config.budget in seconds:
             work.counts["answer_ms"] = round(1e3 * seconds[work.config.budget], 3)
         # Small models often give the same answers. Their scores must not be one artifact all the
