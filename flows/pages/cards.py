@@ -45,10 +45,8 @@ class Card:
         codec: str,
     ) -> None:
         """Adds the answers of some seeds; `codec` is the key of their mask codec, or ""."""
-        texts = [
-            (seed, self.boxes.text(row["prediction"], codec), row.get("score"))
-            for seed, row in rows
-        ]
+        boxes = self.boxes
+        texts = [(s, boxes.text(row["prediction"], codec), row.get("score")) for s, row in rows]
         self.told.append((whose, mean, texts))
 
     @property

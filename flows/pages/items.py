@@ -46,8 +46,15 @@ class Reader:
         self._scores = functools.lru_cache(maxsize=_OPEN)(self._read_scores)
 
     def file(self, key: str) -> ItemsFile:
-        """Returns the items of a scores artifact."""
-        return ItemsFile(self._store.get_cached(key).path)
+        """Returns the items of a scores artifact.
+
+        Raises:
+          KeyError: if the artifact is of another kind, as cells of earlier versions are.
+        """
+        artifact = self._store.get_cached(key)
+        if artifact.manifest.kind != "scores":
+            raise KeyError(f"{key} is a cell of an earlier version; run the study again.")
+        return ItemsFile(artifact.path)
 
     def _read_scores(self, key: str) -> Mapping[str, float]:
         """Returns id -> score [0-1] of every item, in order."""

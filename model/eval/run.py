@@ -22,7 +22,6 @@ from model import vlm
 from model.checkpoint.folder import (
     load_config,
     load_params,
-    mask_codec_path,
     stated_digest,
     tokenizer_path,
 )
@@ -35,7 +34,6 @@ from model.data.text import eval_row
 from model.decode.config import DecodeConfig
 from model.decode.decoding import decode_tokens
 from model.eval.predictions_file import write_predictions
-from model.masks.codec import MaskCodec
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
 
@@ -45,12 +43,11 @@ _PREFETCHED = 2
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A checkpoint in memory: config, parameters as a nested dict, tokenizer and mask codec."""
+    """A checkpoint in memory: config, parameters as a nested dict, and tokenizer."""
 
     model: ModelConfig
     params: dict[str, Any]
     tokenizer: Tokenizer
-    codec: MaskCodec | None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -355,10 +352,8 @@ def load_checkpoint(checkpoint: str) -> Loaded:
 def _load(checkpoint: str, digest: str) -> Loaded:
     del digest  # It only tells apart what a folder held at different times.
     place = open_stored_folder(checkpoint)
-    codec = mask_codec_path(place)
     return Loaded(
         model=load_config(place),
         params=jax.tree.map(jax.numpy.asarray, load_params(place)),
         tokenizer=Tokenizer(tokenizer_path(place)),
-        codec=MaskCodec.load(codec) if codec else None,
     )

@@ -67,7 +67,7 @@ class Probe:
         tuned = self._tuned(params)
         if tuned is None:
             return
-        loaded = Loaded(config.model, tuned, self._tokenizer, self._mask_codec)
+        loaded = Loaded(config.model, tuned, self._tokenizer)
         with tempfile.TemporaryDirectory() as folder:
             out = {budget: Path(folder) / str(budget) for budget in self._budgets}
             for predictions_folder in out.values():

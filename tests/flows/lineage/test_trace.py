@@ -56,9 +56,10 @@ def table(store: Store, seeds: int) -> Artifact:
     for seed in range(seeds):
         tuned = make(store, "checkpoint", f"transfer {seed}", web=web, words=words, init=first)
         for budget in (16, 64):
-            scored = make(
+            answered = make(
                 store, "predictions", f"evaluate {seed} {budget}", checkpoint=tuned, data=web
             )
+            scored = make(store, "scores", f"score {seed} {budget}", predictions=answered, data=web)
             cells[f"chartqa/parcel/{budget}/{seed}"] = scored
     results = make(store, "results", "results", **cells)
     end_run_record(
