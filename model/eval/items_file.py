@@ -11,29 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import parquet
-
 from model.files import ITEMS
 
 _ROW_GROUP = 1024
 """Rows that are stored, and read, together."""
 
 _PSEUDO_VALUE = "pseudo_value"
-
-_TEXT = pa.string()
-_SCHEMA = pa.schema(
-    {
-        "id": _TEXT,
-        "prefix": _TEXT,
-        "prediction": _TEXT,
-        "answers": pa.list_(_TEXT),
-        "source": _TEXT,
-        "source_sha256": _TEXT,
-        "score": pa.float64(),
-        _PSEUDO_VALUE: pa.float64(),
-    }
-)
 
 
 def write_items(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -43,10 +26,22 @@ def write_items(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
       folder: an existing folder.
       rows: the items, sorted by id; all or none of them have a pseudo-value.
     """
-    has_pseudo_values = any(_PSEUDO_VALUE in row for row in rows)
-    names = [name for name in _SCHEMA.names if has_pseudo_values or name != _PSEUDO_VALUE]
-    schema = pa.schema([_SCHEMA.field(name) for name in names])
-    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    import pyarrow as pa  # Here and below: it takes long, and few of a report's users read items.
+    from pyarrow import parquet
+
+    text, number = pa.string(), pa.float64()
+    types = {
+        "id": text,
+        "prefix": text,
+        "prediction": text,
+        "answers": pa.list_(text),
+        "source": text,
+        "source_sha256": text,
+        "score": number,
+    }
+    if any(_PSEUDO_VALUE in row for row in rows):
+        types[_PSEUDO_VALUE] = number
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(types))
     parquet.write_table(table, folder / ITEMS, row_group_size=_ROW_GROUP, compression="zstd")
 
 
@@ -59,15 +54,21 @@ class ItemsFile:
     @property
     def has_pseudo_values(self) -> bool:
         """Whether the items have pseudo-values, since the score is no plain mean of theirs."""
+        from pyarrow import parquet
+
         return _PSEUDO_VALUE in parquet.read_schema(self._path).names
 
     def columns(self, *names: str) -> list[list[Any]]:
         """Returns the values of some columns, each as a list in the order of the ids."""
+        from pyarrow import parquet
+
         table = parquet.read_table(self._path, columns=list(names), use_threads=False)
         return [table.column(name).to_pylist() for name in names]
 
     def row(self, item: str) -> dict[str, Any] | None:
         """Returns an item's row; None if there is none."""
+        from pyarrow import parquet
+
         # Groups of rows know their first and last id, so those without the item are not read.
         rows = parquet.read_table(
             self._path, filters=[("id", "==", item)], use_threads=False
@@ -76,9 +77,12 @@ class ItemsFile:
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` rows at even distances; other groups of rows are not read."""
+        from pyarrow import parquet
+
         with parquet.ParquetFile(self._path) as file:
             num = file.metadata.num_rows
-            positions = sorted({num * number // limit for number in range(min(limit, num))})
+            limit = min(limit, num)
+            positions = [num * number // limit for number in range(limit)]
             rows = []
             for group in sorted({position // _ROW_GROUP for position in positions}):
                 table = file.read_row_group(group, use_threads=False)

@@ -10,6 +10,8 @@ from typing import Any
 
 from model.files import PREDICTIONS
 
+_FIELDS = ("id", "prefix", "prediction", "answers", "source", "source_sha256")
+
 
 def write_predictions(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes the answers into a folder.
@@ -29,4 +31,5 @@ def write_predictions(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def read_predictions(folder: Path) -> Iterator[dict[str, Any]]:
     """Yields the rows of a folder's answers, in order of their ids; one is in memory at a time."""
     with (folder / PREDICTIONS).open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+        for row in map(json.loads, lines):
+            yield {name: row[name] for name in _FIELDS}
