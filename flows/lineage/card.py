@@ -12,7 +12,7 @@ import yaml
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
-from flows.report.items import ItemsReader
+from flows.report.items_reader import ItemsReader
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store

@@ -70,7 +70,7 @@ class Score:
       metric: name of the metric; one per benchmark.
       artifact: key of the scores artifact that has the score and its items.
       items: score of each item, by source; empty if unknown.
-      plain: whether the items' values are their own scores, see `items.ItemsReader`.
+      plain: whether the items' values are their own scores, see `items_reader.ItemsReader`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
       origin: the circumstances it was made in; None if unknown.
       answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.

@@ -8,7 +8,8 @@ from typing import cast
 from flows.report.build import build_report
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
 from flows.report.comparable import check_comparable, select_one_platform
-from flows.report.items import Items, ItemsReader
+from flows.report.items import Items
+from flows.report.items_reader import ItemsReader
 from infra.store.digest import canonical_json
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact

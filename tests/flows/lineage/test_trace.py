@@ -78,7 +78,7 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
     )
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == 1 + 20 * 3 + 3  # Of 104.
-    assert sum("(shown above)" not in line for line in told[1:]) == 20 * 2 + 3
+    assert sum("(shown above)" not in line for line in told[1:]) == 20 * 3 + 3
     told = list(trace_lineage(store, find_lineage_target(store, "demo"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == len(store.keys())

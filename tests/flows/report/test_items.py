@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.report.items import ItemsReader, items_by_source, mean_item_score, standard_error
+from flows.report.items import items_by_source, mean_item_score, standard_error
+from flows.report.items_reader import ItemsReader
 from model.eval.items_file import write_items
 
 # Picture a has two questions, b one. Right answers count 100.
