@@ -3,8 +3,9 @@
 checkpoint   model.json, params.json, params-…, tokenizer.model, mask_codec.npz, digest.txt,
              metrics.jsonl, watch.jsonl
 mask codec   mask_codec.npz, codec.json
-predictions  predictions.jsonl, score.json
-chance       chance.json
+predictions  predictions.jsonl
+scores       score.json, items.parquet
+chance       chance.json, predictions.jsonl
 """
 
 CONFIG, PARAMS, TOKENIZER = "model.json", "params.json", "tokenizer.model"
@@ -22,7 +23,11 @@ PROFILE = "profile"
 CODEC_REPORT = "codec.json"
 """File beside a codec: the number of crops it was tested on, and its mean IoU on them."""
 
-PREDICTIONS, SCORE = "predictions.jsonl", "score.json"
+PREDICTIONS = "predictions.jsonl"
+"""Answers of a checkpoint, a row per record, sorted by id; of chance, the score of each guess."""
+
+SCORE, ITEMS = "score.json", "items.parquet"
+"""Score of some predictions with its parts, and a row per item: its answer and its score."""
 
 CHANCE = "chance.json"
 """Score of a baseline that never looks at an image."""

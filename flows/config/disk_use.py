@@ -31,12 +31,8 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
     if keep.transfers != "predictions":
         return set()
-    scored = (a.manifest.inputs["checkpoint"].key for a in artifacts if _is_scores(a))
-    return set(scored)
-
-
-def _is_scores(artifact: Artifact) -> bool:
-    return artifact.manifest.kind == "predictions"
+    manifests = (artifact.manifest for artifact in artifacts)
+    return {m.inputs["checkpoint"].key for m in manifests if m.kind == "predictions"}
 
 
 def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:

@@ -12,14 +12,14 @@ import yaml
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
-from flows.report.items import read_items
+from flows.report.items_reader import ItemsReader
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
-from model.files import PREDICTIONS, SCORE
+from model.files import SCORE
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
 LOAD = """\
@@ -49,7 +49,7 @@ class CheckpointOrigin:
       store: the store of the artifacts.
       name: name that the checkpoint was asked for by.
       checkpoint: the checkpoint.
-      predictions: predictions of this checkpoint, on every benchmark and at every budget.
+      scores: scores of this checkpoint, on every benchmark and at every budget.
       cells: cells of its method in the study's table, over all seeds; empty if `name` is the key of
         an artifact.
     """
@@ -57,7 +57,7 @@ class CheckpointOrigin:
     store: Store
     name: str
     checkpoint: Artifact
-    predictions: tuple[Artifact, ...]
+    scores: tuple[Artifact, ...]
     cells: tuple[Cell, ...]
 
 
@@ -219,10 +219,11 @@ def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
 
 
 def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
-    for artifact in origin.predictions:
+    reader = ItemsReader()
+    for artifact in origin.scores:
         manifest = artifact.manifest
         metrics = json.loads((artifact.path / SCORE).read_text())
-        items, _ = read_items(artifact.path / PREDICTIONS, metrics["score"])
+        items, _ = reader.of_scores(artifact.path, metrics["score"])
         split = origin.store.get_cached(manifest.inputs["data"].key).manifest.name
         yield _BenchmarkScore(
             benchmark=split.removeprefix("prepare ").removesuffix("/eval"),

@@ -53,7 +53,7 @@ def release_checkpoint(
             described = 0
             # A checkpoint in a folder has no lineage, so there are no datasets to describe.
             if origin is not None:
-                roots = LineageTarget(name=name, artifacts=(origin.checkpoint, *origin.predictions))
+                roots = LineageTarget(name=name, artifacts=(origin.checkpoint, *origin.scores))
                 (target / CROISSANT).mkdir()
                 for file, content in export_lineage(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
@@ -67,14 +67,14 @@ def release_checkpoint(
 
 
 def _origin(store: Store, name: str) -> CheckpointOrigin:
-    """Returns the named checkpoint, with its predictions and its study's cells.
+    """Returns the named checkpoint, with its scores and its study's cells.
 
     Raises:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
     what = find_lineage_target(store, name)
-    # A cell stands for predictions, one per seed: each names its checkpoint.
-    keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
+    # A cell stands for scores, one per seed: each names its predictions, and these a checkpoint.
+    keys = dict.fromkeys(_checkpoint_of(store, artifact, name) for artifact in what.artifacts)
     if len(keys) > 1:
         raise ConfigError(
             f"a release is one checkpoint, got {name} with one for each of {len(keys)} seeds; name "
@@ -87,15 +87,16 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
             f"lineage replay {key} --into DIR` makes it again."
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
-    evaluated = {}
-    for artifact in sorted(store.snapshot().artifacts("predictions"), key=_started):
-        if artifact.manifest.inputs["checkpoint"].key == key:
+    evaluated, view = {}, store.snapshot()
+    for artifact in sorted(view.artifacts("scores"), key=_started):
+        predictions = view.get_cached(artifact.manifest.inputs["predictions"].key)
+        if predictions.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
     return CheckpointOrigin(
         store=store,
         name=name,
         checkpoint=store.get_cached(key),
-        predictions=tuple(evaluated.values()),
+        scores=tuple(evaluated.values()),
         cells=_cells(store, name) if what.seeds else (),
     )
 
@@ -104,10 +105,12 @@ def _started(artifact: Artifact) -> str:
     return artifact.manifest.started
 
 
-def _checkpoint_of(artifact: Artifact, name: str) -> str:
+def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
     manifest = artifact.manifest
     if manifest.kind in ("checkpoint", "start"):
         return artifact.key
+    if manifest.kind == "scores":
+        manifest = store.get_cached(manifest.inputs["predictions"].key).manifest
     if manifest.kind == "predictions":
         return manifest.inputs["checkpoint"].key
     raise ConfigError(

@@ -22,7 +22,7 @@ from infra.store.digest import canonical_json
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
-from model.files import PREDICTIONS
+from model.eval.predictions_file import read_predictions
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
@@ -38,19 +38,21 @@ class ReplayOutcome:
       was: manifest of the original.
       now: manifest of the new artifact.
       differences: differences between the two, in how they were made and in their bytes.
-      score: (score then, score now, share of equal answers) for predictions whose contents differ;
-        None otherwise.
+      score: (score then, score now) for scores whose contents differ; None otherwise.
+      same_answers: share of equal answers for predictions whose contents differ; None otherwise.
     """
 
     was: Manifest
     now: Manifest
     differences: tuple[LineageDifference, ...]
-    score: tuple[float, float, float] | None = None
+    score: tuple[float, float] | None = None
+    same_answers: float | None = None
 
     @property
     def is_same(self) -> bool:
         """Whether both have the same contents."""
-        return self.was.content == self.now.content
+        # The contents of predictions name their checkpoint, which may have been made again, too.
+        return self.was.content == self.now.content or self.was.files == self.now.files
 
     @property
     def elsewhere(self) -> list[LineageDifference]:
@@ -81,11 +83,9 @@ class ReplayOutcome:
             return f"{head} the same contents, and other bytes in {', '.join(other)}"
         text = f"{head} other contents"
         if self.score:
-            then, now, share_same = self.score
-            text += (
-                f": score {then:.4f} then, {now:.4f} now, "
-                f"{100 * share_same:.1f} % of answers the same"
-            )
+            text += ": score {:.4f} then, {:.4f} now".format(*self.score)
+        if self.same_answers is not None:
+            text += f": {100 * self.same_answers:.1f} % of answers the same"
         differences_text = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
         return (
             f"{text}; another kind of machine: {differences_text}"
@@ -106,7 +106,7 @@ def replay_artifacts(
 
     Args:
       store: the store of the originals.
-      target: an artifact, or a cell, which stands for the predictions of each seed.
+      target: an artifact, or a cell, which stands for the predictions and the score of each seed.
       fresh: an empty store on this machine.
       from_raw: whether to make all their ancestors again first, from the raw files; else their
         direct inputs are taken from `store`.
@@ -170,7 +170,10 @@ def replay_artifacts(
 def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
-        return [*target.artifacts]
+        # The score of a cell is only as good as its answers, so these are made again before it.
+        below = target.artifacts if target.seeds else ()
+        keys = (artifact.manifest.inputs["predictions"].key for artifact in below)
+        return [*map(store.get_cached, keys), *target.artifacts]
     reads: dict[str, set[str]] = {}
     for artifact in target.artifacts:
         reads.setdefault(artifact.key, set())
@@ -214,15 +217,22 @@ def _machine_name(manifest: Manifest) -> str:
 def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
     then, again = (LineageTarget(name=a.key, artifacts=(a,)) for a in (was, now))
     differences = compare_lineages(store, then, again, fresh).differences
-    score = None
-    if was.manifest.kind == "predictions" and was.manifest.content != now.manifest.content:
-        before, after = _answer_texts(was), _answer_texts(now)
-        same = sum(after.get(key) == text for key, text in before.items()) / max(len(before), 1)
-        score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"]), same
-    return ReplayOutcome(was=was.manifest, now=now.manifest, differences=differences, score=score)
+    score = same_answers = None
+    if was.manifest.content != now.manifest.content:
+        if was.manifest.kind == "scores":
+            score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"])
+        if was.manifest.kind == "predictions":
+            before, after = _answer_texts(was), _answer_texts(now)
+            same = sum(after.get(key) == text for key, text in before.items())
+            same_answers = same / max(len(before), 1)
+    return ReplayOutcome(
+        was=was.manifest,
+        now=now.manifest,
+        differences=differences,
+        score=score,
+        same_answers=same_answers,
+    )
 
 
 def _answer_texts(artifact: Artifact) -> dict[str, str]:
-    with (artifact.path / PREDICTIONS).open(encoding="utf-8") as lines:
-        rows = map(json.loads, lines)
-        return {row["id"]: row["prediction"] for row in rows}
+    return {row["id"]: row["prediction"] for row in read_predictions(artifact.path)}

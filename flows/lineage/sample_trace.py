@@ -178,7 +178,7 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
 
 
 def _table_cells(target: LineageTarget) -> dict[str, str]:
-    """Returns each cell's name, with its seed -> key of its predictions."""
+    """Returns each cell's name, with its seed -> key of its scores."""
     if target.seeds:
         keys = [artifact.key for artifact in target.artifacts]
         name = target.name.removesuffix(f"/{target.seeds[0]}") if len(keys) == 1 else target.name
@@ -224,7 +224,7 @@ class _SampleSearch:
             return frozenset()
         # An artifact inherits every way of its inputs, down to the datasets, which bring none:
         #
-        #   dataset ─▶ tokenizer ─▶ stage1 ─▶ transfer ─▶ predictions
+        #   dataset ─▶ tokenizer ─▶ stage1 ─▶ transfer ─▶ predictions ─▶ scores
         #              {tokenizer}  {tokenizer, checkpoint} …
         above = [self.ways(entry.key) for entry in manifest.inputs.values()]
         # To read the dataset is enough for a tokenizer, not for a training, which may end before

@@ -1,7 +1,7 @@
 """Looks up artifacts, tables and cells by the names that people type.
 
 demo                            the table of the newest run of that name
-demo/chartqa/parcel/64          a cell of it: the predictions of every seed
+demo/chartqa/parcel/64          a cell of it: the scores of every seed
 demo/chartqa/parcel/64/56703    those of one seed
 results-3f9a                    an artifact, by the beginning of its key
 """
@@ -20,7 +20,7 @@ class LineageTarget:
 
     Attributes:
       name: the name as it was given.
-      artifacts: the artifacts; for a cell, the predictions of each seed.
+      artifacts: the artifacts; for a cell, the scores of each seed.
       seeds: transfer seeds of a cell's artifacts, in the same order; empty if it is no cell.
     """
 

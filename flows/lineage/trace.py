@@ -1,13 +1,13 @@
 """`parcel lineage trace`: shows the history of a cell, down to its source samples."""
 
-import json
 from collections.abc import Iterator
 
 from flows.lineage.target import LineageTarget
 from flows.steps.accepted import accepted_codes
 from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
-from model.files import PREDICTIONS
+from model.eval.items_file import ItemsFile
+from model.eval.predictions_file import read_predictions
 
 ACCEPTED_NOTE = "kept although its code has changed since"
 
@@ -18,12 +18,13 @@ SHORT = 12
 def trace_lineage(store: Store, target: LineageTarget, *, samples: int) -> Iterator[str]:
     """Yields the history of artifacts as the lines of a tree; each artifact is expanded once.
 
-    The trace of a whole table leaves out the predictions' samples; the trace of a cell has them.
+    The trace of a whole table leaves out the samples of scores; the trace of a cell has them, so
+    that predictions show theirs only where the trace begins with them.
 
     Args:
       store: the store of the artifacts.
       target: the artifacts to begin with.
-      samples: number of source samples shown per dataset, and per file of predictions.
+      samples: number of source samples shown per dataset, and per file of scores.
     """
     is_table = any(artifact.manifest.kind == "results" for artifact in target.artifacts)
     view = store.snapshot() if is_table else store
@@ -41,9 +42,9 @@ def trace_lineage(store: Store, target: LineageTarget, *, samples: int) -> Itera
             indents[depth:] = [indents[depth - 1] + bar if depth else ""]
             mark = f" † {ACCEPTED_NOTE}" if visit.artifact.key in accepted else ""
             yield f"{start}{_artifact_headline(visit)}{mark}"
-            if not visit.is_again and not (
-                is_table and visit.artifact.manifest.kind == "predictions"
-            ):
+            kind = visit.artifact.manifest.kind
+            is_shown = not is_table if kind == "scores" else kind != "predictions" or not depth
+            if is_shown and not visit.is_again:
                 for line in _sample_lines(visit.artifact, samples):
                     yield f"{indents[depth]}· {line}"
 
@@ -60,10 +61,12 @@ def _artifact_headline(visit: LineageVisit) -> str:
 
 
 def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
-    """Yields "id ← source sha256" lines for the first `limit` records or predictions."""
+    """Yields "id ← source sha256" lines for the first `limit` records, answers or scores."""
     if not limit:
         return
-    if artifact.manifest.kind == "predictions":
+    if artifact.manifest.kind == "scores":
+        rows = _score_rows(artifact)
+    elif artifact.manifest.kind == "predictions":
         rows = _prediction_rows(artifact)
     elif artifact.manifest.kind in ("dataset", "screened"):
         rows = _dataset_rows(artifact)
@@ -77,14 +80,18 @@ def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
         yield row
 
 
+def _score_rows(artifact: Artifact) -> Iterator[str]:
+    names = "id", "prediction", "score", "source", "source_sha256"
+    for item, text, score, source, sha256 in zip(
+        *ItemsFile(artifact.path).columns(*names), strict=True
+    ):
+        yield f"{item} {text!r} (score {score:g}) ← {source} sha256:{sha256[:SHORT]}"
+
+
 def _prediction_rows(artifact: Artifact) -> Iterator[str]:
-    with (artifact.path / PREDICTIONS).open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield (
-                f"{row['id']} {row['prediction']!r} (score {row['score']:g}) ← {row['source']} "
-                f"sha256:{row['source_sha256'][:SHORT]}"
-            )
+    for row in read_predictions(artifact.path):
+        sha256 = row["source_sha256"][:SHORT]
+        yield f"{row['id']} {row['prediction']!r} ← {row['source']} sha256:{sha256}"
 
 
 def _dataset_rows(artifact: Artifact) -> Iterator[str]:

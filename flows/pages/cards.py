@@ -1,6 +1,7 @@
 """Cards: the pictures, texts and answers of one record, as pages show them."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from flows.pages.items import Reader
 from flows.pages.masks import Masks
 from flows.pages.pictures import Boxes, Records
 from infra.store.store import Artifact, Store
+from model.eval.predictions_file import read_predictions
 from pipelines.records.schema import Record
 
 
@@ -23,7 +25,8 @@ class Card:
       boxes: boxes and masks of all its texts.
       prefix: text that the model reads.
       answers: accepted answers.
-      told: (column that answered or "", mean score, (seed, answer, score) of each seed).
+      told: (column that answered or "", mean score, (seed, answer, score) of each seed); scores are
+        None where the answers were not scored.
     """
 
     def __init__(self, data: str, item: str, record: Record | None) -> None:
@@ -32,19 +35,18 @@ class Card:
         self.prefix = self.boxes.text(record.prefix if record else "")
         accepted = (record.answers or record.suffixes) if record else ()
         self.answers = [self.boxes.text(answer) for answer in accepted]
-        self.told: list[tuple[Any, float, list[tuple[int, Markup, float]]]] = []
+        self.told: list[tuple[Any, float | None, list[tuple[int, Markup, float | None]]]] = []
 
     def add(
         self,
         whose: object,
-        mean: float,
+        mean: float | None,
         rows: Iterable[tuple[int, Mapping[str, Any]]],
         codec: str,
     ) -> None:
         """Adds the answers of some seeds; `codec` is the key of their mask codec, or ""."""
-        texts = [
-            (seed, self.boxes.text(row["prediction"], codec), row["score"]) for seed, row in rows
-        ]
+        boxes = self.boxes
+        texts = [(s, boxes.text(row["prediction"], codec), row.get("score")) for s, row in rows]
         self.told.append((whose, mean, texts))
 
     @property
@@ -57,7 +59,7 @@ class Cards:
     """Cards of the records of a store; safe to share between threads.
 
     Attributes:
-      answers: reader of the files of predictions.
+      answers: reader of answers and their scores.
       records: reader of the datasets' records.
       masks: reader of masks that models wrote.
 
@@ -73,7 +75,7 @@ class Cards:
         return Card(data, item, self.records.find(data, item))
 
     def samples(self, artifact: Artifact, limit: int) -> Iterator[Card]:
-        """Yields cards of a few records of a dataset, or of a few predictions.
+        """Yields cards of a few records of a dataset, or of a few answers, scored or not.
 
         There are none for other artifacts, or if the files are gone.
         """
@@ -81,10 +83,15 @@ class Cards:
         if kind in ("dataset", "screened"):
             for record in self.records.samples(key, limit):
                 yield Card(key, record.id, record)
-        elif kind == "predictions":
+        elif kind in ("predictions", "scores"):
             data = artifact.manifest.inputs["data"].key
             with contextlib.suppress(FileNotFoundError):  # gc let its files go.
-                for row in self.answers.answers(key).spread(limit):
+                for row in self._answers(artifact, limit):
                     card = self.of(data, row["id"])
-                    card.add("", row["score"], [(0, row)], self.masks.codec_of(key))
+                    card.add("", row.get("score"), [(0, row)], self.masks.codec_of(key))
                     yield card
+
+    def _answers(self, artifact: Artifact, limit: int) -> Iterable[Mapping[str, Any]]:
+        if artifact.manifest.kind == "scores":
+            return self.answers.file(artifact.key).spread(limit)
+        return itertools.islice(read_predictions(artifact.path), limit)

@@ -2,15 +2,13 @@
 
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from flows.pages.study import Column
-from infra.store.store import Artifact, Store
-from model.files import PREDICTIONS
+from infra.store.store import Store
+from model.eval.items_file import ItemsFile
 
 Show = Literal["all", "right", "wrong", "changed"]
 SHOWS: tuple[Show, ...] = ("all", "right", "wrong", "changed")
@@ -20,66 +18,7 @@ _RIGHT = 0.5
 
 
 _OPEN = 24
-"""Number of predictions files whose scores stay in memory; 200,000 items take 20 MB."""
-
-
-class Answers:
-    """The rows of one file of predictions, sorted by id; a row is found by bisection in the file.
-
-    Attributes:
-      key: key of the predictions artifact.
-    """
-
-    def __init__(self, artifact: Artifact) -> None:
-        self.key = artifact.key
-        self._path: Path = artifact.path / PREDICTIONS
-
-    def scores(self) -> Mapping[str, float]:
-        """Returns id -> score [0-1] of every row, in order."""
-        with self._path.open("rb") as file:
-            rows = map(json.loads, file)
-            # Interned, since all files of one benchmark have the same ids.
-            return {sys.intern(row["id"]): row["score"] for row in rows}
-
-    def spread(self, limit: int) -> Iterator[Mapping[str, Any]]:
-        """Yields up to `limit` rows spread over the file; other rows are not read."""
-        # The same jumps, at even distances; `end` keeps a long row from being yielded twice.
-        size, end = self._path.stat().st_size, 0
-        with self._path.open("rb") as file:
-            for number in range(limit):
-                file.seek(max(end, size * number // limit))
-                if file.tell() > end:
-                    file.readline()  # Skips the rest of a row.
-                if line := file.readline():
-                    yield json.loads(line)
-                end = file.tell()
-
-    def row(self, item: str) -> Mapping[str, Any] | None:
-        """Returns an item's row; None if there is none."""
-        with self._path.open("rb") as file:
-            # Rows are lines of different lengths, so the bisection is over bytes: a jump lands
-            # somewhere in a row, and the next row that begins is compared.
-            #
-            #   {"id": "a1", …}⏎{"id": "b7", …}⏎{"id": "c2", …}⏎
-            #                          ↑ middle   ↑ compared
-            first, end = 0, self._path.stat().st_size
-            while first < end:  # The row, if any, begins at an offset in [first, end).
-                middle = (first + end) // 2
-                file.seek(max(middle - 1, 0))
-                if middle:
-                    file.readline()  # Moves to the first row that begins at `middle` or later.
-                begin = file.tell()
-                if begin >= end:
-                    end = middle
-                    continue
-                row = json.loads(file.readline())
-                if row["id"] == item:
-                    return row
-                if row["id"] < item:
-                    first = file.tell()
-                else:
-                    end = middle
-        return None
+"""Number of scores artifacts whose items' scores stay in memory; 200,000 items take 20 MB."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,19 +35,32 @@ class Item:
 
 
 class Reader:
-    """Reader of predictions files that caches their scores; safe to share between threads.
+    """Reader of items that caches their scores; safe to share between threads.
 
     Args:
-      store: the store of the predictions.
+      store: the store of the scores.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._scores = functools.lru_cache(maxsize=_OPEN)(lambda key: self.answers(key).scores())
+        self._scores = functools.lru_cache(maxsize=_OPEN)(self._read_scores)
 
-    def answers(self, key: str) -> Answers:
-        """Returns the answers of a predictions artifact."""
-        return Answers(self._store.get_cached(key))
+    def file(self, key: str) -> ItemsFile:
+        """Returns the items of a scores artifact.
+
+        Raises:
+          KeyError: if the artifact is of another kind, as cells of earlier versions are.
+        """
+        artifact = self._store.get_cached(key)
+        if artifact.manifest.kind != "scores":
+            raise KeyError(f"{key} is a cell of an earlier version; run the study again.")
+        return ItemsFile(artifact.path)
+
+    def _read_scores(self, key: str) -> Mapping[str, float]:
+        """Returns id -> score [0-1] of every item, in order."""
+        ids, scores = self.file(key).columns("id", "score")
+        # Interned, since all files of one benchmark have the same ids.
+        return dict(zip(map(sys.intern, ids), scores, strict=True))
 
     def items(self, columns: Sequence[Column], show: Show, find: str) -> list[Item]:
         """Returns the items that a list shows.
@@ -144,7 +96,7 @@ class Reader:
     def told(self, column: Column, item: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields (seed, row) of each seed that answered an item."""
         for seed, key in column.artifacts.items():
-            row = self.answers(key).row(item)
+            row = self.file(key).row(item)
             if row is not None:
                 yield seed, row
 

@@ -38,10 +38,13 @@ class Masks:
 
         return MaskCodec.load(self._store.get(key).path / MASK_CODEC)
 
-    def _codec_of(self, predictions: str) -> str:
-        """Returns the key of the mask codec behind some predictions; "" if there is none."""
+    def _codec_of(self, key: str) -> str:
+        """Returns the key of the mask codec behind predictions or scores; "" if there is none."""
         try:
-            checkpoint = self._store.get_cached(predictions).manifest.inputs["checkpoint"].key
+            manifest = self._store.get_cached(key).manifest
+            if "predictions" in manifest.inputs:
+                manifest = self._store.get_cached(manifest.inputs["predictions"].key).manifest
+            checkpoint = manifest.inputs["checkpoint"].key
             return self._store.get_cached(checkpoint).manifest.inputs["mask_codec"].key
         except KeyError:
             return ""

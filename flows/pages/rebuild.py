@@ -3,7 +3,7 @@
 import base64
 import collections
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -34,8 +34,11 @@ _AT_ONCE = 200
 """Number of artifacts per request to the server, which gives no more at once."""
 _SHOWN = ("dataset", "screened", "checkpoint")
 """Kinds whose pages are published again at the end of a run."""
-_PREDICTIONS = "predictions-"
-"""Prefix of the keys of predictions."""
+_PREDICTIONS, _SCORES = "predictions-", "scores-"
+"""Prefixes of the keys of predictions and of their scores."""
+
+_Uses = Mapping[str, Mapping[str, str]]
+"""Key of an artifact -> key and name of each artifact made from it."""
 
 
 def rebuild(store: Store) -> int:
@@ -43,7 +46,7 @@ def rebuild(store: Store) -> int:
     view = store.snapshot()
     count, uses, cards = 0, Uses(view).of_all(), Cards(view)
     for artifact in view.artifacts():
-        _create(_page_of(view, artifact, uses.get(artifact.key, {}), cards, reused=True))
+        _create(_page_of(view, artifact, uses, cards, reused=True))
         count += 1
     # Oldest first: of several runs with one name, the UI shows the page published last.
     for run, record in sorted(
@@ -86,36 +89,39 @@ def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueu
     for manifest in found.values():
         maker = manifest.environment.get("prefect", {}).get("flow_run_id")
         # A re-used transfer has the page that its own run gave it; there may be hundreds.
-        is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
+        is_transfer = manifest.kind == "checkpoint" and any(_scores(manifest.key, uses))
         if manifest.kind in _SHOWN and (maker == pages.flow_run_id or not is_transfer):
-            artifact, users = store.get_cached(manifest.key), uses[manifest.key]
-            pages.put(_page_of(store, artifact, users, cards, reused=maker != pages.flow_run_id))
+            artifact = store.get_cached(manifest.key)
+            pages.put(_page_of(store, artifact, uses, cards, reused=maker != pages.flow_run_id))
 
 
 def _page_of(
-    store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards, *, reused: bool
+    store: Store, artifact: Artifact, uses: _Uses, cards: Cards, *, reused: bool
 ) -> UIPage:
-    samples = _samples(store, artifact, users, cards)
+    samples = _samples(store, artifact, uses, cards)
     return UIPage(
         key=page_key(artifact.key),
-        text=lineage_page(store, artifact, reused=reused, users=users, cards=samples),
+        text=lineage_page(
+            store, artifact, reused=reused, users=uses.get(artifact.key, {}), cards=samples
+        ),
         description=artifact.manifest.name,
     )
 
 
-def _samples(
-    store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards
-) -> Iterator[Card]:
+def _samples(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Iterator[Card]:
     """Yields sample records, or for a checkpoint sample answers at its largest budget."""
     if artifact.manifest.kind != "checkpoint":
         yield from cards.samples(artifact, _SAMPLES)
-    elif predictions := [store.get_cached(key) for key in _predictions(users)]:
-        best = max(predictions, key=lambda one: one.manifest.config.get("budget", 0))
+    elif scores := [store.get_cached(key) for key in _scores(artifact.key, uses)]:
+        best = max(scores, key=lambda one: one.manifest.config.get("budget", 0))
         yield from cards.samples(best, _SAMPLES)
 
 
-def _predictions(users: Iterable[str]) -> Sequence[str]:
-    return [key for key in users if key.startswith(_PREDICTIONS)]
+def _scores(checkpoint: str, uses: _Uses) -> Iterator[str]:
+    """Yields the keys of the scores of a checkpoint's predictions."""
+    for predictions in uses.get(checkpoint, {}):
+        if predictions.startswith(_PREDICTIONS):
+            yield from (key for key in uses.get(predictions, {}) if key.startswith(_SCORES))
 
 
 def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
@@ -125,7 +131,7 @@ def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
     # which server shows the page.
     report = read_json((folder / "results.json").read_text(encoding="utf-8"))
     # Two kinds of links: where this server has the store's own pages, a cell leads to its page;
-    # else to the page of each seed's predictions.
+    # else to the page of each seed's scores.
     head = f"[Lineage of this table]({page_link(key)})"
     if are_beside(store.uri):
         head = f"[Items, predictions and search]({address(Page('results', (run,)))}) · {head}"

@@ -30,7 +30,7 @@ def sample_table(cards: Iterable[Card]) -> Iterator[str]:
         f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
         f"{_cut(', '.join(card.answers[:4]))}</td>"
         + "".join(
-            f"<td>{_cut(text)} ({100 * score:.0f})</td>"
+            f"<td>{_cut(text)}{'' if score is None else f' ({100 * score:.0f})'}</td>"
             for *_, answers in card.told
             for _, text, score in answers
         )

@@ -185,7 +185,13 @@ class Site:
             "row": section,
             "cell": section.cell(method, column.budget),
             "column": column,
-            "artifacts": dict(zip(column.artifacts, artifacts, strict=True)),
+            "artifacts": {
+                seed: (
+                    artifact,
+                    self._store.get_cached(artifact.manifest.inputs["predictions"].key),
+                )
+                for seed, artifact in zip(column.artifacts, artifacts, strict=True)
+            },
             "drawing": draw(self._store, artifacts),
         }
 

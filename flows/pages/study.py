@@ -23,7 +23,7 @@ class Column:
     Attributes:
       method: name of the method.
       budget: soft tokens per image [tokens].
-      artifacts: transfer seed -> key of the predictions.
+      artifacts: transfer seed -> key of the scores.
     """
 
     method: str

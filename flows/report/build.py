@@ -191,6 +191,8 @@ def _unseen_mean(scores: Sequence[Score], contaminated_sources: Set[str]) -> flo
 
     None if that leaves all items or none, or a score is not the plain mean of its items.
     """
+    if not contaminated_sources:
+        return None
     runs = [s.items for s in scores]
     remaining = [without_sources(items, contaminated_sources) for items in runs]
     if not all(remaining) or remaining == runs or not all(s.plain for s in scores):

@@ -1,20 +1,18 @@
 """Scores by what was asked: how many, what, where, yes or no, ..., told by the question's words."""
 
 import dataclasses
-import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
-from typing import Any
 
 from flows.report.cells import CHANCE, Plan, Report, Section
 from flows.report.interval import PairedScores, estimate_interval
-from flows.report.items import Items, items_by_source, mean_item_score, num_items
+from flows.report.items import Items, guess_rows, items_by_source, mean_item_score, num_items
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Input
 from infra.store.store import Artifact
-from model import files
+from model.eval.items_file import ItemsFile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,16 +121,17 @@ def _type_scores(
     if not scores:
         return
     first = next(iter(scores.values()))[0]  # All runs have the same questions.
-    kinds = {row["id"]: question_type(row["prefix"]) for row in _answer_rows(get(first.artifact))}
+    questions = zip(*ItemsFile(get(first.artifact).path).columns("id", "prefix"), strict=True)
+    kinds = {item: question_type(prefix) for item, prefix in questions}
     # Each run's items by type of question: [seed][type] -> items.
     split = {
-        key: [_items_by_type(get(score.artifact), kinds) for score in runs]
+        key: [_items_by_type(_score_rows(get(score.artifact)), kinds) for score in runs]
         for key, runs in scores.items()
     }
     # Chance of a type is the guess's mean over the questions of that type, so that a type whose
     # answer is easily guessed shows it.
     guess = inputs.get(f"{CHANCE}{section.benchmark}")
-    guessed = _items_by_type(get(guess.key), kinds) if guess else {}
+    guessed = _items_by_type(guess_rows(get(guess.key).path, _FIELDS), kinds) if guess else {}
     for kind in sorted(set(kinds.values())):
         chance = mean_item_score(guessed[kind]) if guessed else None
         for (method, budget), runs in split.items():
@@ -155,15 +154,18 @@ def _type_scores(
             )
 
 
-def _items_by_type(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:
+_FIELDS = ("id", "source_sha256", "score")
+
+
+def _score_rows(scores: Artifact) -> Iterable[tuple[str, str, float]]:
+    return zip(*ItemsFile(scores.path).columns(*_FIELDS), strict=True)
+
+
+def _items_by_type(
+    rows: Iterable[tuple[str, str, float]], kinds: Mapping[str, str]
+) -> dict[str, Items]:
     """Returns kind of question -> its items; `kinds` has the kind of each item's id."""
     items = defaultdict(list)
-    for row in _answer_rows(answers):
-        items[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
+    for item, source, score in rows:
+        items[kinds[item]].append((source, score))
     return {kind: items_by_source(rows) for kind, rows in items.items()}
-
-
-def _answer_rows(answers: Artifact) -> Iterator[dict[str, Any]]:
-    # Lazy, so the texts of the answers are not kept in memory.
-    with (answers.path / files.PREDICTIONS).open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)

@@ -67,9 +67,9 @@ class Score:
     Attributes:
       score: the score, 0–100 (CIDEr may exceed 100).
       metric: name of the metric; one per benchmark.
-      artifact: key of the predictions artifact the score was computed from.
+      artifact: key of the scores artifact that has the score and its items.
       items: score of each item, by source; empty if unknown.
-      plain: whether the items' values are their own scores, see `items.read_items`.
+      plain: whether the items' values are their own scores, see `items_reader.ItemsReader`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
       origin: the circumstances it was made in; None if unknown.
       answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.
@@ -268,7 +268,7 @@ class Cell:
 
     @property
     def artifacts(self) -> tuple[str, ...]:
-        """Keys of the predictions behind the cell, in the order of the seeds."""
+        """Keys of the scores behind the cell, in the order of the seeds."""
         return tuple(s.artifact for s in self.scores)
 
     @property

@@ -17,12 +17,14 @@ class ScoreRow:
     Attributes:
       pretraining: number of the pretraining that its training started from.
       interval: 95 % interval over the items, for this training alone.
-      checkpoint: manifest of the checkpoint that was scored.
+      predictions: key of the predictions that were scored.
+      checkpoint: manifest of the checkpoint that made them.
     """
 
     score: Score
     pretraining: int
     interval: ScoreInterval
+    predictions: str
     checkpoint: Manifest
 
 
@@ -42,7 +44,7 @@ _VALUES: Mapping[str, Callable[[ScoreRow], object]] = {
     "high": lambda row: row.interval.high,
     "items": lambda row: sum(map(len, row.score.items.values())),
     "metric": lambda row: row.score.metric,
-    "predictions": lambda row: row.score.artifact,
+    "predictions": lambda row: row.predictions,
     "checkpoint": lambda row: row.checkpoint.key,
     "commit": lambda row: row.checkpoint.environment["git"]["commit"],
     "cpu": lambda row: row.checkpoint.environment["hardware"]["cpu"],
@@ -79,10 +81,11 @@ def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) 
 
 
 def _score_row(score: Score, pretraining: int, recall: Callable[[str], Artifact]) -> ScoreRow:
-    predictions = recall(score.artifact).manifest
+    predictions = recall(recall(score.artifact).manifest.inputs["predictions"].key).manifest
     return ScoreRow(
         score=score,
         pretraining=pretraining,
         interval=estimate_interval([PairedScores.of([score.score], [score.items])], [pretraining]),
+        predictions=predictions.key,
         checkpoint=recall(predictions.inputs["checkpoint"].key).manifest,
     )

@@ -62,7 +62,7 @@ def select_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[S
         if mixed:
             notes.append(f"Scores of several platforms are mixed: {counts}.")
         else:
-            chosen_scores = [s for s in scores if s not in others]
+            chosen_scores = [s for s in scores if not s.origin or s.origin.platform == most]
             notes.append(
                 f"{len(others)} of {len(scores)} scores are left out because they were made on "
                 f"another platform than most: {counts}. Left out: {_score_names(others)}. "

@@ -8,14 +8,16 @@ from typing import cast
 from flows.report.build import build_report
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
 from flows.report.comparable import check_comparable, select_one_platform
-from flows.report.items import Items, read_items
+from flows.report.items import Items
+from flows.report.items_reader import ItemsReader
 from infra.store.births import with_births
 from infra.store.digest import canonical_json
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact
 from infra.store.stored_folder import open_stored_folder
 from model import files
-from model.eval.config import EvalConfig
+from model.decode.config import DecodeConfig
+from model.eval.items_file import ItemsFile
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
 ANSWER_MS = "answer_ms"
@@ -50,8 +52,9 @@ def gather_report(
       ValueError: if there is no score, or the scores of a benchmark differ in data or decoding.
     """
     cell_of_role = {role: CellKey.of_role(role) for role in artifacts}
+    reader = ItemsReader()
     scores = [
-        _read_score(cell, artifacts[role], recall, accepted=cell in accepted)
+        _read_score(cell, artifacts[role], recall, reader, accepted=cell in accepted)
         for role, cell in cell_of_role.items()
         if cell is not None
     ]
@@ -62,7 +65,7 @@ def gather_report(
     check_comparable(scores)
     chosen_scores, notes = select_one_platform(scores, mixed=mixed)
     chance, guesses = {}, {}
-    for row, score, items in _read_guesses(artifacts):
+    for row, score, items in _read_guesses(artifacts, reader):
         chance[row], guesses[row] = score, items
     return build_report(
         plan, chosen_scores, chance, guesses, notes, _contaminated_sources(artifacts)
@@ -82,27 +85,33 @@ def _contaminated_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
                     row = match.dataset.removesuffix("/eval")
                     ids.setdefault(row, set()).add(match.match)
     cells = {cell.benchmark: role for role in artifacts if (cell := CellKey.of_role(role))}
-    # Hygiene names records; items are grouped by source. A file of predictions has both.
+    # Hygiene names records; items are grouped by source. A file of items has both.
     sources: set[str] = set()
     for row in ids.keys() & cells.keys():
-        with (artifacts[cells[row]].path / files.PREDICTIONS).open(encoding="utf-8") as lines:
-            answers = map(json.loads, lines)
-            sources |= {answer["source_sha256"] for answer in answers if answer["id"] in ids[row]}
+        columns = ItemsFile(artifacts[cells[row]].path).columns("id", "source_sha256")
+        sources |= {source for item, source in zip(*columns, strict=True) if item in ids[row]}
     return sources
 
 
 def _read_score(
-    cell: CellKey, artifact: Artifact, recall: Callable[[str], Artifact], *, accepted: bool
+    cell: CellKey,
+    artifact: Artifact,
+    recall: Callable[[str], Artifact],
+    reader: ItemsReader,
+    *,
+    accepted: bool,
 ) -> Score:
+    check_scores(artifact)
     metrics = json.loads((artifact.path / files.SCORE).read_text())
-    items, plain = read_items(artifact.path / files.PREDICTIONS, metrics["score"])
-    manifest = artifact.manifest
+    items, plain = reader.of_scores(artifact.path, metrics["score"])
+    manifest = recall(artifact.manifest.inputs["predictions"].key).manifest
     # The circumstances of a score are those of its evaluation and of the training before it: either
     # may have rounded differently.
     trained = recall(manifest.inputs["checkpoint"].key).manifest
     # The batch size changes no answer's text beyond rounding, so it does not divide scores.
-    decode = with_births(EvalConfig, manifest.config["decode"])
+    decode = with_births(DecodeConfig, manifest.config["decode"])
     del decode["batch_size"]
+    decode["metric"] = metrics["metric"]
     return Score(
         **dataclasses.asdict(cell),
         score=metrics["score"],
@@ -121,11 +130,26 @@ def _read_score(
     )
 
 
-def _read_guesses(artifacts: Mapping[str, Artifact]) -> Iterator[tuple[str, float, Items]]:
+def check_scores(artifact: Artifact) -> None:
+    """Refuses the predictions that tables of earlier versions were made from.
+
+    Raises:
+      ValueError: if the artifact is not of kind `scores`.
+    """
+    if artifact.manifest.kind != "scores":
+        raise ValueError(
+            f"a cell must be of kind scores, got {artifact.key}: its table is of an earlier "
+            f"version, and `parcel run` of its config makes a new one."
+        )
+
+
+def _read_guesses(
+    artifacts: Mapping[str, Artifact], reader: ItemsReader
+) -> Iterator[tuple[str, float, Items]]:
     for role, artifact in artifacts.items():
         if role.startswith(CHANCE):
             score = json.loads((artifact.path / files.CHANCE).read_text())["score"]
-            items, _ = read_items(artifact.path / files.PREDICTIONS, score)
+            items, _ = reader.of_guess(artifact.path, score)
             yield role.removeprefix(CHANCE), score, items
 
 

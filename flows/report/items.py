@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
+from model.files import PREDICTIONS
+
 Items = Mapping[str, tuple[float, ...]]
 """Source -> the scores (0-100) of the items that are asked about it, in the order of their ids.
 
@@ -17,30 +19,18 @@ NUM_ERRORS = 3.0
 """Number of standard errors by which a mean must exceed chance to count as above it."""
 
 
+def guess_rows(folder: Path, names: Sequence[str]) -> list[tuple]:
+    """Returns some fields of each row of a `chance` artifact; None where a row lacks one."""
+    with (folder / PREDICTIONS).open(encoding="utf-8") as lines:
+        return [tuple(row.get(name) for name in names) for row in map(json.loads, lines)]
+
+
 def items_by_source(rows: Iterable[tuple[str, float]]) -> Items:
     """Returns the items of (source, score in 0-1) pairs that are in the order of the items' ids."""
     scores_of: dict[str, list[float]] = {}
     for source, score in rows:
         scores_of.setdefault(source, []).append(100 * score)
     return {source: tuple(scores) for source, scores in scores_of.items()}
-
-
-def read_items(path: Path, score: float) -> tuple[Items, bool]:
-    """Returns the items of a file of predictions, and whether their values are their own scores.
-
-    If `score` is not the plain mean of the items' scores, as with a mean over languages, the values
-    are the pseudo-values of `model.eval.scorer`. The items are empty if the mean of the values is
-    not `score`.
-    """
-    with path.open(encoding="utf-8") as file:
-        rows = map(json.loads, file)  # Lazy, so the texts of the answers are not kept in memory.
-        values = [(r["source_sha256"], r["score"], r.get("pseudo_value")) for r in rows]
-    # A score such as a mean over languages is no mean of its items. Their pseudo-values then have
-    # the score as their mean, so that intervals work as for any other.
-    plain = all(value is None for *_, value in values)
-    items = items_by_source((source, score if plain else value) for source, score, value in values)
-    is_mean = items and math.isclose(mean_item_score(items), score, abs_tol=1e-6 if plain else 1e-3)
-    return (items if is_mean else {}), plain
 
 
 def mean_item_score(items: Items) -> float:

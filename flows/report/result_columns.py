@@ -209,7 +209,7 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ),
     ResultColumn(
         name="scores",
-        meaning="score of each seed; in the JSON with the key of its predictions",
+        meaning="score of each seed; in the JSON with the key of its artifact",
         value=lambda row: row.cell.scores,
         csv=_seed_scores,
         json=None,  # `json_file` nests them, the last of a cell's entries.

@@ -184,10 +184,11 @@ class Kind:
         they import to its identity.
       make_piece: makes one piece, by its number and how many there are, of the work of
         `make_together`, which finds the pieces in `work.pieces`; None: there are no pieces.
-      make_together: makes several steps that read the same inputs with the same seed, with the same
-        bytes as `make`; None: each step is made alone.
+      make_together: makes several steps that read the same inputs, but for `separate_inputs`, with
+        the same seed, with the same bytes as `make`; None: each step is made alone.
       group_value: function from the config to a value; steps with equal values can be made
         together.
+      separate_inputs: roles of inputs that may differ between steps that are made together.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Kind:
         Callable[[Sequence[StepContext], int, int], Generator[Progress, None, bytes]] | None
     ) = None
     group_value: Callable[[Any], Any] = lambda config: config
+    separate_inputs: tuple[str, ...] = ()
 
     def user_modules(self, config: Any) -> tuple[str, ...]:
         """Returns the modules of the functions that a config names; most kinds name none."""

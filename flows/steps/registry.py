@@ -16,6 +16,7 @@ from flows.steps.kinds.mask_codec import MASK_CODEC
 from flows.steps.kinds.predictions import PREDICTIONS
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.kinds.results import RESULTS
+from flows.steps.kinds.scores import SCORES
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
@@ -39,6 +40,7 @@ KINDS: dict[str, Kind] = {
         MASK_CODEC,
         CHECKPOINT,
         PREDICTIONS,
+        SCORES,
         CHANCE,
         RESULTS,
     )

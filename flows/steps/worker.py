@@ -127,7 +127,7 @@ def _group_recipes(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
         kind = KINDS[recipe.kind]
         parts = (
             recipe.kind,
-            recipe.inputs,
+            {r: read for r, read in recipe.inputs.items() if r not in kind.separate_inputs},
             kind.group_value(recipe.config),
             recipe.seed,
             recipe.code,

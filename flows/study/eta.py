@@ -10,6 +10,7 @@ from typing import Any
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import CHECKPOINT, FitSpec
 from flows.steps.kinds.predictions import PREDICTIONS, EvaluateSpec
+from flows.steps.kinds.scores import SCORES
 from flows.study.graph import GraphNode, StudyGraph
 from infra.store.manifest import Manifest
 
@@ -153,7 +154,7 @@ def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
     #   (checkpoint, parcel)                                    the method's other trainings
     #   (checkpoint)                                            all trainings
     words = step.name.split()
-    of_method = step.kind in (CHECKPOINT.name, PREDICTIONS.name) and len(words) > 1
+    of_method = step.kind in (CHECKPOINT.name, PREDICTIONS.name, SCORES.name) and len(words) > 1
     return (
         (step.kind, _name_without_seeds(step.name), _work_amount(step)),
         *([(step.kind, words[1])] if of_method else []),

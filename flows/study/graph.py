@@ -1,13 +1,15 @@
 """Builds the graph of a study: all its nodes, in an order in which they can run.
 
 A *node* is what a person regards as one task: one row of the run's page, one Prefect task. Most
-nodes make one artifact. A transfer makes a checkpoint and the predictions for all its rows and
-budgets:
+nodes make one artifact. A transfer makes a checkpoint, and for all its rows and budgets the
+predictions and their scores:
 
     transfer parcel chartqa seed=48213
       job 1   checkpoint    transfer parcel chartqa seed=48213
       job 2   predictions   evaluate parcel chartqa:test_human seed=48213 budget=16
                             evaluate parcel chartqa:test_human seed=48213 budget=64  …
+      job 3   scores        score parcel chartqa:test_human seed=48213 budget=16
+                            score parcel chartqa:test_human seed=48213 budget=64  …
 
 Runs, sweeps, plans and `--explain` all read this one graph.
 """
@@ -42,11 +44,14 @@ from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
+from flows.steps.kinds.scores import ScoreSpec
 from flows.study.costs import costs_of
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
+from model.decode.config import DecodeConfig
 from model.eval.config import EvalConfig
+from model.eval.metrics.registry import get_metric
 from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
@@ -190,7 +195,8 @@ class _GraphBuilder:
         #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2
         #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
         #   evaluate   checkpoint, evaluation split ─▶ predictions
-        #   report     predictions, chance, screened ─▶ results
+        #              predictions, evaluation split ─▶ scores
+        #   report     scores, chance, screened ─▶ results
         #
         # Each phase adds its nodes after those that they read, and hands on the steps by name, so
         # the list of nodes is in an order that can run.
@@ -440,38 +446,57 @@ class _GraphBuilder:
                         },
                         keys={"train": f"{of_stage2}transfers.{benchmark}.train"},
                     )
-                    evaluation_steps: dict[CellKey, Step] = {}
+                    predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
+                    scores: dict[CellKey, Step] = {}
                     if self.last >= PHASES.index("evaluate"):
-                        for row, spec in evaluations:
+                        for row, answers, spec in evaluations:
                             cell = CellKey(
                                 benchmark=row, method=method, budget=spec.budget, seed=seed
                             )
-                            evaluation_steps[cell] = Step(
-                                kind="predictions",
-                                name=f"evaluate {method} {row} seed={seed} budget={spec.budget}",
-                                config=spec,
-                                inputs={"checkpoint": checkpoint, "data": datasets[f"{row}/eval"]},
+                            words = f"{method} {row} seed={seed} budget={spec.budget}"
+                            data = datasets[f"{row}/eval"]
+                            # Two rows that differ in their metric only share their predictions.
+                            answered = predictions.setdefault(
+                                (data, answers),
+                                Step(
+                                    kind="predictions",
+                                    name=f"evaluate {words}",
+                                    config=answers,
+                                    inputs={"checkpoint": checkpoint, "data": data},
+                                ),
                             )
-                    cells |= evaluation_steps
+                            scores[cell] = Step(
+                                kind="scores",
+                                name=f"score {words}",
+                                config=spec,
+                                inputs={
+                                    "predictions": answered,
+                                    "data": data,
+                                    **_mask_codec(spec.metric, vocabulary_steps),
+                                },
+                            )
+                    cells |= scores
                     compute = config.compute
                     jobs = [StepJob(steps=(checkpoint,), **compute.of_cell)]
                     # A job of its own, which may ask for other devices than training.
-                    if evaluation_steps:
+                    if scores:
                         jobs.append(
                             StepJob(
-                                steps=tuple(evaluation_steps.values()),
+                                steps=tuple(predictions.values()),
                                 cpus=compute.cpus_of_evaluation,
                                 gpus=compute.gpus_of_evaluation,
                                 pieces=compute.evaluation_pieces,
                             )
                         )
+                        # On a worker, too: a user's own metric may be slow, or end its process.
+                        jobs.append(StepJob(steps=tuple(scores.values()), cpus=1))
                     self.nodes.append(GraphNode(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
         # The table's inputs, by role:
         #
-        #   chartqa:test_human/parcel/64/48213    predictions: benchmark, method, budget, seed
+        #   chartqa:test_human/parcel/64/48213    scores: benchmark, method, budget, seed
         #   chance/chartqa:test_human             what guessing from the texts alone scores
         #   screened/web                          evaluation pictures found in a corpus
         chance = {
@@ -511,23 +536,36 @@ class _GraphBuilder:
 
 def _evaluations(
     config: StudyConfig, training_benchmark: str, method: Method
-) -> list[tuple[str, EvaluateSpec]]:
-    """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones."""
+) -> list[tuple[str, EvaluateSpec, ScoreSpec]]:
+    """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones.
+
+    Each is a row, the answers to it, and their score.
+    """
     #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
     return [
         (
             row,
             EvaluateSpec(
-                benchmark=entry.benchmark,
                 budget=budget,
                 decode=decode_of(config, entry.benchmark),
                 connector=config.connector_of(method),
+            ),
+            ScoreSpec(
+                benchmark=entry.benchmark,
+                budget=budget,
+                metric=metric_of(entry.benchmark, config.transfers[entry.benchmark]),
             ),
         )
         for row, entry in config.rows.items()
         if trained_on(entry.benchmark) == training_benchmark
         for budget in config.budgets_of(method)
     ]
+
+
+def _mask_codec(metric: str, vocabulary_steps: Mapping[str, Step]) -> dict[str, Step]:
+    """Returns the codec that a metric reads masks with, by its role; {} if it reads none."""
+    is_read = get_metric(metric).reads_masks
+    return {r: step for r, step in vocabulary_steps.items() if r == "mask_codec" and is_read}
 
 
 def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
@@ -540,6 +578,7 @@ def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     probe = None
     if row := _probed_row(config):
         assert watch.probe is not None
+        benchmark = config.rows[row].benchmark
         # The benchmark's own recipe, cut short: its epochs are dropped, so that `steps` decides.
         train = config.fine_tuning_of(watch.probe.benchmark, method)
         size = watch.probe.batch_size or train.batch_size
@@ -548,7 +587,10 @@ def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
             train=dataclasses.replace(
                 train, total_steps=watch.probe.steps, epochs=None, batch_size=size
             ),
-            decode=decode_of(config, config.rows[row].benchmark),
+            decode=EvalConfig(
+                metric=metric_of(benchmark, config.transfers[benchmark]),
+                **vars(decode_of(config, benchmark)),
+            ),
             examples=watch.probe.examples,
         )
     return WatchConfig(
@@ -611,11 +653,10 @@ def raw_files_spec(spec: DatasetSpec, state: RawFingerprint) -> RawFilesSpec:
     )
 
 
-def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:
-    """Returns the config for decoding and scoring a benchmark."""
+def decode_of(config: StudyConfig, benchmark: str) -> DecodeConfig:
+    """Returns the config for answering a benchmark."""
     transfer = config.transfers[benchmark]
-    return EvalConfig(
-        metric=metric_of(benchmark, transfer),
+    return DecodeConfig(
         batch_size=config.eval_batch_size,
         text_len=transfer.eval_text_len or transfer.train.text_len,
         max_frames=transfer.train.max_frames,

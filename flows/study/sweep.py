@@ -486,7 +486,7 @@ def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]
 
 
 def _is_scored(node: GraphNode) -> bool:
-    return any(step.kind == "predictions" for step in node.steps)
+    return any(step.kind == "scores" for step in node.steps)
 
 
 def _with_seeds(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:

@@ -56,3 +56,25 @@ class Decoding:
     def sampling(self) -> SamplingParams:
         """The part that `generate` reads: how it chooses tokens."""
         return SamplingParams(temperature=self.temperature, top_p=self.top_p)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig:
+    """The configuration with which a split is answered.
+
+    Attributes:
+      batch_size: examples decoded together; the last batch is filled up.
+      text_len: length of prefix and separator; the answer may be as long again [tokens].
+      max_frames: most images of one example; longer videos are thinned out.
+      decoding: greedy by default; beam search or sampling where a benchmark asks for it.
+    """
+
+    batch_size: int = 32
+    text_len: int = 64
+    max_frames: int = 16
+    decoding: Decoding = Decoding()
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "text_len", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")

@@ -25,7 +25,7 @@ class BlindScores:
 
     Attributes:
       score: score of all records, 0-100.
-      rows: id, source_sha256 and score of each record, as in `predictions.jsonl`.
+      rows: id, source_sha256 and score of each record, as in `items.parquet`.
     """
 
     score: float

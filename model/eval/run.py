@@ -1,4 +1,4 @@
-"""Scores a checkpoint on a prepared benchmark split at its budgets, by decoding."""
+"""Answers a prepared benchmark split with a checkpoint, at its budgets. Nothing is scored here."""
 
 import collections
 import dataclasses
@@ -22,7 +22,6 @@ from model import vlm
 from model.checkpoint.folder import (
     load_config,
     load_params,
-    mask_codec_path,
     stated_digest,
     tokenizer_path,
 )
@@ -32,12 +31,9 @@ from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
 from model.data.text import eval_row
+from model.decode.config import DecodeConfig
 from model.decode.decoding import decode_tokens
-from model.eval.config import EvalConfig
-from model.eval.metrics.registry import get_metric
-from model.eval.scorer import Scorer, fields_of
-from model.files import PREDICTIONS, SCORE
-from model.masks.codec import MaskCodec
+from model.eval.predictions_file import write_predictions
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
 
@@ -47,12 +43,11 @@ _PREFETCHED = 2
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A checkpoint in memory: config, parameters as a nested dict, tokenizer and mask codec."""
+    """A checkpoint in memory: config, parameters as a nested dict, and tokenizer."""
 
     model: ModelConfig
     params: dict[str, Any]
     tokenizer: Tokenizer
-    codec: MaskCodec | None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -90,67 +85,62 @@ class Answered:
         return cls(**{part: {int(b): of for b, of in raw[part].items()} for part in raw})
 
 
-def evaluate(
+def predict(
     checkpoint: str,
     *,
     data: str,
-    config: EvalConfig,
+    config: DecodeConfig,
     out: Mapping[int, str],
     known: Sequence[Answered] = (),
 ) -> Generator[Progress, None, dict[int, float]]:
-    """Scores a checkpoint; when exhausted, `out` holds predictions and score of each budget.
+    """Answers a split; when exhausted, `out` holds the predictions at each budget.
 
     The split is read while it is decoded: only a few batches of images are in memory, and the
     vision tower runs once per image for all budgets. Of a video, only the first window is used.
 
-    `predictions.jsonl` has a row per record, by id; `score.json` the metric, its score (0-100),
-    the number of records, the sum of their scores and, where there is a breakdown, its parts.
+    `predictions.jsonl` has a row per record, by id.
 
     Args:
       checkpoint: checkpoint written by `fit`: a folder, or a place in a bucket.
-      data: prepared dataset, all of whose records are scored; as in `StagePaths`.
-      config: how to decode and score.
+      data: prepared dataset, all of whose records are answered; as in `StagePaths`.
+      config: how to decode.
       out: budget (soft tokens per image, which the connector serves) -> existing folder [path].
-      known: results of `answer` for pieces of the split. Only the other records are decoded; the
-        written files are the same with or without these.
+      known: results of `predict_piece` for pieces of the split. Only the other records are decoded;
+        the written files are the same with or without these.
 
     Returns:
       Budget -> time per answer, vision tower included: the median over full batches without the
       first, which compiles [s]. Budgets without such a batch are absent.
 
     Raises:
-      ValueError: if a budget is not served, or the metric reads masks and there is no codec.
+      ValueError: if a budget is not served.
     """
     loaded = load_checkpoint(checkpoint)
-    return (yield from evaluate_loaded(loaded, data=data, config=config, out=out, known=known))
+    return (yield from predict_loaded(loaded, data=data, config=config, out=out, known=known))
 
 
-def evaluate_loaded(
+def predict_loaded(
     loaded: Loaded,
     *,
     data: str,
-    config: EvalConfig,
+    config: DecodeConfig,
     out: Mapping[int, str],
     known: Sequence[Answered] = (),
     limit: int | None = None,
 ) -> Generator[Progress, None, dict[int, float]]:
-    """Scores parameters that are in memory already, as `evaluate` does.
+    """Answers a split with parameters that are in memory already, as `predict` does.
 
     Args:
-      loaded: the checkpoint to score.
-      data: as in `evaluate`.
+      loaded: the checkpoint that answers.
+      data: as in `predict`.
       config: likewise.
       out: likewise.
       known: likewise.
-      limit: number of records to score, the first by id; None takes all.
+      limit: number of records to answer, the first by id; None takes all.
     """
-    metric = get_metric(config.metric)
-    if metric.reads_masks and loaded.codec is None:
-        raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
-    # Answers come from `known`, or are decoded below. Both go through the same scoring, record by
-    # record in the order of the batches, so the files do not show who decoded what.
-    scored = {budget: _Answers(config.metric) for budget in out}
-    given = {"decode_mask": loaded.codec.decode} if loaded.codec else {}
+    # Answers come from `known`, or are decoded below. Both are written in the same way, so the
+    # files do not show who decoded what.
+    rows: dict[int, list[dict[str, Any]]] = {budget: [] for budget in out}
     found = Answered.none(out)
     for piece in known:
         found.add(piece)
@@ -164,34 +154,30 @@ def evaluate_loaded(
     for progress, records, answered in answers_of:
         if answered:
             found.add(answered)
-        for budget, answers in scored.items():
-            for record in records:
-                text = found.texts[budget][record.id]
-                answers.add(record, text, {**fields_of(record), **given})
+        for budget, texts in found.texts.items():
+            rows[budget] += (_row(record, texts[record.id]) for record in records)
         yield progress
-    # Last, as some metrics have no score before they have seen all records (CIDEr's weights are
-    # counts over the whole split).
-    for budget, answers in scored.items():
-        answers.write(Path(out[budget]))
+    for budget, rows_of_budget in rows.items():
+        write_predictions(Path(out[budget]), rows_of_budget)
     return {budget: statistics.median(times) for budget, times in found.seconds.items() if times}
 
 
-def answer(
+def predict_piece(
     checkpoint: str,
     *,
     data: str,
-    config: EvalConfig,
+    config: DecodeConfig,
     budgets: Sequence[int],
     piece: int,
     num_pieces: int,
 ) -> Generator[Progress, None, Answered]:
-    """Returns the answers to a piece of a split, for `evaluate` to combine.
+    """Returns the answers to a piece of a split, for `predict` to combine.
 
-    A piece consists of batches that `evaluate` would make of the whole split. In its last digits an
+    A piece consists of batches that `predict` would make of the whole split. In its last digits an
     answer may depend on its batch; with equal batches, it does not depend on who decodes it.
 
     Args:
-      checkpoint: as in `evaluate`.
+      checkpoint: as in `predict`.
       data: likewise.
       config: likewise.
       budgets: soft tokens per image.
@@ -216,7 +202,7 @@ def answer(
 def _answers(
     loaded: Loaded,
     data: str,
-    config: EvalConfig,
+    config: DecodeConfig,
     served: Sequence[int],
     is_wanted: Callable[[int, Sequence[Record]], bool],
     limit: int | None = None,
@@ -261,41 +247,20 @@ def _answers(
         yield Progress(done=done, total=total), records, answered
 
 
-class _Answers:
-    """The answers at one budget."""
-
-    def __init__(self, metric: str) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._scorer = Scorer(metric)
-
-    def add(self, record: Record, prediction: str, fields: Mapping[str, Any]) -> None:
-        """Adds the answer to a record; `fields` are what the metric reads."""
-        self._scorer.add(prediction, fields)
-        row = {
-            "id": record.id,
-            "prefix": record.prefix,
-            "prediction": prediction,
-            "answers": list(record.answers),
-            "source": record.source,
-            "source_sha256": record.source_sha256,
-        }
-        self.rows.append(row)
-
-    def write(self, out: Path) -> None:
-        """Writes predictions and score into a folder."""
-        scored = self._scorer.finish()
-        # Scores come in the order of adding. They are paired with their rows before sorting by id.
-        rows = [row | score for row, score in zip(self.rows, scored.rows(), strict=True)]
-        rows.sort(key=lambda row: row["id"])
-        lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
-        (out / PREDICTIONS).write_text("".join(lines), encoding="utf-8")
-        result = scored.result.as_json(self._scorer.name)
-        (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
+def _row(record: Record, prediction: str) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "prefix": record.prefix,
+        "prediction": prediction,
+        "answers": list(record.answers),
+        "source": record.source,
+        "source_sha256": record.source_sha256,
+    }
 
 
 def _batches(
     records: Iterator[Record],
-    config: EvalConfig,
+    config: DecodeConfig,
     loaded: Loaded,
     is_wanted: Callable[[int, Sequence[Record]], bool],
 ) -> Iterator[tuple[Sequence[Record], Batch | None]]:
@@ -330,8 +295,8 @@ def _batches(
             yield batch
 
 
-def num_images_of(record: Record, config: EvalConfig) -> int:
-    """Returns the number of images that a record is scored with."""
+def num_images_of(record: Record, config: DecodeConfig) -> int:
+    """Returns the number of images that a record is answered with."""
     return min(config.max_frames, len(record.window()))
 
 
@@ -343,7 +308,7 @@ def fill_up(rows: Sequence[T], size: int) -> list[T]:
     return [*rows, *[rows[-1]] * (size - len(rows))]
 
 
-def grouped(records: Iterator[Record], config: EvalConfig) -> Iterator[Sequence[Record]]:
+def grouped(records: Iterator[Record], config: DecodeConfig) -> Iterator[Sequence[Record]]:
     """Yields batches of records with equal numbers of images, in the order in which they fill."""
     # Batches of 2, from photos (p, one image) and clips (v, eight frames):
     #
@@ -361,7 +326,7 @@ def grouped(records: Iterator[Record], config: EvalConfig) -> Iterator[Sequence[
 
 
 def _decode(
-    loaded: Loaded, batch: Batch, budget: int, config: EvalConfig, number: int
+    loaded: Loaded, batch: Batch, budget: int, config: DecodeConfig, number: int
 ) -> list[str]:
     tokens = decode_tokens(
         vlm.structure(loaded.model),
@@ -387,10 +352,8 @@ def load_checkpoint(checkpoint: str) -> Loaded:
 def _load(checkpoint: str, digest: str) -> Loaded:
     del digest  # It only tells apart what a folder held at different times.
     place = open_stored_folder(checkpoint)
-    codec = mask_codec_path(place)
     return Loaded(
         model=load_config(place),
         params=jax.tree.map(jax.numpy.asarray, load_params(place)),
         tokenizer=Tokenizer(tokenizer_path(place)),
-        codec=MaskCodec.load(codec) if codec else None,
     )

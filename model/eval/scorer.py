@@ -39,7 +39,7 @@ class PredictionScores:
     pseudo_values: tuple[float, ...] | None = None
 
     def rows(self) -> Iterator[dict[str, float]]:
-        """Yields the fields of each item's score in `predictions.jsonl`."""
+        """Yields the fields of each item's score in `items.parquet`."""
         pseudo_values = self.pseudo_values or (None,) * len(self.items)
         for item, value in zip(self.items, pseudo_values, strict=True):
             yield {"score": item.score} | ({} if value is None else {"pseudo_value": value})

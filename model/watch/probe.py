@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 
 from model.checkpoint.digest import unflatten_params
 from model.data.loader import Loader
-from model.eval.run import Loaded, evaluate_loaded
+from model.eval.run import Loaded, predict_loaded
+from model.eval.score import score
 from model.files import SCORE
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
@@ -65,20 +67,28 @@ class Probe:
         tuned = self._tuned(params)
         if tuned is None:
             return
-        loaded = Loaded(config.model, tuned, self._tokenizer, self._mask_codec)
+        loaded = Loaded(config.model, tuned, self._tokenizer)
         with tempfile.TemporaryDirectory() as folder:
             out = {budget: Path(folder) / str(budget) for budget in self._budgets}
             for predictions_folder in out.values():
                 predictions_folder.mkdir()
             places = {budget: str(predictions_folder) for budget, predictions_folder in out.items()}
             # The code of a real evaluation, which writes files. Only its scores are of use here.
-            for _ in evaluate_loaded(
+            predicting = predict_loaded(
                 loaded, data=self._held_out, config=config.decode, out=places, limit=config.examples
-            ):
+            )
+            scoring = score(
+                {predictions_folder: predictions_folder for predictions_folder in out.values()},
+                data=self._held_out,
+                metric=config.decode.metric,
+                decode_mask=self._mask_codec.decode if self._mask_codec else None,
+                limit=config.examples,
+            )
+            for _ in itertools.chain(predicting, scoring):
                 pass
             for budget, predictions_folder in out.items():
-                score = json.loads((predictions_folder / SCORE).read_text())
-                fields = {name: score[name] for name in ("metric", "score", "num")}
+                result = json.loads((predictions_folder / SCORE).read_text())
+                fields = {name: result[name] for name in ("metric", "score", "num")}
                 yield {"task": "probe", "budget": budget, **fields}
 
     def _tuned(self, params: Flat) -> dict[str, Any] | None:

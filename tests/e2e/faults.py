@@ -43,8 +43,8 @@ PHASES: dict[str, Callable[[str, str], bool]] = {
     "given": lambda kind, name: kind in ("files", "start", "tokenizer", "results"),
     "mask codec": lambda kind, name: kind == "mask_codec",
     "stage 1": lambda kind, name: name.startswith("stage1"),
-    "evaluation": lambda kind, name: kind == "predictions",
-    "transfer": lambda kind, name: name.startswith(("transfer", "evaluate")),
+    "evaluation": lambda kind, name: kind in ("predictions", "scores"),
+    "transfer": lambda kind, name: name.startswith(("transfer", "evaluate", "score")),
     "all": lambda kind, name: True,
 }
 """Phase -> whether it makes a step of a kind and a name."""

@@ -101,9 +101,9 @@ def test_ones_own_benchmark_has_its_rows_at_every_budget(folder: Path, store: St
     table = (results / "results.md").read_text()
     assert "mine" in table
     assert "listed" in table
-    predictions = newest(store, "predictions")
-    assert len(predictions) == 2 * 2
-    for name, path in predictions.items():
+    predictions, scores = newest(store, "predictions"), newest(store, "scores")
+    assert len(predictions) == len(scores) == 2 * 2
+    for name, path in scores.items():
         score = json.loads((path / "score.json").read_text())
         assert score["num"] == 8
         assert score["metric"] == ("my_scores:distance" if " mine " in name else "vqa")
@@ -138,10 +138,10 @@ def test_an_edited_metric_is_scored_anew_and_nothing_else(folder: Path, store: S
     done = run(folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     new = [a.manifest for a in store.artifacts() if a.key not in before]
-    assert {m.kind for m in new} <= {"predictions", "chance", "results"}
+    assert {m.kind for m in new} <= {"scores", "chance", "results"}
     assert {m.name for m in new if m.kind != "results"} == {
         "chance mine",
-        *(a.manifest.name for a in store.artifacts("predictions") if " mine " in a.manifest.name),
+        *(a.manifest.name for a in store.artifacts("scores") if " mine " in a.manifest.name),
     }
     done = parcel(
         folder / "store",

@@ -62,7 +62,10 @@ def test_the_card_says_what_the_records_say(finished: Finished, seed: str, relea
         for metric in result["metrics"]
     }
     scored = [
-        a for a in store.artifacts("predictions") if a.manifest.inputs["checkpoint"].key == key
+        a
+        for a in store.artifacts("scores")
+        for predictions in [store.get_cached(a.manifest.inputs["predictions"].key)]
+        if predictions.manifest.inputs["checkpoint"].key == key
     ]
     assert set(told) == {
         (f"chartqa:{s}", b) for s in ("test_human", "test_augmented") for b in (16, 256)

@@ -69,6 +69,29 @@ def test_a_comment_changes_nothing(edited: Path, store: Path, tmp_path: Path):
     assert set(states(done.stdout).values()) == {"reused"}
 
 
+def test_an_edited_metric_scores_the_answers_that_there_are(finished: Finished, tmp_path: Path):
+    store, copy = tmp_path / "store", copied(tmp_path / "checkout")
+    shutil.copytree(finished.store, store)
+    path = copy / EDITED
+    wrong = path.read_text().replace("return float(", "return 1.0 - float(")
+    assert wrong != path.read_text()
+    path.write_text(wrong)
+    before = {artifact.key: artifact.manifest for artifact in Store(store).artifacts()}
+    done = run(copy, store, "run", CONFIG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = [a.manifest for a in Store(store).artifacts() if a.key not in before]
+    old = [m for m in before.values() if m.kind == "scores"]
+    # No answer is decoded again: every kind but these is as it was.
+    assert {m.kind for m in made} == {"scores", "chance", "results"}
+    scores = {m.name: m for m in made if m.kind == "scores"}
+    assert {*scores} == {m.name for m in old}
+    assert all(
+        scores[m.name].counts["score"] == pytest.approx(100 - float(m.counts["score"]))
+        and scores[m.name].inputs == m.inputs
+        for m in old
+    )
+
+
 def test_changed_code_is_told_refused_kept_and_marked(edited: Path, store: Path):
     before = {artifact.key for artifact in Store(store).artifacts()}
     done = run(edited, store, "run", CONFIG, "--explain")

@@ -12,6 +12,7 @@ import pytest
 
 from flows.lineage.runs import find_run
 from infra.store.store import Store
+from model.eval.items_file import ItemsFile
 from pipelines.records.dataset import Dataset
 from tests.e2e.conftest import CONFIG, Finished, parcel, run_all
 
@@ -69,7 +70,7 @@ def test_every_planned_cell_has_all_its_seeds(outputs: dict[str, str]):
 def test_markdown_json_and_plot_tell_the_same_study(finished: Finished, outputs: dict[str, str]):
     results = json.loads(outputs["json"])
     store = Store(finished.store)
-    keys = {k for s in json.dumps(results).split('"') for k in [s] if k.startswith("predictions-")}
+    keys = {k for s in json.dumps(results).split('"') for k in [s] if k.startswith("scores-")}
     assert len(keys) == len(ROWS) * 2 * (1 + 3 * 2)
     checkpoints = [a.manifest.name for a in store.artifacts() if a.manifest.kind == "checkpoint"]
     assert sum(name.startswith("transfer ") for name in checkpoints) == 4 * 2
@@ -80,15 +81,19 @@ def test_markdown_json_and_plot_tell_the_same_study(finished: Finished, outputs:
     assert "chartqa" in finished.output
 
 
-def test_predictions_are_the_score_and_name_their_pixels(finished: Finished):
-    for artifact in Store(finished.store).artifacts():
-        if artifact.manifest.kind != "predictions":
-            continue
-        rows = [json.loads(x) for x in (artifact.path / "predictions.jsonl").open()]
-        score = json.loads((artifact.path / "score.json").read_text())
-        assert score["num"] == len(rows) > 0
-        assert score["score"] == pytest.approx(100 * sum(r["score"] for r in rows) / len(rows))
+def test_items_are_the_score_and_predictions_name_their_pixels(finished: Finished):
+    store = Store(finished.store)
+    for artifact in store.artifacts("scores"):
+        predictions = store.get(artifact.manifest.inputs["predictions"].key)
+        rows = [json.loads(x) for x in (predictions.path / "predictions.jsonl").open()]
         assert all(len(row["source_sha256"]) == 64 and row["source"] for row in rows)
+        score = json.loads((artifact.path / "score.json").read_text())
+        ids, texts, scores = ItemsFile(artifact.path).columns("id", "prediction", "score")
+        assert [*zip(ids, texts, strict=True)] == [(r["id"], r["prediction"]) for r in rows]
+        assert score["num"] == len(rows) > 0
+        assert score["score"] == pytest.approx(100 * sum(scores) / len(scores))
+        assert {*predictions.manifest.files} == {"predictions.jsonl"}
+        assert {*artifact.manifest.files} == {"items.parquet", "score.json"}
 
 
 def test_second_run_reuses_everything_and_says_so(finished: Finished, outputs: dict[str, str]):
@@ -119,7 +124,8 @@ def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished, outputs:
     trace = outputs["trace"]
     for seed in find_run(Store(finished.store), "tiny")["config"]["transfers"]:
         assert seed in trace
-    for step in ("evaluate parcel chartqa:test_human seed=", "transfer parcel chartqa seed=",
+    for step in ("score parcel chartqa:test_human seed=",
+                 "evaluate parcel chartqa:test_human seed=", "transfer parcel chartqa seed=",
                  "intermediary parcel", "stage1 vanilla", "prepare mixture/web",
                  "prepare chartqa/train", "tokenizer", "corpus"):  # fmt: skip
         assert step in trace, step
@@ -161,9 +167,12 @@ def test_a_cell_is_made_again_to_the_byte(finished: Finished, words: list[str]):
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert all(": the same " in line for line in lines), done.stdout
-    assert lines[-1].startswith("evaluate parcel chartqa")
-    assert ": the same bytes, 2 files" in lines[-1]
-    assert len(lines) > 5 if words else len(lines) == 1
+    answered, scored = lines[-2:]
+    assert answered.startswith("evaluate parcel chartqa")
+    assert ": the same bytes, 1 files" in answered
+    assert scored.startswith("score parcel chartqa")
+    assert ": the same bytes, 2 files" in scored
+    assert len(lines) > 5 if words else len(lines) == 2
 
 
 def test_every_manifest_tells_what_design_asks(finished: Finished):
@@ -240,7 +249,12 @@ def test_every_score_has_its_artifacts_and_its_machine(finished: Finished, outpu
     store = Store(finished.store)
     for row in rows:
         predictions = store.get(row["predictions"])
-        score = json.loads((predictions.path / "score.json").read_text())
+        (scored,) = (
+            a
+            for a in store.artifacts("scores")
+            if a.manifest.inputs["predictions"].key == predictions.key
+        )
+        score = json.loads((scored.path / "score.json").read_text())
         assert float(row["score"]) == pytest.approx(score["score"], abs=1e-4)
         assert int(row["items"]) == score["num"]
         assert float(row["low"]) <= float(row["score"]) <= float(row["high"])

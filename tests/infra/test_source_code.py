@@ -23,7 +23,8 @@ CONFIGS = {
     "dataset": {"reader": "chartqa"},
     "raw_files": {"reader": "chartqa"},
     "checkpoint": {"model": {"connector": {"kind": "parcel"}}},
-    "predictions": {"decode": {"metric": "miou"}, "connector": "parcel"},
+    "predictions": {"decode": {}, "connector": "parcel"},
+    "scores": {"metric": "miou"},
     "chance": "vqa",
 }
 REACHES = {
@@ -37,7 +38,8 @@ REACHES = {
     "tokenizer": ("model.text.tokenizer", "pipelines.records.dataset"),
     "mask_codec": ("model.masks.training",),
     "checkpoint": ("model.train.step", "model.connector.parcel", "model.data.loader"),
-    "predictions": ("model.decode.beam", "model.eval.metrics.miou", "model.connector.parcel"),
+    "predictions": ("model.decode.beam", "model.eval.run", "model.connector.parcel"),
+    "scores": ("model.eval.metrics.miou", "model.eval.scorer", "model.eval.items_file"),
     "chance": ("model.eval.chance",),
     "results": ("flows.report.build", "flows.report.latex"),
 }
@@ -47,7 +49,8 @@ OUT_OF_REACH = {
     "corpus": ("pipelines.sources.documents.chartqa", "model.vlm"),
     "dataset": ("pipelines.sources.segmentation.refcoco", "pipelines.hygiene.index", "model.vlm"),
     "checkpoint": ("model.analysis.flops", "model.decode.beam", "pipelines.prepare.run"),
-    "predictions": ("model.train.optimizer", "model.eval.metrics.vqa", "model.connector.mqt"),
+    "predictions": ("model.train.optimizer", "model.eval.scorer", "model.connector.mqt"),
+    "scores": ("model.vlm", "model.decode.beam", "model.eval.run", "model.eval.metrics.vqa"),
     "chance": ("model.vlm",),
     "results": ("model.vlm", "flows.study.graph"),
 }

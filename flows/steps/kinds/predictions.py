@@ -1,51 +1,48 @@
-"""Predictions: a checkpoint's answers to one split at one budget, and their score.
+"""Predictions: a checkpoint's answers to one split at one budget; kind `scores` scores them.
 
-All budgets are evaluated together, so that images are decoded and pass the vision tower once.
+All budgets are answered together, so that images are decoded and pass the vision tower once.
 """
 
 import dataclasses
-import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
+from infra.store.digest import file_sha256, listing_sha256
 from model import files
 from model.connector.registry import class_and_routing, connector_modules
-from model.eval.config import EvalConfig
-from model.eval.metrics.registry import metric_modules, metric_values
+from model.decode.config import DecodeConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """One evaluation of one checkpoint.
+    """The answers of one checkpoint to one split.
 
     Attributes:
-      benchmark: the benchmark that it is scored on.
       budget: soft tokens per frame.
-      decode: settings of decoding and scoring.
+      decode: settings of decoding.
       connector: kind of the checkpoint's connector, since its code answers; "" in manifests of
         earlier versions, unless it is the user's own.
     """
 
-    benchmark: str
     budget: int
-    decode: EvalConfig
+    decode: DecodeConfig
     connector: str = ""
 
 
 def make(work: StepContext) -> Iterator[Progress]:
-    """Evaluates the input `checkpoint` on the input `data`."""
+    """Answers the input `data` with the input `checkpoint`."""
     yield from make_together([work])
 
 
 def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
-    """Evaluates several budgets of one checkpoint on one split."""
-    from model.eval.run import Answered, evaluate
+    """Answers one split at several budgets of one checkpoint."""
+    from model.eval.run import Answered, predict
 
     # All works have one checkpoint and one split; only the budget differs, and where answers go.
     first = works[0]
-    seconds = yield from evaluate(
+    seconds = yield from predict(
         first.places["checkpoint"],
         data=first.places["data"],
         config=first.config.decode,
@@ -55,21 +52,29 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
     # The time of an answer stands in the manifest alone, and in no file: it is never twice the
     # same.
     for work in works:
-        result = json.loads((work.out / files.SCORE).read_text())
-        work.counts.update(score=result["score"], num=result["num"])
+        with (work.out / files.PREDICTIONS).open("rb") as lines:
+            work.counts["num"] = sum(1 for _ in lines)
         if work.config.budget in seconds:
             work.counts["answer_ms"] = round(1e3 * seconds[work.config.budget], 3)
+        # Small models often give the same answers. Their scores must not be one artifact all the
+        # same, since it would lead from the cell of one model to the checkpoint of another.
+        work.content = listing_sha256(
+            {
+                files.PREDICTIONS: file_sha256(work.out / files.PREDICTIONS),
+                "checkpoint": work.artifacts["checkpoint"].manifest.content,
+            }
+        )
 
 
 def make_piece(
     works: Sequence[StepContext], piece: int, num_pieces: int
 ) -> Generator[Progress, None, bytes]:
     """Answers a piece of one split, at several budgets of one checkpoint."""
-    from model.eval.run import answer
+    from model.eval.run import predict_piece
 
-    # As `make_together`, but for some of the items: a piece has the answers, and no score yet.
+    # As `make_together`, but for some of the items.
     first = works[0]
-    answered = yield from answer(
+    answered = yield from predict_piece(
         first.places["checkpoint"],
         data=first.places["data"],
         config=first.config.decode,
@@ -88,11 +93,7 @@ def _connector(spec: Mapping[str, Any]) -> str:
     return spec.get("connector", "")
 
 
-def _metric(spec: Mapping[str, Any]) -> str:
-    return spec["decode"]["metric"]
-
-
-_CONNECTORS, _METRICS = connector_modules.__module__, metric_modules.__module__
+_CONNECTORS = connector_modules.__module__
 
 PREDICTIONS = Kind(
     name="predictions",
@@ -102,11 +103,8 @@ PREDICTIONS = Kind(
     make_piece=make_piece,
     group_value=_config_without_budget,
     libraries=("pillow", "sentencepiece"),
-    stop=(_CONNECTORS, _METRICS),
-    also=lambda spec: (*connector_modules(_connector(spec)), *metric_modules(_metric(spec))),
-    entries=lambda spec: {
-        _CONNECTORS: class_and_routing(_connector(spec)),
-        _METRICS: metric_values(_metric(spec)),
-    },
-    functions=lambda spec: [_metric(spec), _connector(spec)],
+    stop=(_CONNECTORS,),
+    also=lambda spec: connector_modules(_connector(spec)),
+    entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
+    functions=lambda spec: [_connector(spec)],
 )

@@ -188,7 +188,7 @@ def test_an_edit_makes_stale_what_trains_or_evaluates_with_it(
     # Evaluations of a checkpoint that is there are stale by themselves, too.
     graph = graph_of(config(folder))
     kinds = {step.kind for node in graph.nodes if node.name in stale for step in node.steps}
-    assert kinds == {"checkpoint", "predictions"}
+    assert kinds == {"checkpoint", "predictions", "scores"}
 
 
 # The first that a worker does.
@@ -235,6 +235,7 @@ def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
     assert done.stdout.decode().splitlines() == [
         "checkpoint nothing",
         "predictions own_ripples:Ripple",
+        "scores own_ripples:Ripple",
         "(256, 64)",
     ]
 

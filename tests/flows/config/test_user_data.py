@@ -13,8 +13,10 @@ import pytest
 import yaml
 from PIL import Image
 
+from flows.config.benchmark import metric_of
 from flows.config.load import load
 from flows.config.server_limits import limit_variables
+from flows.config.study import StudyConfig
 from flows.config.user_data import check_user_data
 from flows.steps import worker
 from flows.steps.job import command
@@ -80,6 +82,10 @@ def config(folder: Path, *overrides: str, **mine: object):
     return load(folder / "study.yaml", overrides)
 
 
+def metric_in(study: StudyConfig, benchmark: str) -> str:
+    return metric_of(benchmark, study.transfers[benchmark])
+
+
 def test_what_is_not_said_has_a_default(folder: Path):
     study = config(folder)
     assert list(study.rows) == ["mine"]
@@ -93,7 +99,7 @@ def test_what_is_not_said_has_a_default(folder: Path):
     assert found["mine/eval"].reader == OwnSource(
         reader="jsonl", name="mine", prompt="answer {lang} {text}"
     )
-    assert decode_of(study, "mine").metric == "own_scores:f1"
+    assert metric_in(study, "mine") == "own_scores:f1"
     assert decode_of(study, "mine").decoding.beams == 1
 
 
@@ -116,10 +122,8 @@ def test_what_is_said_holds(folder: Path):
     assert spec.reader == OwnSource(reader="own_reads:read", name="mine", prompt="which {text}")
     assert spec.path == "mine"
     assert (spec.prepare.num_frames, spec.prepare.frame_stride) == (8, 26)
-    assert (decode_of(study, "mine").metric, decode_of(study, "mine").decoding.beams) == (
-        "vqa_lower",
-        3,
-    )
+    assert metric_in(study, "mine") == "vqa_lower"
+    assert decode_of(study, "mine").decoding.beams == 3
 
 
 def test_a_config_may_lie_anywhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -131,13 +135,13 @@ def test_a_config_may_lie_anywhere(folder: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(folder / "below")
     (folder / "below" / "own_there.py").write_text(METRIC)
     study = load(folder / "study.yaml", ["transfers.mine.metric=own_there.py:f1"])
-    assert decode_of(study, "mine").metric == "own_there:f1"
+    assert metric_in(study, "mine") == "own_there:f1"
 
 
 def test_a_published_benchmark_may_have_another_metric_and_no_other_reader(folder: Path):
     values = {"transfers.mine": "null", "transfers.chartqa.metric": "anls"}
     study = load(None, [f"{key}={value}" for key, value in values.items() if value != "null"])
-    assert decode_of(study, "chartqa").metric == "anls"
+    assert metric_in(study, "chartqa") == "anls"
     with pytest.raises(ConfigError, match=r"transfers\.chartqa\.reader must be left out, got 'js"):
         load(None, ["transfers.chartqa.reader=jsonl"])
 

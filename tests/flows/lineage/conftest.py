@@ -59,8 +59,11 @@ def table(tmp_path: Path) -> tuple[Store, LineageTarget]:
     cells = {}
     for seed in (5, 6):
         tuned = trained(store, f"transfer {seed}", seed, data_0=more, init=stage1, words=words)
-        cells[f"x/parcel/16/{seed}"] = made(
+        answered = made(
             store, "predictions", f"evaluate {seed}", {"checkpoint": tuned, "data": split}
+        )
+        cells[f"x/parcel/16/{seed}"] = made(
+            store, "scores", f"score {seed}", {"predictions": answered, "data": split}
         )
     results = made(store, "results", "results", cells)
     return store, LineageTarget(name="demo", artifacts=(results,))

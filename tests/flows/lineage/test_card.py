@@ -47,9 +47,7 @@ def test_a_card_tells_data_and_contamination(tmp_path: Path, action: str, left: 
     )
     stage1 = trained(store, "stage1", 3, data_0=screened, watched_0=watched)
     tuned = trained(store, "transfer chartqa", 5, data_0=charts, init=stage1)
-    origin = CheckpointOrigin(
-        store=store, name="lab/cell", checkpoint=tuned, predictions=(), cells=()
-    )
+    origin = CheckpointOrigin(store=store, name="lab/cell", checkpoint=tuned, scores=(), cells=())
     text = model_card(tiny_model("parcel"), origin, name="lab", licence="", dtype="float32")
     data = [line for line in section(text, "Data").splitlines() if line.startswith("| ")]
     assert [line.split(" | ")[:3] for line in data[1:]] == [

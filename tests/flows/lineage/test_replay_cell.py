@@ -112,7 +112,7 @@ def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Sto
     assert again.is_near(0.0)  # It has no score to lie off.
     here = execution_environment()["hardware"]["cpu"]
     assert again.line().endswith(f"other contents; another kind of machine: cpu Abacus → {here}")
-    scored = dataclasses.replace(again, score=(50.0, 50.4, 0.9))
+    scored = dataclasses.replace(again, score=(50.0, 50.4))
     assert (scored.is_near(0.3), scored.is_near(0.5)) == (False, True)
 
 

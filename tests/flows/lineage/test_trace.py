@@ -56,9 +56,10 @@ def table(store: Store, seeds: int) -> Artifact:
     for seed in range(seeds):
         tuned = make(store, "checkpoint", f"transfer {seed}", web=web, words=words, init=first)
         for budget in (16, 64):
-            scored = make(
+            answered = make(
                 store, "predictions", f"evaluate {seed} {budget}", checkpoint=tuned, data=web
             )
+            scored = make(store, "scores", f"score {seed} {budget}", predictions=answered, data=web)
             cells[f"chartqa/parcel/{budget}/{seed}"] = scored
     results = make(store, "results", "results", **cells)
     end_run_record(
@@ -76,8 +77,8 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
         trace_lineage(store, find_lineage_target(store, "demo/chartqa/parcel/64"), samples=0)
     )
     manifests = [name for name in read if name.startswith("manifests/")]
-    assert len(manifests) == len(set(manifests)) == 1 + 20 * 2 + 3  # Of 64.
-    assert sum("(shown above)" not in line for line in told[1:]) == 20 * 2 + 3
+    assert len(manifests) == len(set(manifests)) == 1 + 20 * 3 + 3  # Of 104.
+    assert sum("(shown above)" not in line for line in told[1:]) == 20 * 3 + 3
     told = list(trace_lineage(store, find_lineage_target(store, "demo"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == len(store.keys())
@@ -90,7 +91,7 @@ def test_cells_seeds_artifacts_and_runs_have_names(tmp_path: Path):
     assert [a.key for a in find_lineage_target(store, results.key[:12]).artifacts] == [results.key]
     assert find_lineage_target(store, "demo/chartqa/parcel/64").seeds == (0, 1)
     (one,) = find_lineage_target(store, "demo/chartqa/parcel/64/1").artifacts
-    assert one.manifest.name == "evaluate 1 64"
+    assert one.manifest.name == "score 1 64"
     with pytest.raises(ConfigError, match=r"got 'chartqa/parcel/17'.*chartqa/parcel/16"):
         find_lineage_target(store, "demo/chartqa/parcel/17")
     with pytest.raises(ConfigError, match=r"RUN must name a finished run.*matches: none"):

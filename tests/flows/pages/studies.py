@@ -2,8 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from flows.steps.kinds.results import ResultsSpec, make
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model import files
+from model.eval.items_file import write_items
+from model.eval.predictions_file import write_predictions
 from model.masks.codec import init_params
 from model.masks.config import MaskCodecConfig
 from pipelines.records.codes import format_mask
@@ -74,10 +77,9 @@ def write_study(
             )
             for budget in (b for b in one.budgets if one.runs(method, b)):
                 cell = CellKey(benchmark=benchmark, method=method, budget=budget, seed=seed)
-                inputs[str(cell)] = commit(
+                inputs[str(cell)] = commit_scores(
                     store,
-                    "predictions",
-                    f"evaluate {cell}",
+                    str(cell),
                     answers_of(records, RIGHT.get(method, 4), seed),
                     checkpoint=trained,
                     data=data,
@@ -114,8 +116,25 @@ LOOKS = "".join(
 )
 
 
-def answers_of(records: Sequence[Record], every: int, seed: int) -> dict[str, str]:
-    """Files of predictions: each item is right but for every `every`-th, shifted by the seed."""
+def commit_scores(
+    store: Store, cell: str, rows: Sequence[Mapping[str, Any]], **inputs: Artifact
+) -> Artifact:
+    """Commits the predictions of a cell, and their scores."""
+    attempt = Attempt(store, recipe("predictions", f"evaluate {cell}", **inputs))
+    texts = [{name: row[name] for name in row if name != "score"} for row in rows]
+    write_predictions(attempt.path, texts)
+    answered = attempt.commit({"prefect": {"flow_run_id": RUN}})
+    read = {"predictions": answered, "data": inputs["data"]}
+    attempt = Attempt(store, recipe("scores", f"score {cell}", **read))
+    write_items(attempt.path, rows)
+    score = 100 * sum(row["score"] for row in rows) / len(rows)
+    result = {"score": score, "metric": "exact_match", "num": len(rows)}
+    (attempt.path / files.SCORE).write_text(json.dumps(result))
+    return attempt.commit({"prefect": {"flow_run_id": RUN}})
+
+
+def answers_of(records: Sequence[Record], every: int, seed: int) -> list[dict[str, Any]]:
+    """Items with their answers: each is right but for every `every`-th, shifted by the seed."""
     rows = []
     for i, record in enumerate(records):
         right = (i + seed) % every != 0
@@ -131,11 +150,7 @@ def answers_of(records: Sequence[Record], every: int, seed: int) -> dict[str, st
                 "source_sha256": record.source_sha256,
             }
         )
-    score = 100 * sum(row["score"] for row in rows) / len(rows)
-    return {
-        files.PREDICTIONS: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
-        files.SCORE: json.dumps({"score": score, "metric": "exact_match", "num": len(rows)}),
-    }
+    return rows
 
 
 def recipe(kind: str, name: str, **inputs: Artifact) -> Recipe:

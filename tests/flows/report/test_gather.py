@@ -4,8 +4,9 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from flows.steps.kinds import results
 from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
+from model.eval.items_file import write_items
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
 
 PLAN = Plan(methods=("vanilla", "parcel"), benchmarks=("chartqa",), budgets=(256,), seeds=(1, 2, 3))
@@ -27,30 +29,35 @@ ITEMS = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
 QUESTIONS = {"a1": "How many bars?", "a2": "Is it red?", "b1": "how many lines?", "c1": "Is it on?"}
 
 
-def commit(store: Store, recipe: Recipe, files: Mapping[str, str], accelerator: str) -> Artifact:
+def commit(
+    store: Store,
+    recipe: Recipe,
+    files: Mapping[str, str],
+    accelerator: str,
+    items: Sequence[Mapping[str, Any]] = (),
+) -> Artifact:
     attempt = Attempt(store, recipe)
     for name, text in files.items():
         (attempt.path / name).write_text(text)
+    if items:
+        write_items(attempt.path, items)
     packages = {"jax": "0.10.2", "prefect": "3.8.8"}
     hardware = {"accelerator": accelerator, "cpu": "old"}
     return attempt.commit({"packages": packages, "hardware": hardware})
 
 
-def answers(right: str) -> str:
-    """Predictions of which some are right: "1011"."""
+def answers(right: str) -> list[dict[str, Any]]:
+    """Items of which some are right: "1011"."""
     rows = zip(ITEMS.items(), right, strict=True)
-    lines = [
-        json.dumps(
-            {
-                "id": key,
-                "source_sha256": source,
-                "score": float(one),
-                "prefix": f"answer en {QUESTIONS[key]}",
-            }
-        )
+    return [
+        {
+            "id": key,
+            "source_sha256": source,
+            "score": float(one),
+            "prefix": f"answer en {QUESTIONS[key]}",
+        }
         for (key, source), one in rows
     ]
-    return "\n".join(lines) + "\n"
 
 
 @pytest.fixture
@@ -73,13 +80,20 @@ def study(store: Store, *, odd_one: str = "cpu") -> dict[str, Artifact]:
                 kind="predictions",
                 name=name,
                 inputs={"checkpoint": trained.as_input, "data": data.as_input},
-                config={"decode": {"metric": "relaxed_accuracy", "batch_size": seed}},
+                config={"decode": {"text_len": 8, "batch_size": seed}},
+            )
+            answered = commit(store, recipe, {"p": name}, "cpu")
+            recipe = Recipe(
+                kind="scores",
+                name=name,
+                inputs={"predictions": answered.as_input, "data": data.as_input},
             )
             score = {"metric": "relaxed_accuracy", "score": 100 * text.count("1") / 4}
-            files = {"predictions.jsonl": answers(text), "score.json": json.dumps(score)}
+            files = {"score.json": json.dumps(score)}
             cell = CellKey(benchmark="chartqa", method=method, budget=256, seed=seed)
-            found[str(cell)] = commit(store, recipe, files, "cpu")
-    files = {"predictions.jsonl": answers("0001"), "chance.json": '{"score": 25.0}'}
+            found[str(cell)] = commit(store, recipe, files, "", answers(text))
+    guesses = "".join(f"{json.dumps(row)}\n" for row in answers("0001"))
+    files = {"predictions.jsonl": guesses, "chance.json": '{"score": 25.0}'}
     found[f"{CHANCE}chartqa"] = commit(store, Recipe(kind="chance", name="chance"), files, "")
     return found
 
@@ -145,6 +159,14 @@ def test_without_a_hit_there_is_nothing_to_leave_out(store: Store):
     (section,) = report.sections
     assert (section.seen, section.cell("parcel", 256).unseen) == (0, None)
     assert "without" not in render_report(report, "md").split("Scores are")[0]
+
+
+def test_a_table_of_an_earlier_version_names_the_cure(store: Store):
+    inputs = study(store)
+    cell = next(role for role in inputs if CellKey.of_role(role))
+    earlier = store.get(inputs[cell].manifest.inputs["predictions"].key)
+    with pytest.raises(ValueError, match=r"kind scores, got predictions-.*`parcel run`"):
+        gather_report(PLAN, (), {**inputs, cell: earlier}, store.get_cached)
 
 
 def test_an_artifact_without_any_score_is_no_report(store: Store):

@@ -1,12 +1,17 @@
 """The standard error of a margin over chance, against numbers worked out by hand."""
 
+import hashlib
 import json
 import math
+import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 
-from flows.report.items import items_by_source, mean_item_score, read_items, standard_error
+from flows.report.items import items_by_source, mean_item_score, standard_error
+from flows.report.items_reader import ItemsReader
+from model.eval.items_file import write_items
 
 # Picture a has two questions, b one. Right answers count 100.
 GUESS = {"a": (100.0, 0.0), "b": (0.0,)}
@@ -74,18 +79,46 @@ def test_error_is_that_of_repeated_studies_and_rather_too_large():
     assert 0.95 < np.mean(squares) / np.var(means) < 1.25
 
 
-def test_items_of_predictions_are_read_where_the_score_is_their_mean(tmp_path):
-    rows = [("a", 1.0), ("a", 0.5), ("b", 0.0)]
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps({"source_sha256": s, "score": x}) + "\n" for s, x in rows))
-    assert read_items(path, 50.0) == ({"a": (100.0, 50.0), "b": (0.0,)}, True)
-    assert read_items(path, 60.0) == ({}, True)  # Somebody's, of an average of averages.
+def rows_of(*values: tuple[str, float], **more: tuple[float, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"{number}",
+            "source_sha256": source,
+            "score": score,
+            **{name: one[number] for name, one in more.items()},
+        }
+        for number, (source, score) in enumerate(values)
+    ]
+
+
+def test_items_are_read_where_the_score_is_their_mean(tmp_path):
+    write_items(tmp_path, rows_of(("b", 0.0), ("a", 1.0), ("b", 0.3), ("a", 0.5)))
+    items, plain = ItemsReader().of_scores(tmp_path, 45.0)
+    assert (items, plain) == ({"b": (0.0, 30.0), "a": (100.0, 50.0)}, True)
+    assert [*items] == ["b", "a"]
+    assert mean_item_score(items) == mean_item_score(dict(items)) == 45.0
+    # Somebody's, of an average of averages.
+    assert ItemsReader().of_scores(tmp_path, 60.0) == ({}, True)
 
 
 def test_items_of_a_mean_over_parts_count_as_their_pseudo_values(tmp_path):
-    path = tmp_path / "predictions.jsonl"
-    rows = [
-        {"source_sha256": s, "score": 0.0, "pseudo_value": x} for s, x in (("a", 1.5), ("b", 0.0))
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_items(path, 75.0) == ({"a": (150.0,), "b": (0.0,)}, False)
+    rows = rows_of(("a", 0.0), ("b", 0.0), pseudo_value=(1.5, 0.0))
+    expected = ({"a": (150.0,), "b": (0.0,)}, False)
+    write_items(tmp_path, rows)
+    assert ItemsReader().of_scores(tmp_path, 75.0) == expected
+    (tmp_path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ItemsReader().of_guess(tmp_path, 75.0) == expected
+
+
+def test_an_item_of_a_further_score_costs_little_more_than_its_score(tmp_path):
+    num, reader = 20_000, ItemsReader()
+    write_items(
+        tmp_path, rows_of(*((hashlib.sha256(b"%d" % i).hexdigest(), 1.0) for i in range(num)))
+    )
+    kept = [reader.of_scores(tmp_path, 100.0)]
+    tracemalloc.start()
+    kept += [reader.of_scores(tmp_path, 100.0) for _ in range(5)]
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert all(items[0] for items in kept)
+    assert 8 * 5 * num <= size < 10 * 5 * num

@@ -43,8 +43,8 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def predictions(metric: str) -> dict:
-    return {"decode": {"metric": metric}}
+def scores(metric: str) -> dict:
+    return {"metric": metric}
 
 
 def test_a_file_and_what_it_imports_from_beside_it_are_the_steps_code(
@@ -54,8 +54,8 @@ def test_a_file_and_what_it_imports_from_beside_it_are_the_steps_code(
     metric = canonical_reference(f"{folder}/own_metric.py:f1", "parcel.metrics")
     assert metric == "own_metric:f1"
     assert {*checkout().files} - others == {"own/own_metric.py", "own/own_helper.py"}
-    plain = step_code("predictions", predictions("vqa"))
-    reached = step_code("predictions", predictions(metric))
+    plain = step_code("scores", scores("vqa"))
+    reached = step_code("scores", scores(metric))
     assert set(reached) - set(plain) == {"own_metric", "own_helper"}
     registry, vqa = "model.eval.metrics.registry", "model.eval.metrics.vqa"
     assert set(plain) - set(reached) == {registry, vqa}
@@ -110,8 +110,8 @@ def test_an_installed_function_counts_by_version_and_does_not_travel(tmp_path: P
         == "own_installed:score"
     )
     assert not any(path.startswith("own/") for path in checkout().files)
-    plain = libraries_of("predictions", predictions("vqa"))
-    assert libraries_of("predictions", predictions(metric)) == {**plain, "own_installed": "1.2"}
+    plain = libraries_of("scores", scores("vqa"))
+    assert libraries_of("scores", scores(metric)) == {**plain, "own_installed": "1.2"}
     assert "own_installed" not in step_code("chance", metric)
 
 

@@ -9,6 +9,7 @@ from flows.report.build import build_report
 from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
 from infra.errors import ConfigError
+from infra.store.digest import canonical_json
 from model.connector.registry import KINDS
 from pipelines.sources.registry import BENCHMARKS, SOURCES
 from tests.flows.report.report_studies import make
@@ -53,15 +54,45 @@ def test_every_node_comes_after_those_it_reads_and_has_a_name_of_its_own(until):
     assert len(set(names)) == len(names)
 
 
-def test_a_transfer_is_one_node_with_its_checkpoint_and_all_its_predictions():
+def test_a_transfer_is_one_node_with_its_checkpoint_and_all_its_predictions_and_scores():
     config = load()
-    node = next(n for n in graph_of(config).nodes if n.name.startswith("transfer parcel chartqa"))
-    training, scoring = node.jobs
+    graph = graph_of(config)
+    node = next(n for n in graph.nodes if n.name.startswith("transfer parcel chartqa"))
+    training, answering, scoring = node.jobs
     assert [step.name for step in training.steps] == [node.name]
-    assert [step.config.budget for step in scoring.steps] == [16, 64, 256]
-    assert {step.inputs["checkpoint"] for step in scoring.steps} == set(training.steps)
+    assert [step.config.budget for step in answering.steps] == [16, 64, 256]
+    assert {step.inputs["checkpoint"] for step in answering.steps} == set(training.steps)
+    assert [step.inputs["predictions"] for step in scoring.steps] == [*answering.steps]
+    assert {step.config.metric for step in scoring.steps} == {"relaxed_accuracy"}
+    assert scoring.cpus == 1
+    assert not scoring.gpus
+    assert {step.kind for step in graph.cells.values()} == {"scores"}
     only_trained = graph_of(config, "transfer")
     assert {len(n.jobs) for n in only_trained.nodes} == {1}
+
+
+def test_a_metric_is_part_of_the_scores_alone():
+    def digests(metric: str) -> dict[str, set[str]]:
+        overrides = [f"transfers.chartqa.metric={metric}"]
+        steps = graph_of(load(overrides=overrides), "evaluate").steps
+        return {
+            kind: {canonical_json(step.config) for step in steps if step.kind == kind}
+            for kind in ("checkpoint", "predictions", "scores")
+        }
+
+    relaxed, other = digests("relaxed_accuracy"), digests("anls")
+    assert [kind for kind in relaxed if relaxed[kind] != other[kind]] == ["scores"]
+
+
+def test_only_a_metric_that_reads_masks_has_the_codec_as_input():
+    readers = {
+        step.config.metric: "mask_codec" in step.inputs
+        for step in graph_of(load()).steps
+        if step.kind == "scores"
+    }
+    assert readers.pop("miou")
+    assert readers
+    assert not any(readers.values())
 
 
 def test_the_same_step_asked_for_twice_is_one_step():

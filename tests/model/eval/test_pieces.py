@@ -7,16 +7,16 @@ import pytest
 
 from model import vlm
 from model.checkpoint.folder import save_checkpoint
+from model.decode.config import DecodeConfig
 from model.eval import run
-from model.eval.config import EvalConfig
-from model.eval.run import Answered, answer, evaluate
+from model.eval.run import Answered, predict, predict_piece
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fast_compiler")]
 
 BUDGETS = (16, 64)
-CONFIG = EvalConfig(metric="exact_match", batch_size=3, text_len=6)
+CONFIG = DecodeConfig(batch_size=3, text_len=6)
 
 
 @pytest.fixture(scope="module")
@@ -49,24 +49,24 @@ def returned(making: Any) -> Any:
             return end.value
 
 
-def scored(given: dict[str, Any], root: Path, *known: Answered) -> list[bytes]:
+def predicted(given: dict[str, Any], root: Path, *known: Answered) -> list[bytes]:
     out = {budget: root / f"{budget}" for budget in BUDGETS}
     for path in out.values():
         path.mkdir(parents=True)
-    seconds = returned(evaluate(**given, out={b: str(p) for b, p in out.items()}, known=known))
+    seconds = returned(predict(**given, out={b: str(p) for b, p in out.items()}, known=known))
     if not known:  # Six batches, of which four are whole, and the first compiles.
         assert set(seconds) == set(BUDGETS)
         assert all(0 < s < 60 for s in seconds.values())
-    names = ("predictions.jsonl", "score.json")
-    return [(path / name).read_bytes() for path in out.values() for name in names]
+    return [(path / "predictions.jsonl").read_bytes() for path in out.values()]
 
 
 def test_pieces_are_put_together_to_the_bytes_of_the_whole(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    whole = scored(given, tmp_path / "whole")
+    whole = predicted(given, tmp_path / "whole")
     pieces = [
-        returned(answer(**given, budgets=BUDGETS, piece=piece, num_pieces=4)) for piece in range(4)
+        returned(predict_piece(**given, budgets=BUDGETS, piece=piece, num_pieces=4))
+        for piece in range(4)
     ]
     ids = [id for piece in pieces for id in piece.texts[16]]
     assert len(ids) == len(set(ids)) == 16
@@ -81,12 +81,12 @@ def test_pieces_are_put_together_to_the_bytes_of_the_whole(
         return decode(*args)
 
     monkeypatch.setattr(run, "_decode", counted)
-    assert scored(given, tmp_path / "joined", *stored) == whole
+    assert predicted(given, tmp_path / "joined", *stored) == whole
     assert decoded == []
-    assert scored(given, tmp_path / "lacking", stored[1], stored[3]) == whole
+    assert predicted(given, tmp_path / "lacking", stored[1], stored[3]) == whole
     assert sorted(decoded) == [16] * 3 + [64] * 3  # Six batches, of which three are known.
 
 
 def test_a_piece_of_other_budgets_is_none(given: dict[str, Any], tmp_path: Path):
-    piece = returned(answer(**given, budgets=[16], piece=0, num_pieces=1))
-    assert scored(given, tmp_path / "a", piece) == scored(given, tmp_path / "b")
+    piece = returned(predict_piece(**given, budgets=[16], piece=0, num_pieces=1))
+    assert predicted(given, tmp_path / "a", piece) == predicted(given, tmp_path / "b")

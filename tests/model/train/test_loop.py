@@ -14,8 +14,9 @@ import pytest
 from infra.progress import Progress
 from model.checkpoint.digest import flatten_params
 from model.checkpoint.folder import load_config
-from model.eval.config import EvalConfig
-from model.eval.run import evaluate
+from model.decode.config import DecodeConfig
+from model.eval.run import predict
+from model.eval.score import score
 from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
@@ -76,10 +77,11 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
     assert losses[-1] < 0.2 < losses[0]
     out = tmp_path / "score"
     out.mkdir()
-    config = EvalConfig(metric="exact_match", batch_size=4, text_len=16)
-    ckpt = str(tmp_path / "out")
-    steps = list(evaluate(ckpt, data=inputs["data"], config=config, out={64: str(out)}))
+    config = DecodeConfig(batch_size=4, text_len=16)
+    ckpt, data = str(tmp_path / "out"), inputs["data"]
+    steps = list(predict(ckpt, data=data, config=config, out={64: str(out)}))
     assert [(p.done, p.total) for p in steps] == [(4, 11), (8, 11), (11, 11)]
+    list(score({out: out}, data=data, metric="exact_match"))
     assert json.loads((out / "score.json").read_text()) == {
         "metric": "exact_match",
         "score": 100.0,
@@ -91,7 +93,7 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
     assert rows[1]["prediction"] == "green"
     assert rows[1]["answers"] == ["green"]
     with pytest.raises(ValueError, match="budget must be one of 64"):
-        list(evaluate(ckpt, data=inputs["data"], config=config, out={16: str(out)}))
+        list(predict(ckpt, data=data, config=config, out={16: str(out)}))
 
 
 @pytest.mark.slow
@@ -106,12 +108,12 @@ def test_pictures_and_clips_are_learned_from_and_answered_apart(tmp_path: Path, 
     train = dataclasses.replace(TRAIN, total_steps=4)
     list(run(tmp_path / "fit", {**inputs, "data": (data,)}, tiny_model(), train, (2, 3)))
     assert list((tmp_path / "fit/out/profile").rglob("*.xplane.pb"))
-    config, ckpt = EvalConfig(batch_size=3, text_len=16), str(tmp_path / "fit/out")
+    config, ckpt = DecodeConfig(batch_size=3, text_len=16), str(tmp_path / "fit/out")
 
     def answers(folder: str) -> list[str]:
         out = tmp_path / f"{Path(folder).name}-score"
         out.mkdir()
-        list(evaluate(ckpt, data=folder, config=config, out={64: str(out)}))
+        list(predict(ckpt, data=folder, config=config, out={64: str(out)}))
         return (out / "predictions.jsonl").read_text().splitlines()
 
     apart = [
@@ -149,6 +151,7 @@ def test_vocabulary_must_hold_the_tokenizer(tmp_path: Path, inputs: dict[str, An
 
 @pytest.mark.slow
 def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
+    from model.masks.codec import MaskCodec
     from model.masks.config import MaskCodecConfig
     from model.masks.training import collect_crops, fit_codec
 
@@ -162,6 +165,10 @@ def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
     assert [p.total for p in run(tmp_path / "fit", given, tiny_model(), train)] == [2, 2]
     out = tmp_path / "score"
     out.mkdir()
-    config = EvalConfig(metric="miou", batch_size=5, text_len=24)
-    list(evaluate(str(tmp_path / "fit/out"), data=data, config=config, out={64: str(out)}))
+    config = DecodeConfig(batch_size=5, text_len=24)
+    list(predict(str(tmp_path / "fit/out"), data=data, config=config, out={64: str(out)}))
+    with pytest.raises(ValueError, match="metric 'miou' needs a mask codec"):
+        next(score({out: out}, data=data, metric="miou"))
+    decode_mask = MaskCodec.load(codec).decode
+    list(score({out: out}, data=data, metric="miou", decode_mask=decode_mask))
     assert json.loads((out / "score.json").read_text())["num"] == 5

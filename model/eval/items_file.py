@@ -1,0 +1,92 @@
+"""The file of an evaluation's items: a row per item with its answer and score, as Parquet.
+
+    id, prefix, prediction, answers, source, source_sha256    as in the file of predictions
+    score          of the item [0-1]
+    pseudo_value   see `PredictionScores`; a column only where the score is no plain mean of items
+
+Rows are sorted by id. A reader takes the columns that it needs, or single rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model.files import ITEMS
+
+_ROW_GROUP = 1024
+"""Rows that are stored, and read, together."""
+
+_PSEUDO_VALUE = "pseudo_value"
+
+
+def write_items(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes items into a folder.
+
+    Args:
+      folder: an existing folder.
+      rows: the items, sorted by id; all or none of them have a pseudo-value.
+    """
+    import pyarrow as pa  # Here and below: it takes long, and few of a report's users read items.
+    from pyarrow import parquet
+
+    text, number = pa.string(), pa.float64()
+    types = {
+        "id": text,
+        "prefix": text,
+        "prediction": text,
+        "answers": pa.list_(text),
+        "source": text,
+        "source_sha256": text,
+        "score": number,
+    }
+    if any(_PSEUDO_VALUE in row for row in rows):
+        types[_PSEUDO_VALUE] = number
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(types))
+    parquet.write_table(table, folder / ITEMS, row_group_size=_ROW_GROUP, compression="zstd")
+
+
+class ItemsFile:
+    """The items in a folder; nothing but the named columns, or the rows asked for, is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ITEMS
+
+    @property
+    def has_pseudo_values(self) -> bool:
+        """Whether the items have pseudo-values, since the score is no plain mean of theirs."""
+        from pyarrow import parquet
+
+        return _PSEUDO_VALUE in parquet.read_schema(self._path).names
+
+    def columns(self, *names: str) -> list[list[Any]]:
+        """Returns the values of some columns, each as a list in the order of the ids."""
+        from pyarrow import parquet
+
+        table = parquet.read_table(self._path, columns=list(names), use_threads=False)
+        return [table.column(name).to_pylist() for name in names]
+
+    def row(self, item: str) -> dict[str, Any] | None:
+        """Returns an item's row; None if there is none."""
+        from pyarrow import parquet
+
+        # Groups of rows know their first and last id, so those without the item are not read.
+        rows = parquet.read_table(
+            self._path, filters=[("id", "==", item)], use_threads=False
+        ).to_pylist()
+        return rows[0] if rows else None
+
+    def spread(self, limit: int) -> list[dict[str, Any]]:
+        """Returns up to `limit` rows at even distances; other groups of rows are not read."""
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(self._path) as file:
+            num = file.metadata.num_rows
+            limit = min(limit, num)
+            positions = [num * number // limit for number in range(limit)]
+            rows = []
+            for group in sorted({position // _ROW_GROUP for position in positions}):
+                table = file.read_row_group(group, use_threads=False)
+                for position in positions:
+                    if position // _ROW_GROUP == group:
+                        rows += table.slice(position % _ROW_GROUP, 1).to_pylist()
+            return rows
