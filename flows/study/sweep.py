@@ -407,7 +407,7 @@ class SweepRun:
         seeds = {
             key.seed
             for key, step in explanation.graph.cells.items()
-            if explanation.steps[step.inputs["checkpoint"]].artifact is not None
+            if explanation.steps[step.inputs["predictions"].inputs["checkpoint"]].artifact
         }
         present_study = _with_seeds(config, likely, seeds)
         return present_study, explanation if present_study == likely else self.explain(

@@ -6,7 +6,7 @@ published `vae-oid.npz`, so that the published file loads, too.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -70,7 +70,7 @@ class MaskCodec:
         rows = [np.asarray(_encode(self.params, part)) for part in _padded(crops)]
         return np.concatenate([*rows, np.zeros((0, SEG_PER_MASK), np.int32)])[: len(crops)]
 
-    def decode(self, ids: Int[np.ndarray, " 16"] | list[int]) -> Float[np.ndarray, "64 64"]:
+    def decode(self, ids: Int[np.ndarray, " 16"] | Sequence[int]) -> Float[np.ndarray, "64 64"]:
         """Returns the mask within its box, with values in about [-1, 1]: above 0 is the object."""
         return self.decode_many(np.asarray(ids, np.int32)[None])[0]
 
