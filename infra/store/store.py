@@ -61,7 +61,7 @@ from infra.store.manifest import (
 from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
 
-FORMAT = 2
+FORMAT = 3
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
 
 QUARANTINE, TOMBSTONES, LEASES, JOBS = "aside", "gone", "leases", "jobs"
@@ -254,13 +254,17 @@ class Store:
 
     Args:
       uri: the folder, made if absent, or gs://bucket/prefix.
+      formats: numbers of layouts to accept.
+
+    Attributes:
+      format: the number of its layout.
 
     Raises:
       ValueError: if `uri` is neither, or a store of another format.
       OSError: if the bucket cannot be read.
     """
 
-    def __init__(self, uri: str | os.PathLike[str]) -> None:
+    def __init__(self, uri: str | os.PathLike[str], formats: Collection[int] = (FORMAT,)) -> None:
         place = canonical_uri(uri)
         self.files: StoreBackend
         self.volatile: StoreBackend
@@ -278,7 +282,7 @@ class Store:
         self._manifests: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._attempt_records: dict[str, list[AttemptRecord]] = {}
         self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
-        self._check_format()
+        self.format = self._read_format(formats)
 
     def snapshot(self) -> "Store":
         """Returns a snapshot of this store, for many look-ups; see `snapshot`."""
@@ -600,7 +604,12 @@ class Store:
             ) from None
         return Artifact(self.files, manifest)
 
-    def _check_format(self) -> None:
+    def set_format(self) -> None:
+        """Gives the store the number of today's layout."""
+        self.files.put("store.json", _format_text(FORMAT))
+        self.format = FORMAT
+
+    def _read_format(self, formats: Collection[int]) -> int:
         name = "store.json"
         try:
             text = self.files.read(name)
@@ -613,18 +622,24 @@ class Store:
                 except FileNotFoundError:
                     text = b'{"format": 1}'
             else:
-                text = json.dumps({"format": FORMAT}).encode() + b"\n"
+                text = _format_text(FORMAT)
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
             layout = json.loads(text)["format"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
-        if layout != FORMAT:
+        if layout not in formats:
+            cure = (
+                f"`parcel store upgrade --store {self.uri}` gives its artifacts the keys of today"
+                if layout == 2
+                else "name another folder, or use the version that made it"
+            )
             raise ValueError(
                 f"store {self.uri} has format {layout}, and this version understands {FORMAT}: "
-                f"name another folder, or use the version that made it."
+                f"{cure}."
             )
+        return layout
 
     def _delete_dead_attempts(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
@@ -676,6 +691,10 @@ def manifest_name(key: str) -> str:
       ValueError: if `key` does not have the form of one.
     """
     return f"{MANIFESTS}/{kind_of_key(key)}/{key}.json"
+
+
+def _format_text(number: int) -> bytes:
+    return json.dumps({"format": number}).encode() + b"\n"
 
 
 def _lease_name(key: str) -> str:

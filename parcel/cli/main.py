@@ -25,6 +25,7 @@ from parcel.cli.score import score_app
 from parcel.cli.serve import serve_app
 from parcel.cli.spectral import spectral_app
 from parcel.cli.status import status_app
+from parcel.cli.store import store_app
 from parcel.cli.sweep import sweep_app
 from parcel.cli.watch import watch_app
 
@@ -58,6 +59,7 @@ for commands in (
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
 app.add_typer(schedule_app, name="schedule")
+app.add_typer(store_app, name="store")
 
 
 @app.callback()
