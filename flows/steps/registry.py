@@ -60,7 +60,7 @@ def typed_config(kind: str, config: Any) -> Any:
     import pydantic
 
     try:
-        spec = KINDS[kind].spec
+        spec: Any = KINDS[kind].spec
         return pydantic.TypeAdapter(spec).validate_python(with_births(spec, config))
     except (KeyError, pydantic.ValidationError) as error:
         message = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error

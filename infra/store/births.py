@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from infra.store.digest import birth_values
@@ -55,7 +55,7 @@ def _config_type(kind: Any, values: Mapping[str, Any]) -> type[Any] | None:
     )
 
 
-def _generics(kind: Any, origin: type[Any]) -> Iterable[tuple[Any, ...]]:
+def _generics(kind: Any, origin: type[Any]) -> Iterator[tuple[Any, ...]]:
     for choice in _choices(kind):
         generic = typing.get_origin(choice)
         if isinstance(generic, type) and issubclass(generic, origin):
