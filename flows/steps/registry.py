@@ -98,14 +98,12 @@ def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str
       config: config of the step, typed or as plain values.
       tree: source tree to look in; None takes the sources of this process.
     """
-    return _reached_code(
-        kind, _extra_modules(kind, config), _entries(kind, config), tree or checkout()
-    )
+    return _reached_code(kind, *_named_code(kind, config), tree or checkout())
 
 
 def code_digest(kind: str, config: Any) -> str:
     """Returns the digest of the code that this process would make a step with [hex]."""
-    return _code_digest(kind, _extra_modules(kind, config), _entries(kind, config))
+    return _code_digest(kind, *_named_code(kind, config))
 
 
 def user_modules(kind: str, config: Any) -> tuple[str, ...]:
@@ -113,20 +111,24 @@ def user_modules(kind: str, config: Any) -> tuple[str, ...]:
     return KINDS[kind].user_modules(config)
 
 
-def _extra_modules(kind: str, config: Any) -> tuple[str, ...]:
-    also = KINDS[kind].also
-    modules = tuple(also(json.loads(settings_json(config)))) if also else ()
-    return modules + user_modules(kind, config)
+_Entries = tuple[tuple[str, str], ...]
+"""Registries, each with the JSON of what decides bytes in its entry for what a config names."""
 
 
-def _entries(kind: str, config: Any) -> tuple[tuple[str, str], ...]:
-    entries = KINDS[kind].entries
-    values = entries(json.loads(settings_json(config))) if entries else {}
-    return tuple((registry, canonical_json(value)) for registry, value in values.items() if value)
+def _named_code(kind: str, config: Any) -> tuple[tuple[str, ...], _Entries]:
+    """Returns the modules that a step's config names, and the entries of registries."""
+    step_kind = KINDS[kind]
+    values = json.loads(settings_json(config)) if step_kind.also or step_kind.entries else None
+    modules = tuple(step_kind.also(values)) if step_kind.also else ()
+    entries = step_kind.entries(values).items() if step_kind.entries else ()
+    return (
+        (*modules, *user_modules(kind, config)),
+        tuple((registry, canonical_json(entry)) for registry, entry in entries if entry),
+    )
 
 
 def _reached_code(
-    kind: str, also: tuple[str, ...], entries: tuple[tuple[str, str], ...], tree: Tree
+    kind: str, also: tuple[str, ...], entries: _Entries, tree: Tree
 ) -> dict[str, str]:
     # A step's code stops at a registry, which knows all of a family, and goes on with the one that
     # the config names:
@@ -147,7 +149,7 @@ def _reached_code(
 
 
 @functools.cache
-def _code_digest(kind: str, also: tuple[str, ...], entries: tuple[tuple[str, str], ...]) -> str:
+def _code_digest(kind: str, also: tuple[str, ...], entries: _Entries) -> str:
     return code_sha256(_reached_code(kind, also, entries, checkout()))
 
 
