@@ -64,8 +64,11 @@ FILES = {
         "profile/*": "traces, where `--profile` asked for them",
     },
     "predictions": {
-        "predictions.jsonl": "a row per record: prediction, answers, score, digest of the source",
+        "predictions.jsonl": "a row per record: prediction, answers, digest of the source",
+    },
+    "scores": {
         "score.json": "the score and its parts",
+        "items.parquet": "a row per record: score, prediction, answers, digest of the source",
     },
     "chance": {"chance.json": "the score", "predictions.jsonl": "the guess for each item"},
     "results": {

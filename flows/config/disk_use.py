@@ -20,8 +20,8 @@ class KeepConfig:
     Attributes:
       transfers: files to keep of each transfer. "params" keeps its checkpoint; so does "all", since
         a checkpoint holds nothing but parameters. "predictions" lets the checkpoint's files go once
-        all predictions exist, which stay, as does the checkpoint's record. A later step that
-        needs the files trains the checkpoint again.
+        all predictions exist, which stay with their scores, as does the checkpoint's record. A
+        later step that needs the files trains the checkpoint again.
     """
 
     transfers: Literal["all", "params", "predictions"] = "all"

@@ -190,13 +190,18 @@ class _HistoryWalk:
 
         A manifest is None on a side that has no such input.
         """
+        is_one_store = self._stores[0] is self._stores[1]
         for role in sorted({*was.inputs, *now.inputs}):
             entries = was.inputs.get(role), now.inputs.get(role)
-            if entries[0] != entries[1]:
-                first, second = (
-                    entry and store.get_cached(entry.key).manifest
-                    for store, entry in zip(self._stores, entries, strict=True)
-                )
+            if is_one_store and entries[0] == entries[1]:
+                continue
+            # Another store may have an artifact of the same key, from inputs of the same contents
+            # that were made in another way.
+            first, second = (
+                entry and store.get_cached(entry.key).manifest
+                for store, entry in zip(self._stores, entries, strict=True)
+            )
+            if first != second:
                 yield role, first, second
 
     def _step_differences(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:

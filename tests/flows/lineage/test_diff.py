@@ -52,7 +52,8 @@ class Plant:
 
 NOTHING = Plant(told=("", "", ""))
 STAGE1, MIDDLE, TUNED = "stage1 vanilla", "intermediary vanilla", "transfer vanilla chartqa"
-SCORED, WEB = "evaluate vanilla chartqa", "prepare mixture/web"
+ANSWERED, SCORED = "evaluate vanilla chartqa", "score vanilla chartqa"
+WEB = "prepare mixture/web"
 
 PLANTS = {
     "learning rate": Plant(
@@ -72,7 +73,8 @@ PLANTS = {
         told=("config", "model.text.mlp_dim", STAGE1), overrides=("model.text.mlp_dim=128",)
     ),
     "decoder": Plant(
-        told=("config", "decode.text_len", SCORED), overrides=("transfers.chartqa.eval_text_len=9",)
+        told=("config", "decode.text_len", ANSWERED),
+        overrides=("transfers.chartqa.eval_text_len=9",),
     ),
     "preparation": Plant(
         told=("config", "prepare.num_shards", WEB), overrides=("prepare.num_shards=3",)
