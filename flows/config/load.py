@@ -185,8 +185,11 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     transfers, sources = values.get("transfers"), values.get("sources")
     entries = [*transfers.values()] if isinstance(transfers, dict) else []
     entries += sources if isinstance(sources, list) else []
+    if isinstance(steps := values.get("steps"), list):
+        values["steps"] = [anchor_reference(s, folder) if isinstance(s, str) else s for s in steps]
+        entries += values["steps"]
     for entry in entries:
-        for key in ("reader", "metric"):
+        for key in ("reader", "metric", "step"):
             if isinstance(entry, dict) and isinstance(entry.get(key), str):
                 entry[key] = anchor_reference(entry[key], folder)
 

@@ -12,6 +12,7 @@ of the base of Stage 2 be told from a value that the user chose. They list the s
                                                connector_files: {"mine:Ripple": /home/…/mine.py}
     transfers: {nlvr: {train: {epochs: 3}}}    transfers: {nlvr: {train: {epochs: 3,
                                                  batch_size: 256, peak_lr: …, …}}}
+    steps: [./mine.py:Dedup]                   steps: [{step: /home/…/mine.py:Dedup}]
 """
 
 from collections.abc import Mapping
@@ -111,6 +112,7 @@ class StudyValues(TypedDict, total=False):
     watch: WatchValues | None
     transfers: dict[str, TransferValues | None]
     stage2: Stage2Values | None
+    steps: tuple[str | dict[str, Any], ...]
 
 
 _Setting = TypeVar("_Setting")
@@ -160,6 +162,10 @@ def normalise(stated: StudyValues) -> StudyValues:
         sources = tuple(_with_image_px(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
+    if "steps" in values:
+        values["steps"] = tuple(
+            {"step": step} if isinstance(step, str) else step for step in values["steps"]
+        )
     return values
 
 

@@ -25,6 +25,7 @@ from flows.config.normalise import normalise, parse
 from flows.config.references import corpus_reference, offered_connectors
 from flows.config.source import SourceConfig
 from flows.config.stage2 import Stage2Config, scale_budget
+from flows.config.user_step import UserStep, load_user_step
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from infra.store.digest import NOT_IDENTITY
@@ -119,6 +120,7 @@ class StudyConfig:
         big_vision's recipe does.
       transfers: benchmark -> how it is fine-tuned on and evaluated; whatever is left out comes from
         the registry's recipe.
+      steps: steps of your own: "file.py:Class", "module:Class", or {step: …, settings: {…}}.
       eval_batch_size: examples decoded together.
       compute: where steps run and with which resources.
       keep: which of the study's files `parcel gc` keeps.
@@ -156,6 +158,7 @@ class StudyConfig:
     watch: WatchedConfig | None = None
     softcaps_in_transfers: bool = False
     transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)
+    steps: tuple[UserStep, ...] = ()
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
@@ -181,6 +184,8 @@ class StudyConfig:
             check_splits(f"sources.{i}.split", reader, source.split)
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
+        for i, step in enumerate(self.steps):
+            load_user_step(f"steps.{i}", step)
         check_held_out(self.sources, self.transfers)
         if self.watch is not None:
             self._check_watch(self.watch)

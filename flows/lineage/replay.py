@@ -24,6 +24,7 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
+from flows.steps.kinds.user_step import UserStepSpec
 from flows.steps.registry import user_modules
 from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
@@ -50,6 +51,9 @@ CONFIGS: Mapping[str, Any] = {
     "predictions": EvaluateSpec,
     "chance": str,
     "results": ResultsSpec,
+    "user_dataset": UserStepSpec,
+    "user_checkpoint": UserStepSpec,
+    "user_files": UserStepSpec,
 }
 """Kind of a step -> type of its config.
 

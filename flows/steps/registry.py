@@ -19,6 +19,7 @@ from flows.steps.kinds.results import RESULTS
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
+from flows.steps.kinds.user_step import USER_CHECKPOINT, USER_DATASET, USER_FILES
 from flows.steps.user_code import library_versions
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
@@ -38,8 +39,18 @@ KINDS: dict[str, Kind] = {
         PREDICTIONS,
         CHANCE,
         RESULTS,
+        USER_DATASET,
+        USER_CHECKPOINT,
+        USER_FILES,
     )
 }
+
+RECORDS = (DATASET.name, SCREENED.name, USER_DATASET.name)
+"""Kinds whose artifacts hold records."""
+PARAMETERS = (CHECKPOINT.name, START.name, USER_CHECKPOINT.name)
+"""Kinds whose artifacts hold a model's parameters."""
+USER_KINDS = (USER_DATASET.name, USER_CHECKPOINT.name, USER_FILES.name)
+"""Kinds of the steps that users' own classes make."""
 
 
 def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
