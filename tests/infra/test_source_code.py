@@ -25,6 +25,7 @@ CONFIGS = {
     "checkpoint": {"model": {"connector": {"kind": "parcel"}}},
     "predictions": {"decode": {"metric": "vqa"}},
     "chance": "vqa",
+    **{f"user_{what}": {"step": "json:dumps"} for what in ("dataset", "checkpoint", "files")},
 }
 REACHES = {
     "corpus": ("pipelines.synthetic.render", "pipelines.records.rle"),
