@@ -168,10 +168,12 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     #   in /home/me/study.yaml:   methods: [./mine.py:Ripple]   ─▶   /home/me/mine.py:Ripple
     if isinstance(values.get("stage2"), dict):
         _anchor_paths(values["stage2"], folder)
-    if isinstance(methods := values.get("methods"), list):
-        values["methods"] = [
-            anchor_reference(m, folder) if isinstance(m, str) else m for m in methods
-        ]
+    stages = values.get("stages")
+    for owner in (values, *(stages if isinstance(stages, list) else ())):
+        if isinstance(owner, dict) and isinstance(methods := owner.get("methods"), list):
+            owner["methods"] = [
+                anchor_reference(m, folder) if isinstance(m, str) else m for m in methods
+            ]
     for key in ("connectors", "train_budgets", "start"):
         if isinstance(by_method := values.get(key), dict):
             values[key] = {

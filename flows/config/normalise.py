@@ -85,6 +85,12 @@ class VariantValues(TypedDict, total=False):
     of: str
 
 
+class StageValues(TypedDict, total=False):
+    """What a config states of `StageConfig`."""
+
+    methods: tuple[str, ...] | None
+
+
 class Stage2Values(TypedDict, total=False):
     """What a config states of `Stage2Config`."""
 
@@ -112,6 +118,7 @@ class StudyValues(TypedDict, total=False):
     watch: WatchValues | None
     transfers: dict[str, TransferValues | None]
     stage2: Stage2Values | None
+    stages: tuple[StageValues, ...]
     steps: tuple[str | dict[str, Any], ...]
 
 
@@ -234,6 +241,13 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
         if "of" in variant:
             of = resolved_name(f"variants.{name}.of", variant["of"])
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
+    if "stages" in stated:
+        values["stages"] = tuple(
+            {**stage, "methods": tuple(resolved_name(f"stages.{i}.methods", m) for m in methods)}
+            if (methods := stage.get("methods"))
+            else stage
+            for i, stage in enumerate(stated["stages"])
+        )
     # Stage 2 has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
         stage2 = values["stage2"] = stage2.copy()

@@ -20,6 +20,7 @@ from flows.config.benchmark import (
 from flows.config.groups import check_groups
 from flows.config.input_files import input_file_paths, input_files_spec
 from flows.config.references import corpus_reference
+from flows.config.stage_list import START, Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.config.user_connectors import check_user_connectors
 from flows.config.user_data import check_user_data
@@ -39,7 +40,6 @@ from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
 from model.connector.registry import KINDS
 from model.eval.config import EvalConfig
-from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import source_spec
@@ -96,7 +96,7 @@ class _GraphBuilder:
         #
         #   prepare    corpus, or files ─▶ dataset ─▶ screened (of the mixture only)
         #   train      datasets ─▶ tokenizer, mask codec
-        #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2
+        #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2, by `stages_of`
         #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
         #   evaluate   checkpoint, evaluation split ─▶ predictions
         #   report     predictions, chance, screened ─▶ results
@@ -235,7 +235,8 @@ class _GraphBuilder:
         self, datasets: Mapping[str, Step], vocabulary_steps: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
-        config, checkpoints = self.config, {}
+        config = self.config
+        checkpoints: dict[tuple[str, Method, int], Step] = {}
         # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
         inputs = {
             view.at: {
@@ -245,56 +246,53 @@ class _GraphBuilder:
             for view in config.resolutions
         }
 
-        def fit(
-            stage: str,
-            view: StudyConfig,
-            method: Method,
-            train: TrainConfig,
-            number: int,
-            init: Mapping[str, Step],
-        ) -> Step:
+        def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
             # Names say only what differs within the study: with one pretraining there is no number.
             suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
+            view, compute = stage.view, config.compute
             return self._add(
                 "checkpoint",
-                f"{stage} {method}{suffix}",
+                f"{stage.name} {method}{suffix}",
                 config=FitSpec(
                     model=view.model_of(method),
-                    train=train,
+                    train=stage.train_config_of(method),
                     watch=_watch_of(view, method),
-                    profile=config.compute.profiled,
+                    profile=compute.profiled,
                 ),
-                seed=config.stage_seed(stage, number),
+                seed=config.stage_seed(stage.name, number),
                 inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
-                resources=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
-                keys={"train": "stage2.train" if view.at else stage},
+                resources=compute.of_stage if stage.is_shared else compute.of_cell,
+                keys={"train": stage.key},
             )
 
         starts = {m: self._start(config.connector_of(m)) for m in config.methods}
-        # One Stage 1 for each pretraining seed, shared by all methods; then, method by method,
+        # Method by method, from one stage to the next:
         #
         #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
         #                 └─▶ intermediary m3     ─▶ …
         #
-        # A stage that the config leaves out passes on what it would have started from.
+        # A stage that the config leaves out, or that a method is not trained in, passes on what it
+        # would have started from. Stage 1 is added for each method, and is one step, as identical
+        # steps are.
+        stages = stages_of(config)
         for number in range(config.num_pretrain_seeds):
-            first: dict[str, Step] | None = None
-            if config.stage1 is not None:
-                init = self._start(REFERENCE)
-                first = {"init": fit("stage1", config, REFERENCE, config.stage1, number, init)}
             for method in config.methods:
-                last = first or starts[method]
-                if config.intermediary is not None:
-                    train = config.train_config_for(config.intermediary, method)
-                    last = {"init": fit("intermediary", config, method, train, number, last)}
-                checkpoints[config.at, method, number] = last["init"]
-                # Transfers at the study's size start from `last`, whether or not a Stage 2 follows.
-                for view in config.resolutions[1:]:
-                    assert config.stage2 is not None
-                    train = view.train_config_for(config.stage2.train, method)
-                    checkpoint = fit("stage2", view, method, train, number, last)
-                    checkpoints[view.at, method, number] = checkpoint
+                last = starts[method]
+                ends = {START: last}
+                if "init" in last:  # For transfers in a study that trains no stage.
+                    checkpoints[config.at, method, number] = last["init"]
+                for stage in stages:
+                    init = last if stage.after is None else ends[stage.after]
+                    if stage.is_shared or method in stage.methods:
+                        if stage.is_shared:
+                            step = fit(stage, REFERENCE, number, self._start(REFERENCE))
+                        else:
+                            step = fit(stage, method, number, init)
+                        init = last = {"init": step}
+                        # Transfers at its resolution start from the last stage there.
+                        checkpoints[stage.view.at, method, number] = step
+                    ends[stage.name] = init
         return checkpoints
 
     def _start(self, method: Method) -> dict[str, Step]:

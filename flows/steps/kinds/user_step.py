@@ -16,6 +16,7 @@ A step is a dataclass: its fields are its settings, `nodes` says which steps it 
 """
 
 import dataclasses
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -86,7 +87,8 @@ def step_with_settings(step: type[Any], settings: Mapping[str, Any]) -> Any:
 
     # In a tuple, since pydantic takes the settings of a dataclass from the class alone; this one
     # reaches nested dataclasses, too.
-    adapter = pydantic.TypeAdapter(tuple[step], config={"extra": "forbid"})
+    alone: Any = types.GenericAlias(tuple, (step,))
+    adapter = pydantic.TypeAdapter(alone, config={"extra": "forbid"})
     return adapter.validate_python((dict(settings),))[0]
 
 
