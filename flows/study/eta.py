@@ -10,7 +10,9 @@ from typing import Any
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import CHECKPOINT, FitSpec
 from flows.steps.kinds.predictions import PREDICTIONS, EvaluateSpec
-from flows.study.graph import GraphNode, StudyGraph
+from flows.steps.kinds.user_step import UserStepSpec
+from flows.steps.registry import USER_KINDS
+from flows.study.nodes import GraphNode, StudyGraph
 from infra.store.manifest import Manifest
 
 _RECENT = 20
@@ -154,10 +156,16 @@ def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
     #   (checkpoint)                                            all trainings
     words = step.name.split()
     of_method = step.kind in (CHECKPOINT.name, PREDICTIONS.name) and len(words) > 1
+    # Steps of users' classes have little in common but the class.
+    match step.config:
+        case UserStepSpec(step=user_class) | {"step": user_class} if step.kind in USER_KINDS:
+            kind = step.kind, user_class
+        case _:
+            kind = (step.kind,)
     return (
         (step.kind, _name_without_seeds(step.name), _work_amount(step)),
         *([(step.kind, words[1])] if of_method else []),
-        (step.kind,),
+        kind,
     )
 
 

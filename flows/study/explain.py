@@ -19,7 +19,7 @@ from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import libraries_of, step_code
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, StudyGraph
+from flows.study.nodes import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
 from flows.study.run_log import duration_text
 from infra.errors import ConfigError

@@ -36,7 +36,8 @@ from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
 from flows.study.execute import RunSession, run_graph
 from flows.study.explain import Explanation
-from flows.study.graph import Phase, StudyGraph, graph_of
+from flows.study.graph import Phase, graph_of
+from flows.study.nodes import StudyGraph
 from flows.study.retry_policy import (
     GIVEN_UP,
     NOT_FAILED,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.pages.cards import Cards
+from flows.pages.lineage import page as lineage_page
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
 from tests.e2e.conftest import SMALLEST, parcel
@@ -70,6 +72,10 @@ def test_a_dataset_of_ones_own_is_made_traced_and_made_again(folder: Path):
     assert "the same bytes" in again
     page = done(folder, f"parcel lineage show {dedup.key}")
     assert "dedup:Dedup" in page
+    store = Store(folder / "store")
+    text = lineage_page(store, dedup, reused=False)
+    assert "| data | [prepare mixture/web](" in text
+    assert len([*Cards(store).samples(dedup, 3)]) == 3
     # A record that it kept is one that training saw, by the order of the new dataset.
     sample = next(Dataset(dedup.uri).records()).id
     assert f"{sample} is record 0 of " in done(
