@@ -77,6 +77,9 @@ FILES = {
         "pareto.png": "score against cost",
         "latency.*": "score against measured time",
     },
+    "user_dataset": {"*": "the same files as in a dataset"},
+    "user_checkpoint": {"*": "the same files as in a checkpoint"},
+    "user_files": {"*": "whatever the step wrote"},
 }
 """Kind -> name of a file or a pattern -> what it holds."""
 

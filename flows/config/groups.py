@@ -3,7 +3,8 @@
 import functools
 from collections.abc import Iterator
 
-from flows.config.study import REFERENCE, StudyConfig
+from flows.config.stage_list import stages_of
+from flows.config.study import StudyConfig
 from infra.errors import ConfigError
 from model.config import ModelConfig
 from model.train.config import TrainConfig
@@ -39,15 +40,11 @@ def check_groups(config: StudyConfig) -> None:
 
 def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
     """Yields each stage's config key, its training recipe and the models that it trains."""
-    if config.stage1 is not None:
-        yield "stage1", config.stage1, [config.model_of(REFERENCE)]
+    for stage in stages_of(config):
+        yield stage.key, stage.recipe, [stage.view.model_of(method) for method in stage.methods]
     for view in config.resolutions:
         models = [view.model_of(method) for method in view.methods]
         stage2 = "stage2." if view.at else ""
-        # At the study's size the intermediary trains the methods, at the larger one Stage 2.
-        train = config.intermediary if not view.at or not config.stage2 else config.stage2.train
-        if train is not None:
-            yield "stage2.train" if view.at else "intermediary", train, models
         for benchmark, train in view.fine_tunings.items():
             yield f"{stage2}transfers.{benchmark}.train", train, models
 

@@ -174,10 +174,12 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     #   in /home/me/study.yaml:   methods: [./mine.py:Ripple]   ─▶   /home/me/mine.py:Ripple
     if isinstance(values.get("stage2"), dict):
         _anchor_paths(values["stage2"], folder)
-    if isinstance(methods := values.get("methods"), list):
-        values["methods"] = [
-            anchor_reference(m, folder) if isinstance(m, str) else m for m in methods
-        ]
+    stages = values.get("stages")
+    for owner in (values, *(stages if isinstance(stages, list) else ())):
+        if isinstance(owner, dict) and isinstance(methods := owner.get("methods"), list):
+            owner["methods"] = [
+                anchor_reference(m, folder) if isinstance(m, str) else m for m in methods
+            ]
     for key in ("connectors", "train_budgets", "start"):
         if isinstance(by_method := values.get(key), dict):
             values[key] = {
@@ -191,8 +193,11 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     transfers, sources = values.get("transfers"), values.get("sources")
     entries = [*transfers.values()] if isinstance(transfers, dict) else []
     entries += sources if isinstance(sources, list) else []
+    if isinstance(steps := values.get("steps"), list):
+        values["steps"] = [anchor_reference(s, folder) if isinstance(s, str) else s for s in steps]
+        entries += values["steps"]
     for entry in entries:
-        for key in ("reader", "metric"):
+        for key in ("reader", "metric", "step"):
             if isinstance(entry, dict) and isinstance(entry.get(key), str):
                 entry[key] = anchor_reference(entry[key], folder)
 

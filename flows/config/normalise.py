@@ -12,6 +12,7 @@ of the base of Stage 2 be told from a value that the user chose. They list the s
                                                connector_files: {"mine:Ripple": /home/…/mine.py}
     transfers: {nlvr: {train: {epochs: 3}}}    transfers: {nlvr: {train: {epochs: 3,
                                                  batch_size: 256, peak_lr: …, …}}}
+    steps: [./mine.py:Dedup]                   steps: [{step: /home/…/mine.py:Dedup}]
 """
 
 from collections.abc import Mapping
@@ -84,6 +85,12 @@ class VariantValues(TypedDict, total=False):
     of: str
 
 
+class StageValues(TypedDict, total=False):
+    """What a config states of `StageConfig`."""
+
+    methods: tuple[str, ...] | None
+
+
 class Stage2Values(TypedDict, total=False):
     """What a config states of `Stage2Config`."""
 
@@ -111,6 +118,8 @@ class StudyValues(TypedDict, total=False):
     watch: WatchValues | None
     transfers: dict[str, TransferValues | None]
     stage2: Stage2Values | None
+    stages: tuple[StageValues, ...]
+    steps: tuple[str | dict[str, Any], ...]
 
 
 _Setting = TypeVar("_Setting")
@@ -160,6 +169,10 @@ def normalise(stated: StudyValues) -> StudyValues:
         sources = tuple(_with_image_px(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
+    if "steps" in values:
+        values["steps"] = tuple(
+            {"step": step} if isinstance(step, str) else step for step in values["steps"]
+        )
     return values
 
 
@@ -228,6 +241,13 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
         if "of" in variant:
             of = resolved_name(f"variants.{name}.of", variant["of"])
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
+    if "stages" in stated:
+        values["stages"] = tuple(
+            {**stage, "methods": tuple(resolved_name(f"stages.{i}.methods", m) for m in methods)}
+            if (methods := stage.get("methods"))
+            else stage
+            for i, stage in enumerate(stated["stages"])
+        )
     # Stage 2 has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
         stage2 = values["stage2"] = stage2.copy()

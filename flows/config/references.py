@@ -1,4 +1,4 @@
-"""Resolves the readers, metrics and connectors that a config names, users' own ones included."""
+"""Resolves the readers, metrics, connectors and steps that a config names, users' own included."""
 
 import inspect
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.config.server_limits import check_served_function
+from flows.steps.kinds.user_step import step_class
 from flows.steps.user_code import canonical_reference
 from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.registry import KINDS, connector_class
@@ -14,6 +15,7 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import SOURCES
 
 READERS, METRIC_POINTS, CONNECTORS = "parcel.readers", "parcel.metrics", "parcel.connectors"
+STEP_POINTS = "parcel.steps"
 """Groups of entry points in which packages offer them."""
 
 
@@ -90,6 +92,20 @@ def connector_reference(field: str, connector: str) -> str:
     return name
 
 
+def step_reference(field: str, step: str) -> str:
+    """Returns the class of a user's step as steps name it, "module:Class".
+
+    Raises:
+      ValueError: naming the field, its value and what is accepted; or if the class is no step.
+    """
+    name = _function_reference(field, step, STEP_POINTS, (), "Class")
+    try:
+        step_class(name)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+    return name
+
+
 def offered_connectors() -> list[str]:
     """Returns the connectors that a form offers: those of the registry and entry points."""
     return [*KINDS, *entry_points(CONNECTORS)]
@@ -105,8 +121,9 @@ def _function_reference(
         and not file_reference(reference)
         and not module_reference(reference)
     ):
+        names = ", ".join([*registered, *points])
         raise ValueError(
-            f"{field} must be one of {', '.join([*registered, *points])}, or a {what.lower()} as "
+            f"{field} must be {f'one of {names}, or ' if names else ''}a {what.lower()} as "
             f"file.py:{what} or module:{what}, got {reference!r}."
         )
     # An entry point was installed by whoever runs this process, so a form may name it.

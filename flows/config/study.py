@@ -24,7 +24,9 @@ from flows.config.image_size import check_image_px
 from flows.config.normalise import normalise, parse
 from flows.config.references import corpus_reference, offered_connectors
 from flows.config.source import SourceConfig
+from flows.config.stage import RESERVED, StageConfig
 from flows.config.stage2 import Stage2Config, scale_budget
+from flows.config.user_step import UserStep, load_user_step
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from flows.steps.kinds.tokenizer import TokenizerConfig
@@ -101,11 +103,14 @@ class StudyConfig:
       intermediary: pretraining of each method, from Stage 1; None leaves it out.
       stage2: pretraining of each method at a higher resolution, and transfers there; None leaves
         both out.
+      stages: further pretraining stages, each after another one; transfers and Stage 2 begin from
+        the last stage of their method.
       watch: measurements on held-out data while stages train; None makes none.
       softcaps_in_transfers: whether transfers keep the model's soft-caps; the paper's do not,
         big_vision's recipe does.
       transfers: benchmark -> how it is fine-tuned on and evaluated; whatever is left out comes from
         the registry's recipe.
+      steps: steps of your own: "file.py:Class", "module:Class", or {step: …, settings: {…}}.
       eval_batch_size: examples decoded together.
       compute: where steps run and with which resources.
       keep: which of the study's files `parcel gc` keeps.
@@ -142,9 +147,11 @@ class StudyConfig:
     stage1: TrainConfig | None = TrainConfig()
     intermediary: TrainConfig | None = TrainConfig()
     stage2: Stage2Config | None = None
+    stages: tuple[StageConfig, ...] = ()
     watch: WatchedConfig | None = None
     softcaps_in_transfers: bool = False
     transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)
+    steps: tuple[UserStep, ...] = ()
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
@@ -175,6 +182,8 @@ class StudyConfig:
             check_splits(f"sources.{i}.split", reader, source.split)
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
+        for i, step in enumerate(self.steps):
+            load_user_step(f"steps.{i}", step)
         check_held_out(self.sources, self.transfers)
         if self.watch is not None:
             self._check_watch(self.watch)
@@ -211,6 +220,10 @@ class StudyConfig:
             "stage1": ("processes_per_stage", self.stage1),
             "intermediary": ("processes_per_cell", self.intermediary),
             "stage2.train": ("processes_per_cell", self.stage2 and self.stage2.train),
+            **{
+                f"stages.{i}.train": ("processes_per_cell", stage.train)
+                for i, stage in enumerate(self.stages)
+            },
             **{name: ("processes_per_cell", train) for name, train in tunings.items()},
         }
         for name, (field, train) in trainings.items():
@@ -253,7 +266,9 @@ class StudyConfig:
                     f"start must have a checkpoint for every method, got none for "
                     f"{', '.join(missing)}."
                 )
-        if self.stage1 is None and self.intermediary is None and self.num_pretrain_seeds > 1:
+        self._check_stage_order()
+        is_trained = self.stage1 is not None or self.intermediary is not None or self.stages
+        if not is_trained and self.num_pretrain_seeds > 1:
             raise ValueError(
                 f"num_pretrain_seeds must be 1 without stage1 and intermediary, got "
                 f"{self.num_pretrain_seeds}: all of them would begin with the same parameters."
@@ -270,6 +285,28 @@ class StudyConfig:
                 _ = self.resolutions
             except ValueError as error:
                 raise ValueError(f"stage2: {error}") from None
+
+    def _check_stage_order(self) -> None:
+        # A stage continues from one that stands before it, so no two can wait for each other.
+        own = {"start": self.start, "stage1": self.stage1, "intermediary": self.intermediary}
+        names = [name for name, value in {**own, "stage2": self.stage2}.items() if value]
+        for i, stage in enumerate(self.stages):
+            if stage.name in (*RESERVED, *names):
+                raise ValueError(
+                    f"stages.{i}.name must be a name of its own, got {stage.name!r}; other steps "
+                    f"are called {', '.join(dict.fromkeys((*RESERVED, *names)))}."
+                )
+            if stage.after not in names:
+                raise ValueError(
+                    f"stages.{i}.after must be a stage that the study has before it, "
+                    f"{', '.join(names)}, got {stage.after!r}."
+                )
+            if unknown := [m for m in stage.methods or () if m not in self.methods]:
+                raise ValueError(
+                    f"stages.{i}.methods must be methods of the study, {', '.join(self.methods)}, "
+                    f"got {unknown[0]!r}."
+                )
+            names.append(stage.name)
 
     @property
     def at(self) -> str:
@@ -446,7 +483,7 @@ class StudyConfig:
         """Returns the seed of a stage, in [0, 2**31), derived by hashing: each stage has its own.
 
         Args:
-          stage: "stage1", "intermediary", "stage2" or "mask_codec".
+          stage: name of a pretraining stage, or "mask_codec".
           number: number of the pretraining seed.
         """
         digest = hashlib.blake2b(f"{self.seed} {stage} {number}".encode(), digest_size=4).digest()
@@ -545,6 +582,7 @@ def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         "num_seeds": stage2.num_seeds or config.num_seeds,
         "eval_batch_size": stage2.eval_batch_size or config.eval_batch_size,
         "stage2": None,
+        "stages": (),
     }
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return HighResolution(**{**values, **changed})

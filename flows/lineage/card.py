@@ -13,6 +13,7 @@ from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items_reader import ItemsReader
+from flows.steps.registry import PARAMETERS, RECORDS
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -96,7 +97,7 @@ def model_card(
     )
     artifacts = _training_history(origin) if origin else []
     data = _training_data(origin) if origin else []
-    stages = [a.manifest for a in artifacts if a.manifest.kind in ("checkpoint", "start")]
+    stages = [a.manifest for a in artifacts if a.manifest.kind in PARAMETERS]
     lines = [
         "---",
         yaml.safe_dump(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
@@ -207,7 +208,7 @@ def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
             continue
         visited_keys.add(artifact.key)
         kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
-        if kind in ("dataset", "screened"):
+        if kind in RECORDS:
             artifacts.append(artifact)
         key_queue += [
             entry.key

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from flows.lineage.target import LineageTarget
+from flows.steps.registry import RECORDS
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
@@ -37,5 +38,5 @@ def export_lineage(store: Store, target: LineageTarget, form: Format) -> Iterato
     from flows.lineage.croissant import croissant_description
 
     for artifact in artifacts:
-        if artifact.manifest.kind in ("dataset", "screened"):
+        if artifact.manifest.kind in RECORDS:
             yield f"{artifact.key}.json", croissant_description(artifact)

@@ -15,6 +15,7 @@ from typing import Any
 from flows.lineage.target import LineageTarget
 from flows.report.cells import CellKey
 from flows.report.text_lists import abbreviate_list
+from flows.steps.registry import RECORDS
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.lineage import walk_lineage
@@ -26,13 +27,12 @@ from model.data.parts import names_of
 from model.seeds import Seeds
 from pipelines.records.dataset import Dataset
 
-_DATASETS = ("dataset", "screened")
-
 HOW = {
     "checkpoint": "trained on it",
     "predictions": "scored on it",
     "tokenizer": "with its words in the tokenizer",
     "mask_codec": "with its masks in the mask codec",
+    "user_checkpoint": "with it in what a step of the user's own read",
 }
 """Kind of a step that reads the sample -> words for how a cell made from it rests on the sample."""
 
@@ -147,7 +147,7 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
         for visit in walk_lineage(store, root.key, visited_keys=visited_keys)
         if not visit.is_again
     ]
-    datasets = [artifact for artifact in artifacts if artifact.manifest.kind in _DATASETS]
+    datasets = [artifact for artifact in artifacts if artifact.manifest.kind in RECORDS]
     # Where the records lie comes first: a name that no dataset knows is a mistake, and an empty
     # answer would read as "the sample had no part".
     places = tuple(place for artifact in datasets for place in search.places(artifact.key))
@@ -220,7 +220,7 @@ class _SampleSearch:
     def _ways(self, key: str) -> frozenset[str]:
         """Returns the kinds of steps (keys of `HOW`) that brought the sample into an artifact."""
         manifest = self._store.get_cached(key).manifest
-        if manifest.kind in _DATASETS:
+        if manifest.kind in RECORDS:
             return frozenset()
         # An artifact inherits every way of its inputs, down to the datasets, which bring none:
         #
@@ -238,7 +238,7 @@ class _SampleSearch:
     def _places(self, key: str) -> tuple[SamplePlace, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.get_cached(key)
-        if artifact.manifest.kind not in _DATASETS:
+        if artifact.manifest.kind not in RECORDS:
             return ()
         return tuple(_sample_places(artifact, self._sample))
 

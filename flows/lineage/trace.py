@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from flows.lineage.target import LineageTarget
 from flows.steps.accepted import accepted_codes
+from flows.steps.registry import RECORDS
 from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
 from model.eval.items_file import ItemsFile
@@ -68,7 +69,7 @@ def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
         rows = _score_rows(artifact)
     elif artifact.manifest.kind == "predictions":
         rows = _prediction_rows(artifact)
-    elif artifact.manifest.kind in ("dataset", "screened"):
+    elif artifact.manifest.kind in RECORDS:
         rows = _dataset_rows(artifact)
     else:
         return

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from flows.pages.items import Reader
 from flows.pages.masks import Masks
 from flows.pages.pictures import Boxes, Records
+from flows.steps.registry import RECORDS
 from infra.store.store import Artifact, Store
 from model.eval.predictions_file import read_predictions
 from pipelines.records.schema import Record
@@ -80,7 +81,7 @@ class Cards:
         There are none for other artifacts, or if the files are gone.
         """
         key, kind = artifact.key, artifact.manifest.kind
-        if kind in ("dataset", "screened"):
+        if kind in RECORDS:
             for record in self.records.samples(key, limit):
                 yield Card(key, record.id, record)
         elif kind in ("predictions", "scores"):

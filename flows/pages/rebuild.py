@@ -20,6 +20,7 @@ from flows.pages.page import Page, address, are_beside
 from flows.report.cells import Cell
 from flows.report.json_file import read_json
 from flows.report.markdown import to_markdown
+from flows.steps.registry import RECORDS, USER_KINDS
 from infra.prefect.page_queue import PageQueue, UIPage
 from infra.prefect.published import published
 from infra.store.lineage import lineage_edges
@@ -32,7 +33,7 @@ _PLOT_PX = 900
 """Largest width of a plot, which is embedded in the page's text [pixels]."""
 _AT_ONCE = 200
 """Number of artifacts per request to the server, which gives no more at once."""
-_SHOWN = ("dataset", "screened", "checkpoint")
+_SHOWN = {*RECORDS, "checkpoint", *USER_KINDS}
 """Kinds whose pages are published again at the end of a run."""
 _PREDICTIONS, _SCORES = "predictions-", "scores-"
 """Prefixes of the keys of predictions and of their scores."""

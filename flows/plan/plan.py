@@ -11,7 +11,8 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from flows.config.study import Method, StudyConfig
+from flows.config.stage_list import stages_of
+from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
 from flows.plan.programs import CompilerMissingError, UpdateEstimate, by_formula, compile_program
 from flows.report.markdown import markdown_table
@@ -445,19 +446,14 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
 
 def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig]]:
     # The order in which the graph trains them; Stage 1 is one for all methods.
-    if config.stage1 is not None:
-        yield "stage1", config, "vanilla", config.stage1
+    stages = stages_of(config)
+    for stage in stages:
+        if stage.is_shared:
+            yield stage.name, stage.view, REFERENCE, stage.recipe
     for method in config.methods:
-        if config.intermediary is not None:
-            yield (
-                "intermediary",
-                config,
-                method,
-                config.train_config_for(config.intermediary, method),
-            )
-        for view in config.resolutions[1:]:
-            assert config.stage2 is not None
-            yield "stage2", view, method, view.train_config_for(config.stage2.train, method)
+        for stage in stages:
+            if method in stage.methods and not stage.is_shared:
+                yield stage.name, stage.view, method, stage.train_config_of(method)
 
 
 def _batch_shapes(

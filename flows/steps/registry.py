@@ -20,6 +20,7 @@ from flows.steps.kinds.scores import SCORES
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
+from flows.steps.kinds.user_step import USER_CHECKPOINT, USER_DATASET, USER_FILES
 from flows.steps.user_code import library_versions
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256, read_module
@@ -43,8 +44,18 @@ KINDS: dict[str, Kind] = {
         SCORES,
         CHANCE,
         RESULTS,
+        USER_DATASET,
+        USER_CHECKPOINT,
+        USER_FILES,
     )
 }
+
+RECORDS = (DATASET.name, SCREENED.name, USER_DATASET.name)
+"""Kinds whose artifacts hold records."""
+PARAMETERS = (CHECKPOINT.name, START.name, USER_CHECKPOINT.name)
+"""Kinds whose artifacts hold a model's parameters."""
+USER_KINDS = (USER_DATASET.name, USER_CHECKPOINT.name, USER_FILES.name)
+"""Kinds of the steps that users' own classes make."""
 
 
 def full_config(manifest: Manifest) -> Any:

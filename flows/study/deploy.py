@@ -164,7 +164,7 @@ def _check_pool(kind: str, target: DeploymentTarget, store: str) -> None:
 
 
 def check_code(kind: str, config: StudyConfig, target: DeploymentTarget) -> None:
-    """Checks that runs can find users' readers, metrics and connectors, and may use them.
+    """Checks that runs can find users' readers, metrics, connectors and steps, and may use them.
 
     Args:
       kind: type of the pool.
@@ -182,6 +182,7 @@ def check_code(kind: str, config: StudyConfig, target: DeploymentTarget) -> None
     installed = {*KINDS, *entry_points(CONNECTORS).values()}
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
     refs = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
+    refs += [(f"steps.{i}.step", entry.step) for i, entry in enumerate(config.steps)]
     for view in config.resolutions:
         refs += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
         watched = view.watch.sources if view.watch else ()

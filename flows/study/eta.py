@@ -11,7 +11,9 @@ from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import CHECKPOINT, FitSpec
 from flows.steps.kinds.predictions import PREDICTIONS, EvaluateSpec
 from flows.steps.kinds.scores import SCORES
-from flows.study.graph import GraphNode, StudyGraph
+from flows.steps.kinds.user_step import UserStepSpec
+from flows.steps.registry import USER_KINDS
+from flows.study.nodes import GraphNode, StudyGraph
 from infra.store.manifest import Manifest
 
 _RECENT = 20
@@ -155,10 +157,16 @@ def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
     #   (checkpoint)                                            all trainings
     words = step.name.split()
     of_method = step.kind in (CHECKPOINT.name, PREDICTIONS.name, SCORES.name) and len(words) > 1
+    # Steps of users' classes have little in common but the class.
+    match step.config:
+        case UserStepSpec(step=user_class) | {"step": user_class} if step.kind in USER_KINDS:
+            kind = step.kind, user_class
+        case _:
+            kind = (step.kind,)
     return (
         (step.kind, _name_without_seeds(step.name), _work_amount(step)),
         *([(step.kind, words[1])] if of_method else []),
-        (step.kind,),
+        kind,
     )
 
 

@@ -29,7 +29,7 @@ from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
-from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_order import run_in_order
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.errors import one_line_message

@@ -25,8 +25,9 @@ from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import full_config, libraries_of, step_code
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, Phase, StudyGraph, graph_of
+from flows.study.graph import Phase, graph_of
 from flows.study.last_runs import SEED, LastRuns
+from flows.study.nodes import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
 from flows.study.run_log import duration_text
 from infra.errors import ConfigError

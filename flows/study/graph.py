@@ -1,23 +1,10 @@
 """Builds the graph of a study: all its nodes, in an order in which they can run.
 
-A *node* is what a person regards as one task: one row of the run's page, one Prefect task. Most
-nodes make one artifact. A transfer makes a checkpoint, and for all its rows and budgets the
-predictions and their scores:
-
-    transfer parcel chartqa seed=48213
-      job 1   checkpoint    transfer parcel chartqa seed=48213
-      job 2   predictions   evaluate parcel chartqa:test_human seed=48213 budget=16
-                            evaluate parcel chartqa:test_human seed=48213 budget=64  …
-      job 3   scores        score parcel chartqa:test_human seed=48213 budget=16
-                            score parcel chartqa:test_human seed=48213 budget=64  …
-
 Runs, sweeps, plans and `--explain` all read this one graph.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from flows.config.benchmark import (
@@ -33,6 +20,7 @@ from flows.config.benchmark import (
 from flows.config.groups import check_groups
 from flows.config.input_files import input_file_paths, input_files_spec
 from flows.config.references import corpus_reference
+from flows.config.stage_list import START, Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.config.user_connectors import check_user_connectors
 from flows.config.user_data import check_user_data
@@ -46,111 +34,20 @@ from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.study.costs import costs_of
+from flows.study.nodes import GraphNode, StepJob, StudyGraph
+from flows.study.user_steps import add_user_steps, cut_graph
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
 from model.decode.config import DecodeConfig
 from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
-from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import source_spec
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StepJob:
-    """Steps that run one after the other in one process.
-
-    Attributes:
-      steps: the steps; none reads the artifact of another one.
-      cpus: cores on the cluster; 0 runs the steps in the study's own process.
-      gpus: GPUs on the cluster, where it has any; below 1, several jobs share one.
-      processes: number of processes that share a training, and its cores and GPUs.
-      launcher: command that starts these processes on other hosts, each with as many cores and GPUs
-        of its own; "" starts them on one machine.
-      pieces: number of parallel jobs that share the items; above 1, their pieces are made first and
-        this job puts them together.
-    """
-
-    steps: tuple[Step, ...]
-    cpus: int = 0
-    gpus: float = 0.0
-    processes: int = 1
-    launcher: str = ""
-    pieces: int = 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class GraphNode:
-    """One task, as a person sees it: one row of the run's page.
-
-    Attributes:
-      name: name of the row, that of its first step.
-      jobs: jobs in the order in which they run; a later one may read an earlier one's artifacts.
-    """
-
-    name: str
-    jobs: tuple[StepJob, ...]
-
-    @functools.cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Every step, in order."""
-        return tuple(step for job in self.jobs for step in job.steps)
-
-    @property
-    def needs_worker(self) -> bool:
-        """Whether any of its jobs runs outside the study's own process."""
-        return any(job.cpus for job in self.jobs)
-
-    def matches(self, pattern: str) -> bool:
-        """Whether a pattern, which may hold `*`, matches the name of the node or of its steps."""
-        return any(
-            fnmatchcase(name, pattern) for name in (self.name, *(s.name for s in self.steps))
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyGraph:
-    """The nodes of a study up to a phase; every node comes after those that it reads.
-
-    Attributes:
-      nodes: the nodes, each after those that it reads.
-      cells: cell of the results table -> the step that scores it.
-      results: the step that makes the table; None where the graph ends before the report.
-      study: the study; None for a graph of other steps.
-    """
-
-    nodes: tuple[GraphNode, ...]
-    cells: Mapping[CellKey, Step]
-    results: Step | None
-    study: StudyConfig | None = None
-
-    @functools.cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Every step, in order."""
-        return tuple(step for node in self.nodes for step in node.steps)
-
-    @functools.cached_property
-    def upstream(self) -> Mapping[GraphNode, tuple[GraphNode, ...]]:
-        """Node -> the nodes whose artifacts it reads."""
-        # By node, not by step: an evaluation reads the checkpoint of its own node, which is no
-        # edge, and all evaluations of a node read the same dataset, which is one.
-        owner = {step: node for node in self.nodes for step in node.steps}
-        return {
-            node: tuple(
-                dict.fromkeys(
-                    owner[read]
-                    for step in node.steps
-                    for read in step.inputs.values()
-                    if owner[read] is not node
-                )
-            )
-            for node in self.nodes
-        }
 
 
 def graph_of(
@@ -166,7 +63,16 @@ def graph_of(
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
-    return _GraphBuilder(config, PHASES.index(until), digest_cache).graph()
+    graph = _GraphBuilder(config, PHASES.index(until), digest_cache).graph()
+    if not config.steps:
+        return graph
+    # A user's step may read a step of any phase, so they are added to the whole graph, which is
+    # then cut. Without anything to score there is no report.
+    last: Phase = "report" if config.rows else "evaluate"
+    if until == "report":
+        return add_user_steps(graph, config)
+    whole = _GraphBuilder(config, PHASES.index(last), digest_cache).graph()
+    return cut_graph(add_user_steps(whole, config), graph)
 
 
 class _GraphBuilder:
@@ -192,7 +98,7 @@ class _GraphBuilder:
         #
         #   prepare    corpus, or files ─▶ dataset ─▶ screened (of the mixture only)
         #   train      datasets ─▶ tokenizer, mask codec
-        #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2
+        #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2, by `stages_of`
         #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
         #   evaluate   checkpoint, evaluation split ─▶ predictions
         #              predictions, evaluation split ─▶ scores
@@ -332,7 +238,8 @@ class _GraphBuilder:
         self, datasets: Mapping[str, Step], vocabulary_steps: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
         """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
-        config, checkpoints = self.config, {}
+        config = self.config
+        checkpoints: dict[tuple[str, Method, int], Step] = {}
         # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
         inputs = {
             view.at: {
@@ -342,56 +249,53 @@ class _GraphBuilder:
             for view in config.resolutions
         }
 
-        def fit(
-            stage: str,
-            view: StudyConfig,
-            method: Method,
-            train: TrainConfig,
-            number: int,
-            init: Mapping[str, Step],
-        ) -> Step:
+        def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
             # Names say only what differs within the study: with one pretraining there is no number.
             suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
+            view, compute = stage.view, config.compute
             return self._add(
                 "checkpoint",
-                f"{stage} {method}{suffix}",
+                f"{stage.name} {method}{suffix}",
                 config=FitSpec(
                     model=view.model_of(method),
-                    train=train,
+                    train=stage.train_config_of(method),
                     watch=_watch_of(view, method),
-                    profile=config.compute.profiled,
+                    profile=compute.profiled,
                 ),
-                seed=config.stage_seed(stage, number),
+                seed=config.stage_seed(stage.name, number),
                 inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
-                resources=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
-                keys={"train": "stage2.train" if view.at else stage},
+                resources=compute.of_stage if stage.is_shared else compute.of_cell,
+                keys={"train": stage.key},
             )
 
         starts = {m: self._start(config.connector_of(m)) for m in config.methods}
-        # One Stage 1 for each pretraining seed, shared by all methods; then, method by method,
+        # Method by method, from one stage to the next:
         #
         #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
         #                 └─▶ intermediary m3     ─▶ …
         #
-        # A stage that the config leaves out passes on what it would have started from.
+        # A stage that the config leaves out, or that a method is not trained in, passes on what it
+        # would have started from. Stage 1 is added for each method, and is one step, as identical
+        # steps are.
+        stages = stages_of(config)
         for number in range(config.num_pretrain_seeds):
-            first: dict[str, Step] | None = None
-            if config.stage1 is not None:
-                init = self._start(REFERENCE)
-                first = {"init": fit("stage1", config, REFERENCE, config.stage1, number, init)}
             for method in config.methods:
-                last = first or starts[method]
-                if config.intermediary is not None:
-                    train = config.train_config_for(config.intermediary, method)
-                    last = {"init": fit("intermediary", config, method, train, number, last)}
-                checkpoints[config.at, method, number] = last["init"]
-                # Transfers at the study's size start from `last`, whether or not a Stage 2 follows.
-                for view in config.resolutions[1:]:
-                    assert config.stage2 is not None
-                    train = view.train_config_for(config.stage2.train, method)
-                    checkpoint = fit("stage2", view, method, train, number, last)
-                    checkpoints[view.at, method, number] = checkpoint
+                last = starts[method]
+                ends = {START: last}
+                if "init" in last:  # For transfers in a study that trains no stage.
+                    checkpoints[config.at, method, number] = last["init"]
+                for stage in stages:
+                    init = last if stage.after is None else ends[stage.after]
+                    if stage.is_shared or method in stage.methods:
+                        if stage.is_shared:
+                            step = fit(stage, REFERENCE, number, self._start(REFERENCE))
+                        else:
+                            step = fit(stage, method, number, init)
+                        init = last = {"init": step}
+                        # Transfers at its resolution start from the last stage there.
+                        checkpoints[stage.view.at, method, number] = step
+                    ends[stage.name] = init
         return checkpoints
 
     def _start(self, method: Method) -> dict[str, Step]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from flows.lineage.runs import ended_run_records
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation
-from flows.study.graph import GraphNode
+from flows.study.nodes import GraphNode
 from infra.errors import ConfigError
 from infra.store.store import Store
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.study.graph import GraphNode, StudyGraph
+from flows.study.nodes import GraphNode, StudyGraph
 from infra.progress import Progress
 
 LINE_EVERY = 60.0

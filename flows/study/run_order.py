@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, StudyGraph
+from flows.study.nodes import GraphNode, StudyGraph
 
 
 def run_in_order(

@@ -22,7 +22,7 @@ from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import Explanation, explain_study
-from flows.study.graph import GraphNode
+from flows.study.nodes import GraphNode
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
 from infra.errors import ConfigError
 from infra.store.store import Store

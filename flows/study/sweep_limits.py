@@ -14,7 +14,7 @@ from pydantic import Field
 
 from flows.steps.worker import StepOutcome
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, StudyGraph
+from flows.study.nodes import GraphNode, StudyGraph
 from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Store

@@ -9,8 +9,7 @@ Records that the config removes go to `rejects.jsonl`, with the id of the record
 import collections
 import dataclasses
 import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +17,8 @@ from pipelines.hygiene.index import MIN_LIKENESS
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
 from pipelines.hygiene.matching import find_matches
 from pipelines.hygiene.pictures import read_pictures
-from pipelines.records import example
-from pipelines.records.dataset import REJECTS, Dataset, DatasetInfo, PartInfo
-from pipelines.records.schema import Reject
-from pipelines.records.tfrecord import Shard, ShardWriter
+from pipelines.records.dataset import Dataset
+from pipelines.records.rewrite import rewrite_dataset, write_json_lines
 
 COUNTS = "hygiene.json"
 STAGE = "hygiene"
@@ -104,7 +101,13 @@ def screen_dataset(
     counts["blank_pictures"] = pictures.num_blank
     write_json_lines(target / MATCHES, (dataclasses.asdict(match) for match in matches))
     (target / COUNTS).write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
-    _copy_without(opened, removed, target)
+    # A removed record becomes a reject, with what it looks like as the reason.
+    rewrite_dataset(
+        dataset,
+        lambda record: removed[record.id].reason if record.id in removed else record,
+        stage=STAGE,
+        out=target,
+    )
     return counts
 
 
@@ -116,56 +119,6 @@ def _count_matches(matches: list[Match]) -> dict[str, int]:
         counts[kind] = len(of_kind)
         counts[f"{kind}_exact"] = sum(match.exact for match in of_kind)
     return dict(counts)
-
-
-def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
-    """Writes the dataset without the removed records, which are added to the rejects."""
-    rejects = list(dataset.rejects())
-    folder = dataset.place.local_folder("")
-    parts = {}
-    for name, part in dataset.info.parts.items():
-        counts = []
-        for shard in part.shards:
-            # Nothing to remove: the shards are the same bytes.
-            if not removed:
-                for path in (Path(shard), Path(shard).with_suffix(".idx")):
-                    shutil.copyfile(folder / path, target / path)
-                counts.append(len(Shard(target / shard)))
-                continue
-            # Records that stay are copied as bytes; they are decoded only to read their ids.
-            source, writer = Shard(folder / shard), ShardWriter(target / shard)
-            for position in range(len(source)):
-                data = source[position]
-                record = example.decode_example(data)
-                match = removed.get(record.id)
-                if match is None:
-                    writer.write(data)
-                    continue
-                rejects.append(
-                    Reject(
-                        id=record.id,
-                        stage=STAGE,
-                        reason=match.reason,
-                        source=record.source,
-                        source_sha256=record.source_sha256,
-                    )
-                )
-            counts.append(writer.commit())
-        parts[name] = PartInfo(shards=part.shards, num_records=tuple(counts))
-    # A removed record becomes a reject, so that inputs = records + rejects still holds.
-    rejects.sort(key=lambda r: (r.id, r.stage, r.reason))
-    write_json_lines(target / REJECTS, (dataclasses.asdict(reject) for reject in rejects))
-    info: DatasetInfo = dataclasses.replace(
-        dataset.info, parts=parts, num_rejected=dataset.info.num_rejected + len(removed)
-    )
-    info.write(target)
-
-
-def write_json_lines(path: Path, rows: Iterator[dict]) -> None:
-    """Writes one JSON object per line."""
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            print(json.dumps(row, sort_keys=True, ensure_ascii=False), file=file)
 
 
 def _record_counter(

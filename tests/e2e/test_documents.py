@@ -19,9 +19,10 @@ ROW = "chartqa:test_human"
 STUDIES = ("charts", "demo", "easy-vqa", "first", "mine", "small-scale", "wider")
 CONFIGS = ("mine.yaml", "study.yaml", "CONFIG")
 WALKED = {
-    f"docs/tutorials/{name}.md" for name in ("own_connector", "own_images", "published_benchmark")
+    f"docs/tutorials/{name}.md"
+    for name in ("own_connector", "own_images", "own_step", "published_benchmark")
 }
-"""Pages whose commands are run line by line: test_tutorials.py, test_own_connector.py."""
+"""Pages whose commands are run line by line, by test_tutorials.py and the tests of own_…"""
 READ = re.compile(
     r"data fetch .*(--dry-run|--list)|data show .*|flops.*|gc|plan .*h100.*|results .*|status"
     r"|lineage (diff|export|rebuild|show|trace|verify).*"

@@ -26,6 +26,7 @@ CONFIGS = {
     "predictions": {"decode": {}, "connector": "parcel"},
     "scores": {"metric": "miou"},
     "chance": "vqa",
+    **{f"user_{what}": {"step": "json:dumps"} for what in ("dataset", "checkpoint", "files")},
 }
 REACHES = {
     "corpus": ("pipelines.synthetic.render", "pipelines.records.rle"),

@@ -15,7 +15,8 @@ from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
 from flows.study.flops import flops_models
-from flows.study.graph import StudyGraph, datasets_of, graph_of, results_plan
+from flows.study.graph import datasets_of, graph_of, results_plan
+from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, identity_json
 from model.checkpoint.config_json import config_to_json

@@ -3,8 +3,9 @@
 import pytest
 
 from flows.steps.kind import Step
+from flows.steps.kinds.user_step import UserStepSpec
 from flows.study.eta import Forecast, TimeEstimates
-from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.nodes import GraphNode, StepJob, StudyGraph
 
 
 def transfer(name: str, *reads: GraphNode) -> GraphNode:
@@ -32,6 +33,17 @@ def test_trainings_of_the_method_come_before_those_of_other_methods():
     (parcel,), (m3,) = (transfer(f"transfer {m} a seed=1").steps for m in ("parcel", "m3"))
     assert (expected.seconds(parcel), expected.device_seconds(parcel)) == (4.0, 1024.0)
     assert (expected.seconds(m3), expected.device_seconds(m3)) == (6.0, 1536.0)
+
+
+def test_steps_of_one_users_class_are_alike_and_those_of_another_are_not():
+    def step(name: str, reference: str) -> Step:
+        spec = UserStepSpec(step=reference, settings={})
+        return Step(kind="user_files", name=name, config=spec)
+
+    expected = TimeEstimates()
+    expected.learn(step("dedup web", "lab:Dedup"), 4.0)
+    assert expected.seconds(step("dedup charts", "lab:Dedup")) == 4.0
+    assert expected.seconds(step("captions", "lab:Captions")) is None
 
 
 def test_rank_counts_what_waits_for_a_node():

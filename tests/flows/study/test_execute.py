@@ -14,7 +14,7 @@ from flows.steps.worker import StepOutcome
 from flows.study import execute
 from flows.study.eta import Forecast, TimeEstimates
 from flows.study.execute import RunSession, StepFailedError, run_graph
-from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal

@@ -18,7 +18,8 @@ from flows.steps.registry import full_config, manifest_recipe, typed_config
 from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
-from flows.study.graph import StudyGraph, graph_of
+from flows.study.graph import graph_of
+from flows.study.nodes import StudyGraph
 from infra import source_code as code_module
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout

@@ -7,7 +7,7 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
-from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_log import (
     beginning_line,
     closing_line,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flows.steps.kind import Step
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, StepJob, StudyGraph
+from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_order import run_in_order
 
 

@@ -13,7 +13,8 @@ from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.worker import StepOutcome
 from flows.study.eta import TimeEstimates
-from flows.study.graph import GraphNode, StepJob, graph_of
+from flows.study.graph import graph_of
+from flows.study.nodes import GraphNode, StepJob
 from flows.study.sweep_limits import Admission, NodeHeldError, SweepLimits
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store

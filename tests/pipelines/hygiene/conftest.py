@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, ImageDraw
 
 from perf.hygiene import stored
-from pipelines.hygiene.screen import write_json_lines
 from pipelines.records import example
 from pipelines.records.dataset import DatasetInfo, PartInfo
+from pipelines.records.rewrite import write_json_lines
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import write_shard
 

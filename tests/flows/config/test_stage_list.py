@@ -1,0 +1,128 @@
+"""Stages as values in a list: the paper's three, and the study's own between and after them."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from flows.config.load import load
+from flows.config.stage_list import stages_of
+from flows.config.study import StudyConfig
+from flows.plan.plan import _pretrainings
+from flows.study.graph import graph_of
+from flows.study.nodes import StudyGraph
+from infra.errors import ConfigError
+from infra.store.digest import canonical_json
+
+SHORT = {"total_steps": 3}
+
+
+def study(*stages: dict[str, Any], words: tuple[str, ...] = ()) -> StudyConfig:
+    few = ("methods=[vanilla,m3,parcel]", "train_budgets={}")
+    return load(overrides=[*few, *words, f"stages={json.dumps(stages)}"])
+
+
+def init(graph: StudyGraph, name: str) -> str:
+    (step,) = (step for step in graph.steps if step.name == name)
+    return step.inputs["init"].name
+
+
+def transfer(config: StudyConfig, method: str, at: str = "") -> str:
+    return f"transfer {method} chartqa{at} seed={config.seeds[0]}"
+
+
+def test_the_papers_three_are_three_values():
+    config = study(words=(f"stage2={json.dumps({'train': SHORT})}",))
+    stages = stages_of(config)
+    assert [(s.name, s.key, s.view.at) for s in stages] == [
+        ("stage1", "stage1", ""),
+        ("intermediary", "intermediary", ""),
+        ("stage2", "stage2.train", "@448"),
+    ]
+    assert [s.is_shared for s in stages] == [True, False, False]
+    assert stages[0].methods == ("vanilla",)
+    assert stages_of(study(words=("intermediary=null",)))[-1].name == "stage1"
+
+
+def test_a_stage_of_ones_own_is_between_its_method_and_its_transfers():
+    anneal = {"name": "anneal", "methods": ["parcel"], "train": {**SHORT, "batch_size": 4}}
+    config, plain = study(anneal), study()
+    graph = graph_of(config)
+    assert init(graph, "anneal parcel") == "intermediary parcel"
+    assert init(graph, transfer(config, "parcel")) == "anneal parcel"
+    assert init(graph, transfer(config, "m3")) == "intermediary m3"
+    added = next(step for step in graph.steps if step.name == "anneal parcel")
+    before = next(step for step in graph.steps if step.name == "intermediary parcel")
+    assert added.config.train.total_steps == 3
+    assert added.config.model == before.config.model
+    assert added.seed not in {step.seed for step in graph.steps if step is not added}
+    assert {*added.inputs} == {*before.inputs}
+    # Nothing before it is another step than it was.
+    known = {s.name: canonical_json([s.kind, s.config, s.seed]) for s in graph_of(plain).steps}
+    now = {s.name: canonical_json([s.kind, s.config, s.seed]) for s in graph.steps}
+    assert now.keys() - known.keys() == {"anneal parcel"}
+    assert known.items() <= now.items()
+    assert ("anneal", config, "parcel", added.config.train) in list(_pretrainings(config))
+
+
+def test_stage_2_begins_from_the_last_stage_and_others_may_follow_it():
+    config = study(
+        {"name": "anneal", "methods": ["parcel"], "train": SHORT},
+        {"name": "cool", "after": "anneal", "methods": ["parcel", "m3"], "train": SHORT},
+        {"name": "late", "after": "stage2", "methods": ["m3"], "train": SHORT},
+        {"name": "aside", "after": "stage1", "methods": ["m3"], "train": SHORT},
+        words=(f"stage2={json.dumps({'train': SHORT, 'num_seeds': 1})}",),
+    )
+    graph = graph_of(config)
+    assert init(graph, "cool parcel") == "anneal parcel"
+    assert init(graph, "cool m3") == "intermediary m3"
+    assert init(graph, "aside m3") == "stage1 vanilla"
+    assert init(graph, transfer(config, "parcel")) == "cool parcel"
+    assert init(graph, transfer(config, "m3")) == "aside m3"
+    assert init(graph, transfer(config, "vanilla")) == "intermediary vanilla"
+    assert init(graph, "stage2 parcel") == "cool parcel"
+    assert init(graph, "stage2 m3") == "aside m3"
+    assert init(graph, "late m3") == "stage2 m3"
+    assert init(graph, transfer(config, "m3", "@448")) == "late m3"
+    late = next(step for step in graph.steps if step.name == "late m3")
+    assert late.config.model.vision.image_px == 448
+    assert late.inputs["data/0"].name == "prepare mixture/web@448"
+    assert late.keys == {"train": "stages.2.train"}
+
+
+def test_each_pretraining_seed_has_its_own():
+    config = study({"name": "anneal", "train": SHORT}, words=("num_pretrain_seeds=2",))
+    steps = {step.name: step for step in graph_of(config).steps}
+    assert steps["anneal m3 pretrain=1"].inputs["init"].name == "intermediary m3 pretrain=1"
+    assert steps["anneal m3 pretrain=0"].seed != steps["anneal m3 pretrain=1"].seed
+
+
+def test_its_record_is_the_same_study():
+    config = study({"name": "anneal", "methods": ["parcel"], "train": SHORT})
+    record = json.loads(json.dumps(dataclasses.asdict(config)))
+    assert load(overrides=[f"{key}={json.dumps(value)}" for key, value in record.items()]) == config
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ({"name": "stage1"}, "stages.0.name must be a name of its own, got 'stage1'"),
+        ({"name": "transfer"}, "stages.0.name must be a name of its own, got 'transfer'"),
+        ({"name": "Anneal"}, "stages.0.name: "),
+        ({"name": "a", "after": "stage2"}, "that the study has before it, stage1, intermediary, "),
+        ({"name": "a", "after": "a"}, "stages.0.after must be a stage"),
+        ({"name": "a", "methods": ["mqt"]}, "stages.0.methods must be methods of the study"),
+        ({"name": "a", "trian": {}}, "stages.0.trian: no such key; did you mean train"),
+    ],
+)
+def test_a_fault_is_one_line(stage: dict[str, Any], message: str):
+    with pytest.raises(ConfigError) as raised:
+        study(stage)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_two_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match=r"stages\.1\.name must be a name of its own, got 'a'"):
+        study({"name": "a"}, {"name": "a"})

@@ -1,0 +1,301 @@
+"""Steps of the user's own: named in a config, added to the graph, stale if their code changed."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.config.load import check_config, load
+from flows.config.server_limits import limit_variables
+from flows.config.study import StudyConfig
+from flows.study.deploy import DeploymentTarget, check_code
+from flows.study.graph import PHASES, graph_of
+from flows.study.nodes import StudyGraph
+from infra.errors import ConfigError
+from infra.store.store import Store
+from tests.flows.study.test_explain import fill, told
+
+pytestmark = pytest.mark.usefixtures("forget")
+
+STEPS = '''
+import dataclasses
+
+from flows.steps.kinds.user_step import NewStep
+from pipelines.records.rewrite import rewrite_dataset
+from own_words import REASON
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dedup:
+    """Keeps the first record with each picture."""
+
+    dataset: str = "prepare mixture/web"
+    share: float = 1.0
+
+    def nodes(self, study, steps):
+        read = steps[self.dataset]
+        name = f"dedup {self.dataset.split()[-1]}"
+        yield NewStep(name=name, inputs={"data": read}, makes="dataset", replaces=read)
+
+    def make(self, work):
+        seen = set()
+
+        def change(record):
+            if record.images in seen:
+                return REASON
+            seen.add(record.images)
+            return record
+
+        work.counts.update(
+            rewrite_dataset(work.inputs["data"], change, stage="dedup", out=work.out)
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Add:
+    """Adds whatever the config says."""
+
+    name: str = "mine"
+    reads: tuple[str, ...] = ()
+    replaces: str | None = None
+    makes: str = "files"
+    fault: str = ""
+
+    def nodes(self, study, steps):
+        if self.fault == "raises":
+            raise RuntimeError("no such thing")
+        if self.fault == "text":
+            yield self.name
+        if self.fault == "names":
+            yield NewStep(name=self.name, inputs={"x": "corpus"})
+        yield NewStep(
+            name=self.name,
+            inputs={str(i): steps[name] for i, name in enumerate(self.reads)},
+            replaces=self.replaces and steps[self.replaces],
+            makes=self.makes,
+            seed=study.stage_seed(self.name),
+        )
+
+    def make(self, work):
+        (work.out / "file").write_text("x")
+
+
+class Plain:
+    """No dataclass."""
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    (folder / "own_steps.py").write_text(STEPS)
+    (folder / "own_words.py").write_text('REASON = "its picture was there before"\n')
+    return folder
+
+
+def config(folder: Path, *steps: Any, **more: Any) -> StudyConfig:
+    values = {
+        "base": "demo",
+        "name": "lab",
+        "methods": ["vanilla", "parcel"],
+        "budgets": [256],
+        "num_seeds": 1,
+        "transfers": {"refcoco": None, "msvd_qa": None},
+        "steps": [*steps],
+        **more,
+    }
+    (folder / "study.yaml").write_text(yaml.safe_dump(values))
+    return load(folder / "study.yaml")
+
+
+def add(**settings: Any) -> dict[str, Any]:
+    return {"step": "own_steps.py:Add", "settings": settings}
+
+
+def reads(graph: StudyGraph, name: str) -> dict[str, str]:
+    (step,) = (step for step in graph.steps if step.name == name)
+    return {role: read.name for role, read in step.inputs.items()}
+
+
+def in_order(graph: StudyGraph) -> bool:
+    before = set()
+    for step in graph.steps:
+        if not before.issuperset(step.inputs.values()):
+            return False
+        before.add(step)
+    return before.issuperset(graph.cells.values())
+
+
+DEDUP = "./own_steps.py:Dedup"
+
+
+def test_all_that_reads_the_replaced_step_reads_the_new_one(folder: Path):
+    graph, plain = graph_of(config(folder, DEDUP)), graph_of(config(folder))
+    assert reads(graph, "dedup mixture/web") == {"data": "prepare mixture/web"}
+    readers = [
+        step.name
+        for step in plain.steps
+        if "prepare mixture/web" in reads(plain, step.name).values()
+    ]
+    assert {"tokenizer", "mask codec", "stage1 vanilla", "intermediary parcel"} <= {*readers}
+    for name in readers:
+        assert "prepare mixture/web" not in reads(graph, name).values()
+        assert "dedup mixture/web" in reads(graph, name).values()
+    assert [n.name for n in graph.nodes if n.name != "dedup mixture/web"] == [
+        n.name for n in plain.nodes
+    ]
+    assert in_order(graph)
+    assert {*graph.cells} == {*plain.cells}
+    assert graph.results is graph.nodes[-1].steps[0]
+    (node,) = (node for node in graph.nodes if node.name == "dedup mixture/web")
+    assert node.needs_worker
+
+
+def test_a_phase_has_the_steps_that_it_can_make(folder: Path):
+    late = add(name="late", reads=["results lab", "intermediary parcel"])
+    study = config(folder, DEDUP, add(reads=["intermediary parcel"]), late)
+    for phase in PHASES:
+        graph, plain = graph_of(study, phase), graph_of(config(folder), phase)
+        names = {"dedup mixture/web"}
+        names |= {"mine"} if phase != "prepare" else set()
+        names |= {"late"} if phase == "report" else set()
+        assert {s.name for s in graph.steps} == {s.name for s in plain.steps} | names
+        assert in_order(graph)
+
+
+def test_a_step_may_come_between_a_transfer_and_its_evaluation(folder: Path):
+    seed = config(folder).seeds[0]
+    name = f"transfer parcel chartqa seed={seed}"
+    step = add(name="average", reads=[name], replaces=name, makes="checkpoint")
+    graph = graph_of(config(folder, step))
+    scored = {cell.method: step.inputs["checkpoint"].name for cell, step in graph.cells.items()}
+    assert scored == {"parcel": "average", "vanilla": name.replace("parcel", "vanilla")}
+    assert reads(graph, "average") == {"0": name}
+    assert in_order(graph)
+    assert [
+        s.name for s in graph_of(config(folder, step), "transfer").steps if "0" in s.inputs
+    ] == ["average"]
+
+
+def test_a_step_may_take_the_place_of_one_and_of_a_users_own(folder: Path):
+    words = add(name="my words", reads=["corpus"], replaces="tokenizer")
+    again = add(name="other words", reads=["my words"], replaces="my words")
+    graph = graph_of(config(folder, words, again))
+    assert "tokenizer" not in {step.name for step in graph.steps}
+    assert reads(graph, "stage1 vanilla")["tokenizer"] == "other words"
+    assert reads(graph, "other words") == {"0": "my words"}
+    assert in_order(graph)
+
+
+def test_what_the_new_step_is_made_from_stays_as_it_is(folder: Path):
+    step = add(
+        name="distilled",
+        reads=["intermediary parcel", "intermediary vanilla"],
+        replaces="intermediary parcel",
+        makes="checkpoint",
+    )
+    graph = graph_of(config(folder, step, methods=["parcel", "vanilla"]))
+    seed = config(folder).seeds[0]
+    assert reads(graph, f"transfer parcel chartqa seed={seed}")["init"] == "distilled"
+    assert reads(graph, f"transfer vanilla chartqa seed={seed}")["init"] == "intermediary vanilla"
+    assert in_order(graph)
+
+
+FAULTS = {
+    "steps.0.step must be a class as file.py:Class or module:Class, got 'dedup'": "dedup",
+    "steps.0.step: own_steps has no 'Dedupe'": "./own_steps.py:Dedupe",
+    "steps.0.step: own_steps:Plain must be a dataclass with the methods": "own_steps.py:Plain",
+    "steps.0.step: there is no file": "./no_steps.py:Dedup",
+    "steps.0.settings.datset: no such key; did you mean dataset": {
+        "step": DEDUP,
+        "settings": {"datset": "x"},
+    },
+    "steps.0.settings.share: Input should be a valid number": {
+        "step": DEDUP,
+        "settings": {"share": "x"},
+    },
+    "got 'prepare mixtur/web'; did you mean 'prepare mixture/web'": {
+        "step": DEDUP,
+        "settings": {"dataset": "prepare mixtur/web"},
+    },
+    "nodes must yield NewStep, got 'mine'": add(fault="text"),
+    "nodes raised RuntimeError: no such thing": add(fault="raises"),
+    "must have steps as inputs, got 'corpus'": add(fault="names"),
+    "must give its step a name that is free, got 'tokenizer'": add(name="tokenizer"),
+    "must give its step a name, got ' '": add(name=" "),
+    "must make one of dataset, checkpoint, files, got makes='table'": add(makes="table"),
+    "got 'mine'; `--explain` lists": add(reads=["mine"]),
+    "can replace a step of the kind tokenizer, mask_codec, user_files, got 'corpus'": add(
+        replaces="corpus"
+    ),
+    "must replace a step that others read, got 'intermediary parcel'": add(
+        reads=["results lab", "intermediary parcel"],
+        replaces="intermediary parcel",
+        makes="checkpoint",
+    ),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_a_fault_is_one_line(folder: Path, message: str):
+    with pytest.raises(ConfigError) as raised:
+        graph_of(config(folder, FAULTS[message]), "prepare")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_its_record_is_the_same_study(folder: Path, forget: Callable[[], None]):
+    study = config(folder, DEDUP)
+    assert study.steps[0].step == f"{folder}/own_steps.py:Dedup"
+    record = json.loads(json.dumps(dataclasses.asdict(study)))
+    forget()
+    assert check_config(record, source="its record") == study
+
+
+def test_an_edit_of_its_code_makes_it_stale_and_nothing_else(
+    folder: Path, tmp_path: Path, forget: Callable[[], None]
+):
+    store = Store(tmp_path / "store")
+    fill(store, graph_of(config(folder, DEDUP)))
+    states = told(store, graph_of(config(folder, DEDUP)))
+    assert {state for state, _ in states.values()} == {"reused"}
+    forget()
+    (folder / "own_words.py").write_text('REASON = "seen"\n')
+    states = told(store, graph_of(config(folder, DEDUP)))
+    stale = {name: why for name, (state, why) in states.items() if state == "stale"}
+    assert {*stale} == {"dedup mixture/web"}
+    assert "own_words.REASON changed since" in stale["dedup mixture/web"]
+    assert states["prepare mixture/web"][0] == "reused"
+    assert states["stage1 vanilla"][0] == "follows"
+
+
+def test_a_changed_setting_is_a_new_step_that_names_its_key(folder: Path, tmp_path: Path):
+    store = Store(tmp_path / "store")
+    fill(store, graph_of(config(folder, DEDUP)))
+    changed = config(folder, {"step": DEDUP, "settings": {"share": 0.5}})
+    state, why = told(store, graph_of(changed))["dedup mixture/web"]
+    assert (state, why) == ("new", "steps.0.settings.share null → 0.5")
+
+
+def test_steps_of_the_study_alone_are_those_without_steps(folder: Path):
+    graph = graph_of(config(folder, add(name="beside", reads=["results lab"])))
+    plain = graph_of(config(folder))
+    assert [s.name for s in graph.steps] == [*(s.name for s in plain.steps), "beside"]
+
+
+def test_a_run_from_the_form_and_a_deployment_bring_no_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    study, target = config(folder, DEDUP), DeploymentTarget(store="gs://lab/studies", pool="gpus")
+    with pytest.raises(ConfigError, match=r"--any-runner must be given for steps\.0\.step"):
+        check_code("process", study, target)
+    limits = limit_variables(str(folder / "store"), any_store=False, any_runner=False)
+    for name, value in limits.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"steps\.0\.step must be in the registry, or an entry"):
+        config(folder, DEDUP)
