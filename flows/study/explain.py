@@ -12,31 +12,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
-from flows.lineage.leaves import leaves
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import libraries_of, step_code
+from flows.steps.registry import step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import GraphNode, StudyGraph
+from flows.study.nearest import INPUT, SEED, NearestArtifacts
 from flows.study.reading import describe_reads
 from flows.study.run_log import duration_text
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.digest import canonical_json
-from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
 State = Literal["reused", "accepted", "follows", "new", "stale"]
 STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
 """Every state, the most important last: a node has the last state that one of its steps is in."""
-
-_SEED = "the seed"
-"""Path under which a step's own seed is compared; its config may have a leaf called "seed"."""
-
-_COMPARED = 200
-"""Most artifacts with other names that a new step is compared with."""
 
 _MAX_NAMES = 3
 """Most reasons or names given in one line; the others are only counted."""
@@ -82,7 +75,7 @@ class Explanation:
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
-        self._comparable_steps: dict[str, list[_ComparableStep]] = {}
+        self._nearest_by_kind: dict[str, NearestArtifacts] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         # In the graph's order, so that the verdicts on a step's inputs are there before its own.
         for step in graph.steps:
@@ -364,68 +357,16 @@ class Explanation:
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Returns, as texts, the differences between a step and the most similar artifact."""
-        if step.kind not in self._comparable_steps:
-            self._comparable_steps[step.kind] = [
-                _ComparableStep.of_artifact(a) for a in self._store.artifacts(step.kind)
-            ]
-        target = _ComparableStep.of_step(step, inputs)
-        comparable_steps = self._comparable_steps[step.kind]
-        if not comparable_steps:
+        if step.kind not in self._nearest_by_kind:
+            self._nearest_by_kind[step.kind] = NearestArtifacts(self._store.artifacts(step.kind))
+        if not self._nearest_by_kind[step.kind]:
             return ["the first of its kind"] if not step.inputs or inputs else []
-        # Artifacts of the same name if there are any; else a bounded number of others, since a
-        # large sweep has thousands. Another name counts as one more difference.
-        candidates = [c for c in comparable_steps if c.name == step.name] or comparable_steps[
-            -_COMPARED:
-        ]
-        distances = [(target.differs_from(c), c.name != step.name) for c in candidates]
-        # The nearest artifact tells most: a step with one other value is explained by that value.
-        # On a tie, one of the same name.
-        nearest, _ = min(distances, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
-        if not nearest and inputs:
+        differences = self._nearest_by_kind[step.kind].differences(step, inputs)
+        if not differences and inputs:
             return ["its artifact is damaged"]
-        texts = [_describe_difference(path, was, now, step) for path, was, now in nearest]
+        texts = [_describe_difference(path, was, now, step) for path, was, now in differences]
         more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
         return texts[:_MAX_NAMES] + more
-
-
-@dataclasses.dataclass(frozen=True)
-class _ComparableStep:
-    """An artifact, or a step that would make one, in comparable form: path -> value."""
-
-    name: str
-    leaves: Mapping[str, Any]
-
-    @classmethod
-    def of_artifact(cls, artifact: Artifact) -> "_ComparableStep":
-        #   train.peak_lr     0.001           a leaf of the config
-        #   the seed          3
-        #   jax               0.9.0           a library
-        #   input data/0      5f1c…           the contents of an input
-        manifest = artifact.manifest
-        inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
-        return cls(
-            manifest.name,
-            {**leaves(manifest.config), _SEED: manifest.seed, **manifest.libraries, **inputs},
-        )
-
-    @classmethod
-    def of_step(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_ComparableStep":
-        config = leaves(redact(json.loads(canonical_json(step.config))))  # As in manifests.
-        read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
-        return cls(
-            step.name, {**config, _SEED: step.seed, **libraries_of(step.kind, step.config), **read}
-        )
-
-    def differs_from(self, other: "_ComparableStep") -> list[tuple[str, Any, Any]]:
-        """Returns (path, the other's value, own value) for every path whose values differ.
-
-        Inputs are compared only if those of this one are known.
-        """
-        paths = self.leaves.keys() | {p for p in other.leaves if not p.startswith("input ")}
-        if any(path.startswith("input ") for path in self.leaves):
-            paths |= other.leaves.keys()
-        pairs = ((path, other.leaves.get(path), self.leaves.get(path)) for path in sorted(paths))
-        return [(path, was, now) for path, was, now in pairs if was != now]
 
 
 def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -434,10 +375,10 @@ def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
     """Returns a difference with the study's config key: `stage1.peak_lr 0.001 → 0.002`."""
-    if path.startswith("input "):
-        read = step.inputs.get(path.removeprefix("input "))
+    if path.startswith(INPUT):
+        read = step.inputs.get(path.removeprefix(INPUT))
         if read is None:
-            return f"no longer reads {path.removeprefix('input ')}"
+            return f"no longer reads {path.removeprefix(INPUT)}"
         return f"{read.name} has other contents" if was is not None else f"reads {read.name}"
     # The step of a transfer to ChartQA knows its recipe as `train`; the user wrote it elsewhere:
     #
@@ -446,9 +387,9 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
     head, _, rest = path.partition(".")
     if head in step.keys:
         path = f"{step.keys[head]}.{rest}"
-    elif "" in step.keys and path != _SEED:
+    elif "" in step.keys and path != SEED:
         path = f"{step.keys['']}.{path}"
-    elif path == _SEED:
+    elif path == SEED:
         path = "seed"
     return f"{path} {_short_value(was)} → {_short_value(now)}"
 
