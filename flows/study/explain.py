@@ -18,7 +18,6 @@ from typing import Any, Literal
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
-from flows.lineage.leaves import leaves
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
@@ -26,22 +25,19 @@ from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.registry import full_config, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import Phase, graph_of
-from flows.study.last_runs import SEED, LastRuns
+from flows.study.last_runs import LastRuns
+from flows.study.nearest import INPUT, SEED, NearestArtifacts
 from flows.study.nodes import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
 from flows.study.run_log import duration_text
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.digest import canonical_json
-from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
 State = Literal["reused", "accepted", "follows", "new", "stale"]
 STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
 """Every state, the most important last: a node has the last state that one of its steps is in."""
-
-_COMPARED = 200
-"""Most artifacts with other names that a new step is compared with."""
 
 _MAX_NAMES = 3
 """Most reasons or names given in one line; the others are only counted."""
@@ -90,7 +86,7 @@ class Explanation:
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
-        self._comparable_steps: dict[str, list[_ComparableStep]] = {}
+        self._nearest_by_kind: dict[str, NearestArtifacts] = {}
         self._last_runs = LastRuns(store, graph)
         self._unasked: set[Step] = set()
         self._changes: dict[tuple[str, str, str], list[str]] = {}
@@ -378,14 +374,13 @@ class Explanation:
 
         They are () where only inputs are new, for such a reason; None where anything else differs.
         """
-        target = _ComparableStep.of_step(step, inputs)
-        differences = target.differs_from(_ComparableStep.of_artifact(last))
+        differences = self._artifacts(step.kind).differences_from(last, step, inputs)
         fresh = [read for read in step.inputs.values() if self.steps[read].artifact is None]
         if not (differences or fresh) or not self._unasked.issuperset(fresh):
             return None
         libraries = {*last.manifest.libraries, *libraries_of(step.kind, step.config)}
         others = self._last_runs.changed_leaves(step) | libraries
-        if any(path in others or path.startswith("input ") for path, _, _ in differences):
+        if any(path in others or path.startswith(INPUT) for path, _, _ in differences):
             return None
         return tuple(_describe_difference(*difference, step) for difference in differences)
 
@@ -445,28 +440,20 @@ class Explanation:
             self._changes[key] = changed_definitions(then, now, reached)
         return abbreviate_list(self._changes[key], _MAX_NAMES) or "its code"
 
+    def _artifacts(self, kind: str) -> NearestArtifacts:
+        if kind not in self._nearest_by_kind:
+            self._nearest_by_kind[kind] = NearestArtifacts(self._store.artifacts(kind))
+        return self._nearest_by_kind[kind]
+
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Returns, as texts, the differences between a step and the most similar artifact."""
-        if step.kind not in self._comparable_steps:
-            self._comparable_steps[step.kind] = [
-                _ComparableStep.of_artifact(a) for a in self._store.artifacts(step.kind)
-            ]
-        target = _ComparableStep.of_step(step, inputs)
-        comparable_steps = self._comparable_steps[step.kind]
-        if not comparable_steps:
+        artifacts = self._artifacts(step.kind)
+        if not artifacts:
             return ["the first of its kind"] if not step.inputs or inputs else []
-        # Artifacts of the same name if there are any; else a bounded number of others, since a
-        # large sweep has thousands. Another name counts as one more difference.
-        candidates = [c for c in comparable_steps if c.name == step.name] or comparable_steps[
-            -_COMPARED:
-        ]
-        distances = [(target.differs_from(c), c.name != step.name) for c in candidates]
-        # The nearest artifact tells most: a step with one other value is explained by that value.
-        # On a tie, one of the same name.
-        nearest, _ = min(distances, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
-        if not nearest and inputs:
+        differences = artifacts.differences(step, inputs)
+        if not differences and inputs:
             return ["its artifact is damaged"]
-        return _first_texts([_describe_difference(*difference, step) for difference in nearest])
+        return _first_texts([_describe_difference(*difference, step) for difference in differences])
 
 
 def explain_study(config: StudyConfig, store: Store, until: Phase = "report") -> Explanation:
@@ -477,46 +464,6 @@ def explain_study(config: StudyConfig, store: Store, until: Phase = "report") ->
     """
     graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
     return Explanation(store.snapshot(), graph)
-
-
-@dataclasses.dataclass(frozen=True)
-class _ComparableStep:
-    """An artifact, or a step that would make one, in comparable form: path -> value."""
-
-    name: str
-    leaves: Mapping[str, Any]
-
-    @classmethod
-    def of_artifact(cls, artifact: Artifact) -> "_ComparableStep":
-        #   train.peak_lr     0.001           a leaf of the config
-        #   the seed          3
-        #   jax               0.9.0           a library
-        #   input data/0      5f1c…           the contents of an input
-        manifest = artifact.manifest
-        inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
-        return cls(
-            manifest.name,
-            {**leaves(full_config(manifest)), SEED: manifest.seed, **manifest.libraries, **inputs},
-        )
-
-    @classmethod
-    def of_step(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_ComparableStep":
-        config = leaves(redact(json.loads(canonical_json(step.config))))  # As in manifests.
-        read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
-        return cls(
-            step.name, {**config, SEED: step.seed, **libraries_of(step.kind, step.config), **read}
-        )
-
-    def differs_from(self, other: "_ComparableStep") -> list[tuple[str, Any, Any]]:
-        """Returns (path, the other's value, own value) for every path whose values differ.
-
-        Inputs are compared only if those of this one are known.
-        """
-        paths = self.leaves.keys() | {p for p in other.leaves if not p.startswith("input ")}
-        if any(path.startswith("input ") for path in self.leaves):
-            paths |= other.leaves.keys()
-        pairs = ((path, other.leaves.get(path), self.leaves.get(path)) for path in sorted(paths))
-        return [(path, was, now) for path, was, now in pairs if was != now]
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:
@@ -530,10 +477,10 @@ def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
     """Returns a difference with the study's config key: `stage1.peak_lr 0.001 → 0.002`."""
-    if path.startswith("input "):
-        read = step.inputs.get(path.removeprefix("input "))
+    if path.startswith(INPUT):
+        read = step.inputs.get(path.removeprefix(INPUT))
         if read is None:
-            return f"no longer reads {path.removeprefix('input ')}"
+            return f"no longer reads {path.removeprefix(INPUT)}"
         return f"{read.name} has other contents" if was is not None else f"reads {read.name}"
     # The step of a transfer to ChartQA knows its recipe as `train`; the user wrote it elsewhere:
     #

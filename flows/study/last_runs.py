@@ -13,14 +13,12 @@ from flows.steps.kind import Step
 from flows.steps.kinds.files import FILES
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.study.graph import StudyGraph, graph_of
+from flows.study.nearest import SEED
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.records import PRUNED
 from infra.store.redact import REDACTED
 from infra.store.store import Artifact, Store
-
-SEED = "the seed"
-"""Path under which a step's own seed is compared; its config may have a leaf called "seed"."""
 
 
 class LastRuns:

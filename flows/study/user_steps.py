@@ -101,6 +101,7 @@ def cut_graph(graph: StudyGraph, phase: StudyGraph) -> StudyGraph:
         nodes=tuple(nodes),
         cells={cell: step for cell, step in graph.cells.items() if step in kept},
         results=graph.results if graph.results in kept else None,
+        study=graph.study,
     )
 
 
@@ -178,6 +179,7 @@ def _with_step(
         nodes=_in_order([_renewed_node(node, renewed) for node in nodes]),
         cells={cell: renewed.get(scores, scores) for cell, scores in graph.cells.items()},
         results=graph.results and renewed.get(graph.results, graph.results),
+        study=graph.study,
     )
 
 
