@@ -408,7 +408,8 @@ class SweepRun:
         seeds = {
             key.seed
             for key, step in explanation.graph.cells.items()
-            if explanation.steps[step.inputs["checkpoint"]].artifact is not None
+            for checkpoint in [step.inputs["predictions"].inputs["checkpoint"]]
+            if explanation.steps[checkpoint].artifact is not None
         }
         present_study = _with_seeds(config, likely, seeds)
         return present_study, explanation if present_study == likely else self.explain(
