@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from model.eval.predictions_file import read_predictions
 from model.eval.scorer import Scorer, fields_of
 from model.files import SCORE
 
-DecodeMask = Callable[[Sequence[int]], Float[np.ndarray, "64 64"]]
+DecodeMask = Callable[[list[int]], Float[np.ndarray, "64 64"]]
 """Function from the 16 codes of a mask to the mask; see `MaskCodec.decode`."""
 
 _REPORTED_EVERY = 1000

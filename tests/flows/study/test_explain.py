@@ -279,10 +279,10 @@ def test_what_would_be_made_is_estimated_from_the_like(store: Store):
         but=lambda step: step.kind == "results",
     )
     line = list(Explanation(store, study("num_seeds=4")).lines(KeepConfig()))[-1]
-    # 4 x (800 + 100) device-seconds, and the table, of whose kind there is none; 12 and 4 minutes
-    # are the four transfers with their evaluations one by one, and one of them.
-    assert line.startswith("making 5 steps takes about 1 device-hours, in 3 min 2"), line
-    assert "if all that can runs at once, 13 min" in line
+    # 4 x (800 + 100 + 100) device-seconds, and the table, of whose kind there is none; 20 and 5
+    # minutes are the four transfers with their predictions and scores one by one, and one of them.
+    assert line.startswith("making 5 steps takes about 1.1 device-hours, in 5 min 0"), line
+    assert "if all that can runs at once, 20 min" in line
     assert line.endswith("as the like took; for 1 of them there is nothing to go by")
     fill(store, study())
     done = list(Explanation(store, study()).lines(KeepConfig()))
