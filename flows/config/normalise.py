@@ -346,7 +346,7 @@ def _prepare_with_image_px(prepare: PrepareValues, px: int) -> PrepareValues:
 
 
 def _with_recipes(
-    transfers: Mapping[str, TransferValues | None], px: int, field: tuple[str, ...]
+    transfers: Mapping[str, TransferValues | None], px: int, field: tuple[str | int, ...]
 ) -> dict[str, TransferValues | None]:
     """Returns transfers with the registry's recipes for images of a size, and with that size.
 
