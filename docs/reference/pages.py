@@ -190,7 +190,8 @@ def config_classes() -> dict[type, list[str]]:
     while waiting:
         cls, path = waiting.pop(0)
         known = found.setdefault(cls, [])
-        if path.removeprefix("stage2.") in known:  # Stage 2 holds again what the study holds.
+        # Stage 2 and other resolutions hold again what the study holds.
+        if re.sub(r"^(stage2|stages\.N\.resolution)\.", "", path) in known:
             continue
         known.append(path)
         for name, hint in typing.get_type_hints(cls).items():
@@ -230,12 +231,14 @@ def default_of(field: "dataclasses.Field[Any]") -> str:
 
 def attributes(cls: type) -> dict[str, str]:
     """Returns name -> meaning of the "Attributes:" of a class, as Google's style has them."""
-    section = re.search(r"Attributes:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(cls) or "", re.DOTALL)
-    found = {}
-    entries = re.split(r"\n  (?=\S)", f"\n{section[1]}")[1:] if section else []
-    for entry in entries:
-        names, _, meaning = entry.partition(": ")
-        found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):  # A class describes only the fields that it adds.
+        text = inspect.cleandoc(vars(base).get("__doc__") or "")
+        section = re.search(r"Attributes:\n(.*?)(?:\n\n|\Z)", text, re.DOTALL)
+        entries = re.split(r"\n  (?=\S)", f"\n{section[1]}")[1:] if section else []
+        for entry in entries:
+            names, _, meaning = entry.partition(": ")
+            found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
     return found
 
 

@@ -44,9 +44,8 @@ def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelC
         yield stage.key, stage.recipe, [stage.view.model_of(method) for method in stage.methods]
     for view in config.resolutions:
         models = [view.model_of(method) for method in view.methods]
-        stage2 = "stage2." if view.at else ""
         for benchmark, train in view.fine_tunings.items():
-            yield f"{stage2}transfers.{benchmark}.train", train, models
+            yield f"{view.prefix}transfers.{benchmark}.train", train, models
 
 
 @functools.lru_cache(64)

@@ -172,11 +172,15 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     # key may hold anything: what is of another type is left for the check, which says it better.
     #
     #   in /home/me/study.yaml:   methods: [./mine.py:Ripple]   ─▶   /home/me/mine.py:Ripple
-    if isinstance(values.get("stage2"), dict):
-        _anchor_paths(values["stage2"], folder)
     stages = values.get("stages")
-    for owner in (values, *(stages if isinstance(stages, list) else ())):
-        if isinstance(owner, dict) and isinstance(methods := owner.get("methods"), list):
+    stages = (
+        [stage for stage in stages if isinstance(stage, dict)] if isinstance(stages, list) else []
+    )
+    for resolution in (values.get("stage2"), *(stage.get("resolution") for stage in stages)):
+        if isinstance(resolution, dict):
+            _anchor_paths(resolution, folder)
+    for owner in (values, *stages):
+        if isinstance(methods := owner.get("methods"), list):
             owner["methods"] = [
                 anchor_reference(m, folder) if isinstance(m, str) else m for m in methods
             ]

@@ -85,14 +85,8 @@ class VariantValues(TypedDict, total=False):
     of: str
 
 
-class StageValues(TypedDict, total=False):
-    """What a config states of `StageConfig`."""
-
-    methods: tuple[str, ...] | None
-
-
-class Stage2Values(TypedDict, total=False):
-    """What a config states of `Stage2Config`."""
+class ResolutionValues(TypedDict, total=False):
+    """What a config states of `ResolutionConfig` or `Stage2Config`."""
 
     image_px: int
     prepare: PrepareValues | None
@@ -100,6 +94,13 @@ class Stage2Values(TypedDict, total=False):
     connectors: dict[str, ConnectorValues]
     train_budgets: dict[str, Any]
     transfers: dict[str, TransferValues | None] | None
+
+
+class StageValues(TypedDict, total=False):
+    """What a config states of `StageConfig`."""
+
+    methods: tuple[str, ...] | None
+    resolution: ResolutionValues | None
 
 
 @with_config({"extra": "allow"})  # Also of all that is nested.
@@ -117,13 +118,13 @@ class StudyValues(TypedDict, total=False):
     sources: tuple[SourceValues, ...]
     watch: WatchValues | None
     transfers: dict[str, TransferValues | None]
-    stage2: Stage2Values | None
+    stage2: ResolutionValues | None
     stages: tuple[StageValues, ...]
     steps: tuple[str | dict[str, Any], ...]
 
 
 _Setting = TypeVar("_Setting")
-_Owner = TypeVar("_Owner", SourceValues, TransferValues, Stage2Values)
+_Owner = TypeVar("_Owner", SourceValues, TransferValues, ResolutionValues)
 
 
 def parse(values: Mapping[str, Any]) -> StudyValues:
@@ -156,7 +157,19 @@ def normalise(stated: StudyValues) -> StudyValues:
     transfers = values.get("transfers", {})
     # 2: Stage 2, while `transfers` still holds only what the user stated.
     if (stage2 := values.get("stage2")) is not None:
-        values["stage2"] = _normalised_stage2(stage2, transfers)
+        values["stage2"] = _normalised_resolution(stage2, transfers, ("stage2",))
+    if "stages" in values:
+        values["stages"] = tuple(
+            {
+                **stage,
+                "resolution": _normalised_resolution(
+                    resolution, transfers, ("stages", i, "resolution")
+                ),
+            }
+            if (resolution := stage.get("resolution")) is not None
+            else stage
+            for i, stage in enumerate(values["stages"])
+        )
 
     # 3 and 4: sizes and recipes of the study itself.
     px = ModelConfig().vision.image_px
@@ -176,16 +189,24 @@ def normalise(stated: StudyValues) -> StudyValues:
     return values
 
 
-def _normalised_stage2(
-    stage2: Stage2Values, base: Mapping[str, TransferValues | None]
-) -> Stage2Values:
-    """Returns Stage 2's values; `base` has the study's transfers as the user stated them."""
-    px = stage2.get("image_px", Stage2Config.image_px)
-    values = _with_image_px(stage2, px).copy()
+def _normalised_resolution(
+    resolution: ResolutionValues,
+    base: Mapping[str, TransferValues | None],
+    field: tuple[str | int, ...],
+) -> ResolutionValues:
+    """Returns the values of Stage 2, or of a stage at another resolution.
+
+    Args:
+      resolution: the values as stated.
+      base: the study's transfers, as the user stated them.
+      field: config key of the values, for errors.
+    """
+    px = resolution.get("image_px", Stage2Config.image_px)
+    values = _with_image_px(resolution, px).copy()
     if (sources := values.get("sources")) is not None:
         values["sources"] = tuple(_with_image_px(source, px) for source in sources)
     transfers = _merge_transfers(base, values.get("transfers") or {})
-    values["transfers"] = _with_recipes(transfers, px, ("stage2", "transfers"))
+    values["transfers"] = _with_recipes(transfers, px, (*field, "transfers"))
     return values
 
 
@@ -220,11 +241,33 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     stage2 = stated.get("stage2")
     for method, connector in stated.get("connectors", {}).items():
         _check_connector_kind(f"connectors.{method}", connector)
-    for method, connector in (stage2 or {}).get("connectors", {}).items():
-        _check_connector_kind(f"stage2.connectors.{method}", connector)
+    resolutions = {"stage2": stage2}
+    resolutions |= {
+        f"stages.{i}.resolution": stage.get("resolution")
+        for i, stage in enumerate(stated.get("stages", ()))
+    }
+    for field, resolution in resolutions.items():
+        for method, connector in (resolution or {}).get("connectors", {}).items():
+            _check_connector_kind(f"{field}.connectors.{method}", connector)
 
     def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
         return {resolved_name(field, method): setting for method, setting in settings.items()}
+
+    def with_names(field: str, resolution: ResolutionValues) -> ResolutionValues:
+        named = resolution.copy()
+        if "connectors" in named:
+            named["connectors"] = by_method(f"{field}.connectors", named["connectors"])
+        if "train_budgets" in named:
+            named["train_budgets"] = by_method(f"{field}.train_budgets", named["train_budgets"])
+        return named
+
+    def stage_with_names(field: str, stage: StageValues) -> StageValues:
+        named = stage.copy()
+        if methods := stage.get("methods"):
+            named["methods"] = tuple(resolved_name(f"{field}.methods", m) for m in methods)
+        if (resolution := stage.get("resolution")) is not None:
+            named["resolution"] = with_names(f"{field}.resolution", resolution)
+        return named
 
     values = stated.copy()
     # Only what is stated: a key that is not there keeps its default, which names ours.
@@ -243,18 +286,11 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
             values["variants"] = {**values.get("variants", {}), name: {**variant, "of": of}}
     if "stages" in stated:
         values["stages"] = tuple(
-            {**stage, "methods": tuple(resolved_name(f"stages.{i}.methods", m) for m in methods)}
-            if (methods := stage.get("methods"))
-            else stage
-            for i, stage in enumerate(stated["stages"])
+            stage_with_names(f"stages.{i}", stage) for i, stage in enumerate(stated["stages"])
         )
-    # Stage 2 has no methods of its own, but settings by method, as the study has.
+    # A resolution has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
-        stage2 = values["stage2"] = stage2.copy()
-        if "connectors" in stage2:
-            stage2["connectors"] = by_method("stage2.connectors", stage2["connectors"])
-        if "train_budgets" in stage2:
-            stage2["train_budgets"] = by_method("stage2.train_budgets", stage2["train_budgets"])
+        values["stage2"] = with_names("stage2", stage2)
     if files:
         values["connector_files"] = files
     return values
@@ -310,7 +346,7 @@ def _prepare_with_image_px(prepare: PrepareValues, px: int) -> PrepareValues:
 
 
 def _with_recipes(
-    transfers: Mapping[str, TransferValues | None], px: int, field: tuple[str, ...]
+    transfers: Mapping[str, TransferValues | None], px: int, field: tuple[str | int, ...]
 ) -> dict[str, TransferValues | None]:
     """Returns transfers with the registry's recipes for images of a size, and with that size.
 
@@ -334,7 +370,7 @@ def _with_recipe(
     transfer: TransferValues,
     transfers: Mapping[str, TransferValues | None],
     px: int,
-    field: tuple[str, ...],
+    field: tuple[str | int, ...],
 ) -> TransferValues:
     if name not in BENCHMARKS and not transfer.get("reader"):
         return transfer  # There is no such benchmark, which `check_transfer` reports.

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from flows.config.stage2 import ResolutionConfig
 from model.train.config import TrainConfig
 
 RESERVED = (
@@ -21,13 +22,16 @@ class StageConfig:
     Attributes:
       name: its name; its steps are called "NAME METHOD".
       after: the stage that it continues from: "start", "stage1", "intermediary", "stage2" or an
-        earlier one of `stages`. It has the resolution of that stage. Where a method is not trained
-        in that stage, it continues from what that stage would have.
+        earlier one of `stages`. A method that is not trained in that stage continues from what
+        that stage would have.
       methods: methods that are trained in it; None trains all.
       train: training recipe.
+      resolution: a higher resolution that it has, with transfers at it, of its methods alone; None
+        is that of the stage it continues from.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=40)]
     after: str = "intermediary"
     methods: tuple[str, ...] | None = None
     train: TrainConfig = TrainConfig()
+    resolution: ResolutionConfig | None = None

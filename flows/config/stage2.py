@@ -1,4 +1,4 @@
-"""Config of Stage 2: pretraining at a higher resolution, and the transfers that follow it."""
+"""Config of Stage 2 and of other stages at a higher resolution, and of the transfers after them."""
 
 import dataclasses
 from typing import Annotated
@@ -14,8 +14,8 @@ from pipelines.prepare.config import PrepareConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage2Config:
-    """Further pretraining of each method with larger images, then transfers at that size as well.
+class ResolutionConfig:
+    """A higher resolution of a study: a stage with larger images, then transfers at that size.
 
     Position embeddings are resized and query banks extended (`model.train.resolution`). Settings
     that are left out are the study's, fitted to the larger images: budgets and training budgets
@@ -24,7 +24,6 @@ class Stage2Config:
 
     Attributes:
       image_px: side of its images; records are prepared again at this size [pixels].
-      train: training recipe with which every method continues from its intermediary checkpoint.
       prepare: how raw data become records at this size; None takes the study's.
       sources: corpora of this stage's mixture; None takes the study's.
       connectors: method -> settings of its connector; a method that is not named has the study's,
@@ -42,7 +41,6 @@ class Stage2Config:
     """
 
     image_px: Annotated[int, Field(ge=1)] = 448
-    train: TrainConfig = TrainConfig()
     prepare: PrepareConfig | None = None
     sources: tuple[SourceConfig, ...] | None = None
     connectors: dict[str, ConnectorConfig] = dataclasses.field(default_factory=dict)
@@ -55,6 +53,17 @@ class Stage2Config:
     transfers: dict[str, TransferConfig | None] | None = None
     eval_batch_size: Annotated[int, Field(ge=1)] | None = None
     remat: Remat | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage2Config(ResolutionConfig):
+    """Further pretraining of each method with larger images, then transfers at that size as well.
+
+    Attributes:
+      train: training recipe with which every method continues from its last checkpoint.
+    """
+
+    train: TrainConfig = TrainConfig()
 
 
 def scale_budget(budget: int, before: int, after: int) -> int:

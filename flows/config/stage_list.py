@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
+from flows.config.stage import StageConfig
 from flows.config.study import REFERENCE, Method, StudyConfig
 from model.train.config import TrainConfig
 
@@ -40,10 +41,10 @@ class Stage:
 
 def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
     """Returns the stages of a study; each stands after the one that it continues from."""
-    # The paper's three, and the study's own where their resolution has them:
+    # The paper's three, and the study's own, resolution by resolution:
     #
-    #   start ─▶ stage1 ─▶ intermediary ─▶ own ─▶ …  │  stage2 ─▶ own ─▶ …
-    #                                       224 px   │  448 px
+    #   start ─▶ stage1 ─▶ intermediary ─▶ own ─▶ …  │  stage2 ─▶ own ─▶ …  │  own ─▶ …
+    #                                       224 px   │  448 px              │  896 px
     #
     # Transfers at a resolution begin from the last stage there, and so does Stage 2.
     stages: list[Stage] = []
@@ -71,30 +72,40 @@ def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
             )
         )
     stages += _stages_at(config, config, {START, *(stage.name for stage in stages)})
-    for view in config.resolutions[1:]:
-        assert config.stage2 is not None
+    higher = iter(config.resolutions[1:])
+    if config.stage2 is not None:
+        view = next(higher)
         stage2 = Stage(
             name="stage2",
             key="stage2.train",
             after=None,
             view=view,
-            methods=config.methods,
+            methods=view.methods,
             recipe=config.stage2.train,
         )
         stages += [stage2, *_stages_at(config, view, {stage2.name})]
+    for i, stage in enumerate(config.stages):
+        if stage.resolution is not None:
+            view = next(higher)
+            stages.append(_own_stage(i, stage, view))
+            stages += _stages_at(config, view, {stage.name})
     return tuple(stages)
 
 
 def _stages_at(config: StudyConfig, view: StudyConfig, names: set[str]) -> Iterator[Stage]:
     """Yields the study's own stages after some others, and after these in turn."""
     for i, stage in enumerate(config.stages):
-        if stage.after in names:
+        if stage.after in names and stage.resolution is None:
             names.add(stage.name)
-            yield Stage(
-                name=stage.name,
-                key=f"stages.{i}.train",
-                after=stage.after,
-                view=view,
-                methods=stage.methods or config.methods,
-                recipe=stage.train,
-            )
+            yield _own_stage(i, stage, view)
+
+
+def _own_stage(i: int, stage: StageConfig, view: StudyConfig) -> Stage:
+    return Stage(
+        name=stage.name,
+        key=f"stages.{i}.train",
+        after=stage.after,
+        view=view,
+        methods=stage.methods or view.methods,
+        recipe=stage.train,
+    )

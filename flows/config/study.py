@@ -25,7 +25,7 @@ from flows.config.normalise import normalise, parse
 from flows.config.references import corpus_reference, offered_connectors
 from flows.config.source import SourceConfig
 from flows.config.stage import RESERVED, StageConfig
-from flows.config.stage2 import Stage2Config, scale_budget
+from flows.config.stage2 import ResolutionConfig, Stage2Config, scale_budget
 from flows.config.user_step import UserStep, load_user_step
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
@@ -266,57 +266,89 @@ class StudyConfig:
                     f"start must have a checkpoint for every method, got none for "
                     f"{', '.join(missing)}."
                 )
-        self._check_stage_order()
+        _ = self._stage_places
         is_trained = self.stage1 is not None or self.intermediary is not None or self.stages
         if not is_trained and self.num_pretrain_seeds > 1:
             raise ValueError(
                 f"num_pretrain_seeds must be 1 without stage1 and intermediary, got "
                 f"{self.num_pretrain_seeds}: all of them would begin with the same parameters."
             )
-        if self.stage2 is not None:
-            px = self.model.vision.image_px
-            if self.stage2.image_px <= px:
-                raise ValueError(
-                    f"stage2.image_px must be above model.vision.image_px={px}, got "
-                    f"{self.stage2.image_px}."
-                )
-            # Building the second view checks it as a whole: budgets, transfers, sizes.
-            try:
-                _ = self.resolutions
-            except ValueError as error:
-                raise ValueError(f"stage2: {error}") from None
+        # Building the other views checks each as a whole: budgets, transfers, sizes.
+        _ = self.resolutions
 
-    def _check_stage_order(self) -> None:
+    @functools.cached_property
+    def _stage_places(self) -> dict[str, tuple[int, tuple[Method, ...]]]:
+        """Stage -> its resolution [pixels], and the methods that there are at that resolution.
+
+        Raises:
+          ValueError: if a stage continues from none before it, or does not fit that one.
+        """
         # A stage continues from one that stands before it, so no two can wait for each other.
         own = {"start": self.start, "stage1": self.stage1, "intermediary": self.intermediary}
-        names = [name for name, value in {**own, "stage2": self.stage2}.items() if value]
+        px = self.model.vision.image_px
+        if self.stage2 is not None and self.stage2.image_px <= px:
+            raise ValueError(
+                f"stage2.image_px must be above model.vision.image_px={px}, got "
+                f"{self.stage2.image_px}."
+            )
+        places = {name: (px, self.methods) for name, value in own.items() if value}
+        if self.stage2 is not None:
+            places["stage2"] = self.stage2.image_px, self.methods
         for i, stage in enumerate(self.stages):
-            if stage.name in (*RESERVED, *names):
+            if stage.name in (*RESERVED, *places):
                 raise ValueError(
                     f"stages.{i}.name must be a name of its own, got {stage.name!r}; other steps "
-                    f"are called {', '.join(dict.fromkeys((*RESERVED, *names)))}."
+                    f"are called {', '.join(dict.fromkeys((*RESERVED, *places)))}."
                 )
-            if stage.after not in names:
+            if stage.after not in places:
                 raise ValueError(
                     f"stages.{i}.after must be a stage that the study has before it, "
-                    f"{', '.join(names)}, got {stage.after!r}."
+                    f"{', '.join(places)}, got {stage.after!r}."
                 )
-            if unknown := [m for m in stage.methods or () if m not in self.methods]:
+            px, methods = places[stage.after]
+            if unknown := [m for m in stage.methods or () if m not in methods]:
                 raise ValueError(
-                    f"stages.{i}.methods must be methods of the study, {', '.join(self.methods)}, "
-                    f"got {unknown[0]!r}."
+                    f"stages.{i}.methods must be methods of the study at {px} px, "
+                    f"{', '.join(methods)}, got {unknown[0]!r}."
                 )
-            names.append(stage.name)
+            if stage.resolution is not None:
+                below, taken = px, sorted({other for other, _ in places.values()})
+                px, methods = stage.resolution.image_px, stage.methods or methods
+                if px <= below or px in taken:
+                    raise ValueError(
+                        f"stages.{i}.resolution.image_px must be above that of {stage.after}, and "
+                        f"none that the study has, {', '.join(map(str, taken))}, got {px}."
+                    )
+            places[stage.name] = px, methods
+        return places
 
     @property
     def at(self) -> str:
         """Suffix of the names of steps and rows; "" at the study's own resolution."""
         return ""
 
+    @property
+    def prefix(self) -> str:
+        """Beginning of the config keys of what a resolution has of its own, such as transfers."""
+        return ""
+
     @functools.cached_property
     def resolutions(self) -> "tuple[StudyConfig, ...]":
-        """The study at its own resolution and, if there is a Stage 2, at that stage's."""
-        return (self,) if self.stage2 is None else (self, _stage2_view(self, self.stage2))
+        """The study at its own resolution, then at those of Stage 2 and of its own stages."""
+        higher = [("stage2", "stage2", self.stage2)]
+        higher += [
+            (f"stages.{i}.resolution", stage.name, stage.resolution)
+            for i, stage in enumerate(self.stages)
+        ]
+        views: list[StudyConfig] = [self]
+        for key, name, resolution in higher:
+            if resolution is not None:
+                _, methods = self._stage_places[name]
+                try:
+                    views.append(_view_at(self, key, resolution, methods))
+                except ValueError as error:
+                    raise ValueError(f"{key}: {error}") from None
+        return tuple(views)
 
     def _check_watch(self, watch: WatchedConfig) -> None:
         for i, source in enumerate(watch.sources):
@@ -516,7 +548,18 @@ class StudyConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HighResolution(StudyConfig):
-    """The view of a study at Stage 2's resolution, with its own images, budgets and recipes."""
+    """The view of a study at a higher resolution, with its own images, budgets and recipes.
+
+    Attributes:
+      key: config key of its settings: "stage2", or "stages.N.resolution".
+    """
+
+    key: str = "stage2"
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of the config keys of its settings."""
+        return f"{self.key}."
 
     @property
     def at(self) -> str:
@@ -524,8 +567,10 @@ class HighResolution(StudyConfig):
         return f"@{self.model.vision.image_px}"
 
 
-def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
-    px, before = stage2.image_px, config.model.vision.num_patches
+def _view_at(
+    config: StudyConfig, key: str, resolution: ResolutionConfig, methods: tuple[Method, ...]
+) -> HighResolution:
+    px, before = resolution.image_px, config.model.vision.num_patches
     vision = dataclasses.replace(config.model.vision, image_px=px)
     after = vision.num_patches
 
@@ -539,10 +584,10 @@ def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
         return dataclasses.replace(owner, prepare=dataclasses.replace(owner.prepare, image_px=px))
 
     transfers: Mapping[str, TransferConfig | None]
-    if stage2.transfers is None:
+    if resolution.transfers is None:
         transfers = {name: with_image_px(entry) for name, entry in config.transfers.items()}
     else:
-        transfers = stage2.transfers
+        transfers = resolution.transfers
     # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
     #
     #              study, 224 px     Stage 2, 448 px
@@ -554,23 +599,24 @@ def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
             config.model,
             vision=vision,
             connector=without_buckets(config.model.connector),
-            remat=stage2.remat or config.model.remat,
+            remat=resolution.remat or config.model.remat,
         ),
         "connectors": {m: without_buckets(c) for m, c in config.connectors.items()}
-        | stage2.connectors,
-        "prepare": stage2.prepare or dataclasses.replace(config.prepare, image_px=px),
-        "sources": stage2.sources or tuple(map(with_image_px, config.sources)),
+        | resolution.connectors,
+        "prepare": resolution.prepare or dataclasses.replace(config.prepare, image_px=px),
+        "sources": resolution.sources or tuple(map(with_image_px, config.sources)),
         "watch": config.watch
         and dataclasses.replace(
             config.watch, sources=tuple(map(with_image_px, config.watch.sources))
         ),
         "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
-        "budgets": stage2.budgets or tuple(scale_budget(b, before, after) for b in config.budgets),
+        "budgets": resolution.budgets
+        or tuple(scale_budget(b, before, after) for b in config.budgets),
         "train_budgets": {
             method: tuple(scale_budget(budget, before, after) for budget in budgets)
             for method, budgets in config.train_budgets.items()
         }
-        | stage2.train_budgets,
+        | resolution.train_budgets,
         "variants": {
             name: dataclasses.replace(
                 variant,
@@ -579,13 +625,14 @@ def _stage2_view(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
             )
             for name, variant in config.variants.items()
         },
-        "num_seeds": stage2.num_seeds or config.num_seeds,
-        "eval_batch_size": stage2.eval_batch_size or config.eval_batch_size,
+        "num_seeds": resolution.num_seeds or config.num_seeds,
+        "eval_batch_size": resolution.eval_batch_size or config.eval_batch_size,
+        "methods": methods,
         "stage2": None,
         "stages": (),
     }
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return HighResolution(**{**values, **changed})
+    return HighResolution(**{**values, **changed}, key=key)
 
 
 def _start_paths_by_method(start: dict[Method, str]) -> dict[str, str]:

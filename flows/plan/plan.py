@@ -174,7 +174,7 @@ def plan_of(
     transfers = [
         planner.transfers(view, method, pretrainings, data.records)
         for view in config.resolutions
-        for method in config.methods
+        for method in view.methods
         if config.fine_tunings
     ]
     return ResourcePlan(

@@ -322,7 +322,6 @@ class _GraphBuilder:
     ) -> dict[CellKey, Step]:
         """Adds a node per transfer at a resolution, and returns the steps that score its cells."""
         cells: dict[CellKey, Step] = {}
-        of_stage2 = "stage2." if config.at else ""
         models = {method: config.model_of(method, transfer=True) for method in config.methods}
         # A checkpoint per benchmark, method and seed is scored on the rows of that benchmark, and
         # on those of zero-shot benchmarks that are scored with its training.
@@ -348,7 +347,7 @@ class _GraphBuilder:
                             **vocabulary_steps,
                             "init": checkpoints[config.at, method, pretrain],
                         },
-                        keys={"train": f"{of_stage2}transfers.{benchmark}.train"},
+                        keys={"train": f"{config.prefix}transfers.{benchmark}.train"},
                     )
                     predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
                     scores: dict[CellKey, Step] = {}

@@ -180,7 +180,7 @@ class Sweep:
             words.append(f"methods=[{', '.join([*current_references, *more])}]")
         wanted: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
             "budgets": (config.budgets, [b for b in self.budgets if b not in larger]),
-            "stage2.budgets": (config.resolutions[-1].budgets, larger),
+            "stage2.budgets": (config.resolutions[1 if config.stage2 else 0].budgets, larger),
         }
         for field, (current_values, added) in wanted.items():
             if more := [value for value in added if value not in current_values]:

@@ -90,7 +90,7 @@ def test_an_edit_makes_it_stale_and_what_comes_out_the_same_is_re_used(folder: P
     before = file.read_text()
     file.write_text(before.replace("pictures = set()", "pictures = set([])"))
     explained = done(folder, explain)
-    assert re.search(r"stale +dedup web +dedup\.Dedup changed since", explained)
+    assert re.search(r"stale +dedup web +dedup\.Dedup\.make changed since", explained)
     assert re.search(r"follows +stage1 vanilla", explained)
     assert re.search(r"\b1 made, \d+ re-used", done(folder, train))
     file.write_text(before)

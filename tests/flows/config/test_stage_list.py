@@ -91,6 +91,37 @@ def test_stage_2_begins_from_the_last_stage_and_others_may_follow_it():
     assert late.keys == {"train": "stages.2.train"}
 
 
+def test_a_stage_may_have_a_resolution_and_transfers_of_its_own():
+    third = {
+        "name": "stage3",
+        "after": "stage2",
+        "methods": ["parcel"],
+        "train": SHORT,
+        "resolution": {"image_px": 896, "num_seeds": 1, "transfers": {"refcoco": None}},
+    }
+    late = {"name": "late", "after": "stage3", "train": {**SHORT, "batch_size": 4}}
+    words = (f"stage2={json.dumps({'train': SHORT, 'num_seeds': 1})}",)
+    config = study(third, late, words=words)
+    assert [view.model.vision.image_px for view in config.resolutions] == [224, 448, 896]
+    view = config.resolutions[2]
+    assert (view.methods, view.prefix) == (("parcel",), "stages.0.resolution.")
+    assert (view.prepare.image_px, view.budgets) == (896, (256, 1024, 4096))
+    graph, before = graph_of(config), graph_of(study(words=words))
+    assert init(graph, "stage3 parcel") == "stage2 parcel"
+    assert init(graph, "late parcel") == "stage3 parcel"
+    assert init(graph, transfer(config, "parcel", "@896")) == "late parcel"
+    assert init(graph, transfer(config, "parcel", "@448")) == "stage2 parcel"
+    steps = {step.name: step for step in graph.steps}
+    assert steps["stage3 parcel"].config.model.vision.image_px == 896
+    assert steps["stage3 parcel"].inputs["data/0"].name == "prepare mixture/web@896"
+    assert steps[transfer(config, "parcel", "@896")].keys == {
+        "train": "stages.0.resolution.transfers.chartqa.train"
+    }
+    assert not any("refcoco@896" in name or name.endswith("m3@896") for name in steps)
+    assert {s.name for s in before.steps} <= {*steps}
+    assert f"chartqa@896/parcel/4096/{config.seeds[0]}" in steps["results demo"].inputs
+
+
 def test_each_pretraining_seed_has_its_own():
     config = study({"name": "anneal", "train": SHORT}, words=("num_pretrain_seeds=2",))
     steps = {step.name: step for step in graph_of(config).steps}
@@ -113,6 +144,13 @@ def test_its_record_is_the_same_study():
         ({"name": "a", "after": "stage2"}, "that the study has before it, stage1, intermediary, "),
         ({"name": "a", "after": "a"}, "stages.0.after must be a stage"),
         ({"name": "a", "methods": ["mqt"]}, "stages.0.methods must be methods of the study"),
+        (
+            {"name": "a", "resolution": {"image_px": 224}},
+            "stages.0.resolution.image_px must be above that of intermediary, and none that the "
+            "study has, 224, got 224",
+        ),
+        ({"name": "a", "resolution": {"image_px": 450}}, "stages.0.resolution: vision.image_px "),
+        ({"name": "a", "resolution": {"budgets": [16]}}, "stages.0.resolution: budgets must hold"),
         ({"name": "a", "trian": {}}, "stages.0.trian: no such key; did you mean train"),
     ],
 )
