@@ -134,7 +134,7 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
     if result.results:
         record = read_run(store.files, result.run)
         keys = [*record["artifacts"], *record[PRUNED]]
-        console.print(describe_disk_use(store, keys, config.keep), soft_wrap=True)
+        console.print(describe_disk_use(store.snapshot(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         # A cell that this study has: its first row, its last method, that method's last budget.
