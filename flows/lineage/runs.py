@@ -44,7 +44,13 @@ def record_name(study: str, run_id: str) -> str:
 
 
 def begin_run_record(
-    store: Store, config: Mapping[str, Any], run_id: str, *, artifacts: Collection[str], given: str
+    store: Store,
+    config: Mapping[str, Any],
+    run_id: str,
+    *,
+    artifacts: Collection[str],
+    given: str,
+    earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Writes the record of a run that begins.
 
@@ -54,11 +60,14 @@ def begin_run_record(
       run_id: id of the run.
       artifacts: keys of the artifacts that the run found.
       given: the request as it was made: a command, or the values of a form.
+      earlier: full name -> record of the runs before it, as `close_dead_records` returns them.
     """
     previous = [
         record
-        for record in ended_run_records(store).values()
-        if record["name"] == config["name"] and record.get("flow_run_id") != run_id
+        for record in earlier.values()
+        if record["finished"]
+        and record["name"] == config["name"]
+        and record.get("flow_run_id") != run_id
     ]
     newest = max(previous, key=lambda record: record["finished"], default=None)
     record = {
@@ -147,20 +156,20 @@ def stop_run_record(store: Store, run_id: str, state: EndState, why: str = "") -
             _put_record(store, record["config"], run_id, stop)
 
 
-def close_dead_records(store: Store) -> list[str]:
-    """Writes "crashed" into the record of every run whose pins have lapsed; returns their names.
+def close_dead_records(store: Store) -> dict[str, dict[str, Any]]:
+    """Writes "crashed" into the record of every run whose pins have lapsed.
 
     A run that only slept, and goes on, writes its own end over it.
+
+    Returns:
+      Full name -> record of every run, as they are afterwards.
     """
-    live = living_runs(store.volatile)
-    dead = {
-        name: record["flow_run_id"]
-        for name, record in run_records(store.files).items()
-        if record.get("state") == RUNNING and record["flow_run_id"] not in live
-    }
-    for run_id in dead.values():
-        stop_run_record(store, run_id, "crashed")
-    return [*dead]
+    live, records = living_runs(store.volatile), run_records(store.files)
+    for name, record in records.items():
+        if record.get("state") == RUNNING and record["flow_run_id"] not in live:
+            stop_run_record(store, record["flow_run_id"], "crashed")
+            records[name] = read_run(store.files, name)
+    return records
 
 
 def _put_record(

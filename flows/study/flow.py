@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -231,7 +232,7 @@ def run_passes(
         journal_of(store.state, run_id, cancel=cancel) as journal,
         PageQueue(run_id) as pages,
     ):
-        close_dead_records(store)
+        earlier = close_dead_records(store)
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
             for config, explanation in passes:
@@ -247,6 +248,7 @@ def run_passes(
                     rebuild,
                     admission=admission,
                     approve=approve and result is None,
+                    earlier=earlier,
                     hold_rule=hold_rule,
                 )
                 result = result.then(pass_result) if result else pass_result
@@ -282,6 +284,7 @@ def run_study_graph(
     admission: Admission | None = None,
     approve: bool = False,
     hold_rule: HoldRule = hold_none,
+    earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> StudyResult:
     """Runs the graph of a study, within a flow run.
 
@@ -298,6 +301,7 @@ def run_study_graph(
       admission: decides when nodes may begin; None lets all begin.
       approve: wait for somebody's approval before any node begins.
       hold_rule: function that names the nodes not to begin.
+      earlier: full name -> record of the runs before it, with which its own is compared.
 
     Raises:
       NotApprovedError: if approval is refused.
@@ -317,6 +321,7 @@ def run_study_graph(
         pin.run,
         artifacts=foreseen.values(),
         given=_describe_request(),
+        earlier=earlier,
     )
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})

@@ -31,6 +31,7 @@ from infra.store.disk import PARTIAL
 from infra.store.history import ARTIFACTS, AttemptNote, read_history
 from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import KEY, Manifest
+from infra.store.parallel import map_reads
 from infra.store.pins import GC_LEASE, PINS, list_pins, run_of_pin
 from infra.store.records import RecordError, read_references
 from infra.store.scratch import SCRATCH
@@ -200,11 +201,13 @@ class _StoreView:
         roots = {key for view in pins for key in view.lease.keys} | self._leased_keys
         # A step under way has no manifest yet that would name its inputs: the notes of its attempts
         # do.
-        for key in self._leased_keys:
-            roots.update(*(note.inputs for note in _attempts_of(store, key)))
+        for notes in map_reads(lambda key: _attempts_of(store, key), self._leased_keys):
+            roots.update(*(note.inputs for note in notes))
         referenced, self._pruned, self.unfinished_runs = read_references(store.files)
         roots |= referenced
-        # What a run made that died before it could name it in its record, its pins name.
+        # What a run made that died before it could name it in its record, its pins name. Its
+        # journal would add nothing: that names nodes and no keys, and is on the run's own machine.
+        # A key is pinned before it is looked up or made, so there is none that only a journal knew.
         roots.update(*(p.lease.keys for p in all_pins if run_of_pin(p) in self.unfinished_runs))
         self._quarantined = store.quarantined()
         folders = [QUARANTINE, *(f"{MANIFESTS}/{kind}" for kind in store.files.folders(MANIFESTS))]
@@ -214,6 +217,7 @@ class _StoreView:
             for name, stat in store.files.listing(folder).items()
         }
         self.manifests = dict[str, tuple[FileStat, Artifact]]()
+        unread = dict[str, FileStat]()
         for name, stat in self._manifest_stats.items():
             folder, _, file_name = name.rpartition("/")
             key = file_name.removesuffix(".json")
@@ -222,15 +226,23 @@ class _StoreView:
             # Listed is enough for one that was read before and is the same file.
             if key in read_before and read_before[key][0] == stat:
                 self.manifests[key] = read_before[key]
-                continue
-            with contextlib.suppress(KeyError):  # Deleted meanwhile.
-                self.manifests[key] = stat, store.get(key)
+            else:
+                unread[key] = stat
+        for key, artifact in zip(unread, map_reads(self._get, unread), strict=True):
+            if artifact is not None:
+                self.manifests[key] = unread[key], artifact
         self._artifacts = {key: artifact for key, (_, artifact) in self.manifests.items()}
         # The young ones stay, too, whoever made them.
         roots |= {key for key in self._artifacts if not self._is_old(manifest_name(key))}
         # Files that one run prunes stay as long as anything else names the artifact itself.
         self._pruned -= roots
         self._reachable = _with_ancestors(roots, self._artifacts)
+
+    def _get(self, key: str) -> Artifact | None:
+        """Returns an artifact; None if it was deleted since it was listed."""
+        with contextlib.suppress(KeyError):
+            return self._store.get(key)
+        return None
 
     def unreachable_artifacts(self) -> Iterator[Garbage]:
         """Yields artifacts that nothing needs, each before those that it was made from.
@@ -276,10 +288,13 @@ class _StoreView:
         """Yields folders of attempts that no manifest names and nobody writes to."""
         artifacts = (*self._artifacts.values(), *self._quarantined.values())
         committed = {artifact.folder for artifact in artifacts}
-        for key, folders in self._attempt_folders().items():
-            running = _running_attempts(self._store, key)
+        folders_by_key = self._attempt_folders()
+        # Of all keys, although few have an attempt without a commit: any history that cannot be
+        # read stops gc.
+        running = map_reads(lambda key: _running_attempts(self._store, key), folders_by_key)
+        for (key, folders), attempts in zip(folders_by_key.items(), running, strict=True):
             for folder in folders:
-                if folder not in committed and folder.rpartition("/")[2] not in running:
+                if folder not in committed and folder.rpartition("/")[2] not in attempts:
                     yield from self._if_unleased("attempt", folder, key)
 
     def _attempt_folders(self) -> dict[str, list[str]]:

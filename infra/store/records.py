@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from infra.store.backend import StoreBackend
 from infra.store.manifest import KEY
+from infra.store.parallel import map_reads
 
 RUNS, ACCEPTED = "runs", "accepted"
 
@@ -96,7 +97,7 @@ def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
       RecordError: if one cannot be read.
     """
     names = [name.removesuffix(".json") for name in files.listing(RUNS) if name.endswith(".json")]
-    return {name: read_run(files, name) for name in names}
+    return dict(zip(names, map_reads(lambda name: read_run(files, name), names), strict=True))
 
 
 class References(NamedTuple):
@@ -123,30 +124,35 @@ def read_references(files: StoreBackend) -> References:
     referenced, pruned, unfinished = set[str](), set[str](), set[str]()
     # Every text in a record that looks like a key counts, in whatever field: a field that a later
     # version adds keeps its artifacts alive, too.
-    for name in (
+    names = [
         f"{folder}/{file_name}"
         for folder in (RUNS, ACCEPTED)
         for file_name in files.listing(folder)
-    ):
-        if not name.endswith(".json"):
-            # Not ours. Perhaps somebody's copy of a record: what it names stays, too.
-            text = files.read(name).decode(errors="replace")
-        elif name.startswith(f"{RUNS}/"):
-            record = read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
-            # Taken out first: these keys are named only to say that their files may go.
+    ]
+    for record in map_reads(lambda name: _read_any(files, name), names):
+        # Taken out first: these keys are named only to say that their files may go.
+        if isinstance(record, dict):
             pruned |= set(record.pop(PRUNED, ()))
             if record.get("state") == RUNNING:
                 unfinished.add(record["flow_run_id"])
-            text = json.dumps(record)
-        else:
-            note = _read_record(files, name)
-            if not _is_key(key := note.get("artifact")):
-                raise RecordError(files, name, f"artifact must be a key, got {json.dumps(key):.40}")
-            text = json.dumps(note)
+        text = record if isinstance(record, str) else json.dumps(record)
         matches = [key.split("-") for key in KEY.findall(text)]
         # "lineage-results-…" matches as one key, and contains "results-…": add every ending.
         referenced |= {"-".join(parts[i:]) for parts in matches for i in range(len(parts))}
     return References(referenced, pruned, unfinished)
+
+
+def _read_any(files: StoreBackend, name: str) -> dict[str, Any] | str:
+    """Returns the record of a run, or a note of what was accepted; the text of any other file."""
+    if not name.endswith(".json"):
+        # Not ours. Perhaps somebody's copy of a record: what it names stays, too.
+        return files.read(name).decode(errors="replace")
+    if name.startswith(f"{RUNS}/"):
+        return read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
+    note = _read_record(files, name)
+    if not _is_key(key := note.get("artifact")):
+        raise RecordError(files, name, f"artifact must be a key, got {json.dumps(key):.40}")
+    return note
 
 
 def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:

@@ -3,13 +3,10 @@
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from infra.store.backend import FileStat, StoreBackend
-
-_MAX_READS = 96
-"""Files read at a time."""
+from infra.store.parallel import map_reads
 
 
 class StoreSnapshot:
@@ -135,13 +132,10 @@ class RecordCache:
                 elif name not in versions:
                     deleted.append((name,))
             missing = [name for name in states if name not in records]
-            # Small files: the time is latency, so many at a time.
-            with ThreadPoolExecutor(_MAX_READS) as pool:
-                for name, data in zip(
-                    missing, pool.map(_none_if_missing(read), missing), strict=True
-                ):
-                    if data is not None:
-                        records[name] = data
+            contents = map_reads(_none_if_missing(read), missing)
+            for name, data in zip(missing, contents, strict=True):
+                if data is not None:
+                    records[name] = data
             rows = [(name, versions[name], records[name]) for name in missing if name in records]
             # One transaction for both, after all reads: a process that is killed leaves the old
             # cache.

@@ -28,6 +28,7 @@ from infra.store import gc
 from infra.store.records import RecordError, run_records
 from infra.store.redact import redact
 from infra.store.store import Store
+from tests.gcs.server import GCS
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 
@@ -89,7 +90,7 @@ def test_a_record_says_from_the_beginning_what_was_asked_for_and_what_is_new_in_
     end_run_record(store, config, "first", results=None, artifacts=[], failed=[])
     stated = {"stage1": {"peak_lr": 0.002}}
     changed = {**config, **stated, "watch": None, "statements": stated}
-    begin_run_record(store, changed, "second", **began)
+    begin_run_record(store, changed, "second", **began, earlier=close_dead_records(store))
     record = run_records(store.files)["toy-second"]
     assert record["differs"] == {"stage1.peak_lr": [0.001, 0.002]}
     assert record["given"] == "parcel run toy.yaml"
@@ -154,11 +155,12 @@ os.kill(os.getpid(), signal.SIGKILL)
         deleted = gc.delete_garbage(store, older_than=0)
         assert "stage1" not in {item.title for item in deleted}
     assert [artifact.manifest.name for artifact in Store(root).artifacts()] == ["stage1"]
-    assert close_dead_records(Store(root)) == ["toy-dead"]
-    (record,) = ended_run_records(store).values()
+    closed = close_dead_records(Store(root))
+    assert closed == ended_run_records(store)
+    record = closed["toy-dead"]
     assert outcome(record) == "crashed"
     assert record["artifacts"] == store.keys()
-    assert close_dead_records(store) == []
+    assert close_dead_records(store) == closed
     gc.delete_garbage(store, older_than=0)
     assert [artifact.manifest.name for artifact in Store(root).artifacts()] == ["stage1"]
 
@@ -168,13 +170,12 @@ def test_a_run_that_goes_on_is_not_crashed_and_one_that_was_cancelled_stays_so(t
     for run_id in ("alive", "cancelled"):
         with store.pin_run(run_id):
             begin_run_record(store, {"name": "toy"}, run_id, artifacts=[], given="")
-            assert close_dead_records(store) == []
+            assert outcome(close_dead_records(store)[f"toy-{run_id}"]) == "running"
             if run_id == "cancelled":
                 stop_run_record(store, run_id, "cancelled")
             else:
                 end(store, run_id)
-    assert close_dead_records(store) == []
-    assert {r["run"]: outcome(r) for r in ended_run_records(store).values()} == {
+    assert {run: outcome(record) for run, record in close_dead_records(store).items()} == {
         "toy-alive": "complete",
         "toy-cancelled": "cancelled",
     }
@@ -217,3 +218,19 @@ def test_a_study_is_read_again_from_its_record(path: Path | None, tmp_path: Path
     assert study_of_form(config.name, store, []) == config
     deployed = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     assert check_config(deployed, source="deployed") == config
+
+
+def test_a_run_that_begins_reads_each_record_once(gcs: GCS, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
+    store = Store("gs://testing/store")
+    for number in range(5):
+        end(store, f"run-{number}")
+    gcs.clear()
+    with store.pin_run("new"):
+        pinned = gcs.requests()["media"]["requests"]
+        records = close_dead_records(store)
+        begin_run_record(store, {"name": "toy"}, "new", artifacts=[], given="", earlier=records)
+        # One for each of the five, one for the pin that shows who is alive, and one that finds the
+        # record of the run itself absent.
+        assert gcs.requests()["media"]["requests"] - pinned == 5 + 1 + 1
+    assert run_records(store.files)["toy-new"]["differs"] == {}

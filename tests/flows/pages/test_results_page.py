@@ -81,7 +81,10 @@ def test_a_column_declared_once_is_on_the_page(store: Store, monkeypatch: pytest
 def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(store: Store):
     first = find_run(store, "rich")
     config = {**first["config"], "stage1": {"peak_lr": 0.002}}
-    begin_run_record(store, config, "later", artifacts=[], given="parcel run rich.yaml")
+    earlier = {first["run"]: first}
+    begin_run_record(
+        store, config, "later", artifacts=[], given="parcel run rich.yaml", earlier=earlier
+    )
     results = first["results"]
     end_run_record(store, config, "later", results=results, artifacts=[results], failed=["a: no"])
     shown = plain_text(results_page(store))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.config.disk_use import KeepConfig
 from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
@@ -14,6 +15,7 @@ from flows.study.graph import StudyGraph, graph_of
 from flows.study.nearest import SEED, NearestArtifacts
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
+from tests.gcs.server import GCS
 
 
 def sweep(seeds: int, *overrides: str) -> StudyGraph:
@@ -103,3 +105,23 @@ def test_inputs_count_once_they_are_known(tmp_path: Path, known: bool):
     nearest = NearestArtifacts(store.artifacts("predictions"))
     paths = [path for path, *_ in nearest.differences(evaluation, inputs if known else {})]
     assert paths == (["input checkpoint"] if known else [])
+
+
+def test_explaining_lists_a_bucket_once(gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
+    store = Store("gs://testing/store")
+    publish(store, sweep(1))
+    gcs.clear()
+    explanation = Explanation(store.snapshot(), sweep(1, "seed=5"))
+    assert {verdict.state for verdict in explanation.steps.values()} >= {"new", "reused"}
+    assert [*explanation.lines(KeepConfig())]
+    # One page holds all names of this store. What is compared, estimated and costed comes from it.
+    requests = gcs.requests()
+    assert requests["list"]["requests"] == 1
+    # Manifests are read once, and then come from this machine.
+    num_manifests = len(store.keys())
+    assert requests["media"]["requests"] == num_manifests
+    gcs.clear()
+    Explanation(store.snapshot(), sweep(1, "seed=5"))
+    assert gcs.requests()["list"]["requests"] == 1
+    assert "media" not in gcs.requests()

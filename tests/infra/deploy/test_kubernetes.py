@@ -210,6 +210,24 @@ def test_a_run_of_the_pool_is_a_valid_job():
     assert sizes["requests"]["memory"] == sizes["limits"]["memory"] == "48Gi"
 
 
+def test_a_pod_that_lost_its_node_is_replaced_and_one_that_failed_is_not():
+    """A new pod executes the same flow run, whose steps go on from the store and from Ray."""
+    spec = job_of({"image": "lab/parcel:1"})["spec"]
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    # The condition of a pod that is evicted, preempted or drained, or whose node is gone.
+    assert rule == {
+        "action": "Ignore",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+    # A failure of the study itself, whatever its exit code, is reported and not repeated.
+    assert spec["backoffLimit"] == 0
+    # Kubernetes takes such a policy only for pods whose containers it does not restart.
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["args"] == ["prefect", "flow-run", "execute"]
+    assert "PREFECT__FLOW_RUN_ID" in {entry["name"] for entry in container["env"]}
+
+
 def job_of(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the Job that Prefect's worker makes of the pool's template."""
     from prefect.client.schemas.objects import FlowRun

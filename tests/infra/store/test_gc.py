@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -580,3 +581,33 @@ def test_runs_wait_no_longer_for_gc_in_a_larger_store(
     few = requests_under_its_lease(tmp_path / "few", 3, monkeypatch)
     many = requests_under_its_lease(tmp_path / "many", 40, monkeypatch)
     assert few == many < 30
+
+
+class MeetingDisk(Disk):
+    """A disk whose reads below some names wait for each other, two by two."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.meetings = {
+            part: threading.Barrier(2, timeout=60) for part in ("/history/", "manifests/", "runs/")
+        }
+
+    def read(self, name: str) -> bytes:
+        for part, meeting in self.meetings.items():
+            if part in name:
+                meeting.wait()
+        return super().read(name)
+
+
+def test_histories_manifests_and_records_are_read_several_at_a_time(store: Store):
+    for name in ("first", "second"):
+        make(store, name)
+        record = json.dumps(record_of(None)).encode()
+        store.files.put(f"runs/{name}.json", record)
+    again = Store(store.uri)
+    again.files = again.volatile = MeetingDisk(store.state)
+    # One after the other, the first read would wait for ever, and its barrier break.
+    assert names(gc.find_garbage(again, older_than=0)) == [
+        ("artifact", "first"),
+        ("artifact", "second"),
+    ]
