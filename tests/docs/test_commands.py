@@ -19,6 +19,7 @@ ELSEWHERE = {
     "an installer": {"pip", ".venv/bin/pre-commit"},
     # Not installed here. What they are given is checked in tests/infra/deploy.
     "a cloud": {"docker", "gcloud", "kubectl", "terraform", "tf", "tf()"},
+    "Slurm": {"sbatch"},  # In tests/slurm, where it can be installed.
     # Asked for their help by tests/infra/deploy/test_commands.py, which takes seconds.
     "Ray and Prefect": {"prefect", "ray"},
 }

@@ -10,6 +10,7 @@ from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.registry import code_digest, step_code
 from flows.study.graph import graph_of
 from infra.source_code import Tree, checkout, code_sha256
@@ -36,7 +37,15 @@ def steps() -> tuple[Step, ...]:
     graph = graph_of(load(overrides=WIDE))
     by_config = {(step.kind, settings_json(step.config)): step for step in graph.steps}
     kinds = {step.kind for step in by_config.values()}
-    assert {"corpus", "dataset", "screened", "checkpoint", "predictions", "chance"} <= kinds
+    assert {
+        "corpus",
+        "dataset",
+        "screened",
+        "checkpoint",
+        "predictions",
+        "scores",
+        "chance",
+    } <= kinds
     return tuple(by_config.values())
 
 
@@ -51,8 +60,8 @@ def connector(step: Step) -> str:
 
 def metric(step: Step) -> str:
     match step.config:
-        case EvaluateSpec(decode=decode):
-            return decode.metric
+        case ScoreSpec(metric=name):
+            return name
         case str(name) if step.kind == "chance":
             return name
     return ""
@@ -118,7 +127,7 @@ def test_no_step_has_the_code_of_a_family(steps: tuple[Step, ...]):
 
 def code_of(connector: str) -> tuple[str, str]:
     model = {"model": {"connector": {"kind": connector}}}
-    answers = {"decode": {"metric": "vqa"}, "connector": connector}
+    answers = {"decode": {}, "connector": connector}
     return code_digest("checkpoint", model), code_digest("predictions", answers)
 
 

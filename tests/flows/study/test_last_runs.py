@@ -65,7 +65,7 @@ def test_it_counts_against_the_limit_with_all_that_follows(store: Store):
     ran(store, study(), OLD_DEFAULT)
     explanation = Explanation(store, graph())
     new = [step for step in explanation.graph.steps if explanation.steps[step].state == "new"]
-    kinds = {"checkpoint", "predictions", "results"}
+    kinds = {"checkpoint", "predictions", "scores", "results"}
     assert {step.kind for step in new} == kinds
     assert all(explanation.steps[step].seconds >= 1000 for step in new)
     hours = sum(explanation.steps[step].seconds for step in new) / 3600

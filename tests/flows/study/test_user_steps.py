@@ -173,7 +173,8 @@ def test_a_step_may_come_between_a_transfer_and_its_evaluation(folder: Path):
     name = f"transfer parcel chartqa seed={seed}"
     step = add(name="average", reads=[name], replaces=name, makes="checkpoint")
     graph = graph_of(config(folder, step))
-    scored = {cell.method: step.inputs["checkpoint"].name for cell, step in graph.cells.items()}
+    answers = {cell: step.inputs["predictions"] for cell, step in graph.cells.items()}
+    scored = {cell.method: step.inputs["checkpoint"].name for cell, step in answers.items()}
     assert scored == {"parcel": "average", "vanilla": name.replace("parcel", "vanilla")}
     assert reads(graph, "average") == {"0": name}
     assert in_order(graph)

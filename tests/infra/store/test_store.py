@@ -336,20 +336,27 @@ def test_manifest_under_another_ones_name_is_refused(tmp_path: Path):
 
 def test_store_has_a_number(tmp_path: Path):
     Store(tmp_path)
-    assert json.loads((tmp_path / "store.json").read_text()) == {"format": 2}
+    assert json.loads((tmp_path / "store.json").read_text()) == {"format": 3}
     Store(tmp_path)
 
 
-@pytest.mark.parametrize("found", [1, 3, "2"])
+@pytest.mark.parametrize("found", [1, 4, "2"])
 def test_store_of_another_format_is_refused(tmp_path: Path, found: object):
     (tmp_path / "store.json").write_text(json.dumps({"format": found}))
-    with pytest.raises(ValueError, match=f"has format {found}, and this version understands 2: "):
+    with pytest.raises(ValueError, match=f"has format {found}, and this version understands 3: "):
         Store(tmp_path)
+
+
+def test_the_format_before_is_refused_with_its_cure(tmp_path: Path):
+    (tmp_path / "store.json").write_text('{"format": 2}')
+    with pytest.raises(ValueError, match=r"`parcel store upgrade --store .*` gives its artifacts"):
+        Store(tmp_path)
+    assert Store(tmp_path, formats=(2, 3)).format == 2
 
 
 def test_artifacts_without_a_number_are_of_an_older_format(tmp_path: Path):
     (tmp_path / "artifacts" / STEP.key).mkdir(parents=True)
-    with pytest.raises(ValueError, match="has format 1, and this version understands 2: name an"):
+    with pytest.raises(ValueError, match="has format 1, and this version understands 3: name an"):
         Store(tmp_path)
 
 

@@ -55,7 +55,7 @@ def test_wrong_requests_are_one_line(store: Store, parcel):
     (store.state / "store.json").write_text('{"format": 7}')
     code, _, err = parcel("gc", "--store", store.state)
     assert (code, err.count("\n")) == (2, 1)
-    assert "has format 7, and this version understands 2" in err
+    assert "has format 7, and this version understands 3" in err
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"results": null', "[]"])
