@@ -20,7 +20,7 @@ from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.lineage import lineage_edges
-from infra.store.manifest import Manifest, Recipe
+from infra.store.manifest import UPGRADED, Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from model.eval.predictions_file import read_predictions
 
@@ -134,8 +134,11 @@ def replay_artifacts(
         tree = store.open_source(manifest.source)
         # The study's step has settings that no manifest holds. Without one, or if its config is not
         # the artifact's, the manifest's config is all there is.
-        step = steps.get(manifest.name)
-        if step is None or json.loads(canonical_json(step.config)) != full_config(manifest):
+        then = manifest.environment.get(UPGRADED)
+        step = None if then else steps.get(manifest.name)
+        if then:
+            step = Step(kind=manifest.kind, name=manifest.name, config=then["config"])
+        elif step is None or json.loads(canonical_json(step.config)) != full_config(manifest):
             if user_modules(manifest.kind, manifest.config):
                 install_user_code(
                     tree
@@ -153,7 +156,7 @@ def replay_artifacts(
             config=step.config,
             seed=manifest.seed,
             libraries=manifest.libraries,
-            code=manifest.code,
+            code=then["code"] if then else manifest.code,
             source=fresh.save_source(tree),
             location=step.location,
         )

@@ -18,7 +18,7 @@ from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256, read_module
 from infra.store.digest import value_sha256
 from infra.store.history import ARTIFACTS, HISTORY
-from infra.store.manifest import IDENTITY_LENGTH, KEY, Manifest
+from infra.store.manifest import IDENTITY_LENGTH, KEY, UPGRADED, Manifest
 from infra.store.pins import living_runs
 from infra.store.records import RUNS
 from infra.store.store import FORMAT, Artifact, Store
@@ -141,7 +141,12 @@ def _manifest_of_today(store: Store, old: Manifest, new_keys: Mapping[str, str])
     recipe = manifest_recipe(now)
     code = _code_of_today(store, old, recipe.config) or old.code
     recipe = dataclasses.replace(recipe, code=code)
-    return dataclasses.replace(now, key=recipe.key, config=recipe.config, code=code)
+    # Whoever replays it asks the code of then, for what that code understood.
+    then = {"key": old.key, "config": old.config, "code": old.code}
+    environment = {**old.environment, UPGRADED: then}
+    return dataclasses.replace(
+        now, key=recipe.key, config=recipe.config, code=code, environment=environment
+    )
 
 
 def _has_identity_of_format_2(manifest: Manifest) -> bool:

@@ -1,10 +1,10 @@
 """Makes a step, or its beginning, under the code of another source tree, to compare the two."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.steps import remake_child, replay_child
+from flows.steps import replay_child
 from infra.source_code import USER_CODE
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
-from infra.store.store import Artifact, Store
+from infra.store.store import FORMAT, Artifact, Store
 
 
 class ReplayError(RuntimeError):
@@ -42,7 +42,7 @@ def replay_step(
       ReplayError: if the step fails, with the last line that its process wrote.
     """
     # A training is stopped at the first report after `units` updates: leaving this block ends it.
-    with _start_child(replay_child.__file__, [store.uri], tree, recipe) as (child, errors):
+    with _start_child(["replay", store.uri], tree, recipe) as (child, errors):
         lines: list[str] = []
         for report in _child_lines(child):
             if "content" in report:
@@ -73,8 +73,8 @@ def remake_step(
     Raises:
       ReplayError: if the step fails, or its process does.
     """
-    words = [store.uri, json.dumps(dict(context))]
-    with _start_child(remake_child.__file__, words, tree, recipe, variables) as (child, errors):
+    words = ["remake", store.uri, json.dumps(dict(context))]
+    with _start_child(words, tree, recipe, variables) as (child, errors):
         for report in _child_lines(child):
             if report["error"]:
                 raise ReplayError(report["error"])
@@ -84,7 +84,6 @@ def remake_step(
 
 @contextlib.contextmanager
 def _start_child(
-    file: str,
     words: Sequence[str],
     tree: Mapping[str, bytes],
     recipe: Recipe,
@@ -93,8 +92,7 @@ def _start_child(
     """Starts a process that imports from a source tree, sends it a recipe; yields it and its log.
 
     Args:
-      file: the Python file that it runs.
-      words: its arguments; the path of a temporary folder is added to them.
+      words: arguments of `replay_child`; the path of a temporary folder is added to them.
       tree: path below the checkout -> bytes.
       recipe: recipe that it reads from its standard input.
       variables: environment variables to add to those of this process.
@@ -111,7 +109,7 @@ def _start_child(
         with errors.open("wb") as heard:
             # -P keeps the child's own folder, today's `flows/steps`, off the module path.
             child = subprocess.Popen(
-                [sys.executable, "-P", file, *words, str(folder)],
+                [sys.executable, "-P", replay_child.__file__, *words, str(folder)],
                 env={
                     **os.environ,
                     **(variables or {}),
@@ -123,13 +121,20 @@ def _start_child(
             )
         try:
             assert child.stdin is not None
-            pickle.dump(recipe, child.stdin)
+            # Plain values: the tree may know other types, or have them elsewhere.
+            request = {"format": FORMAT, "recipe": recipe}
+            child.stdin.write(json.dumps(request, default=_fields).encode())
             child.stdin.close()
             child.stdin = None  # `communicate` would flush it again.
             yield child, errors
         finally:
             child.kill()
             child.communicate()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Returns all fields of a dataclass, those that are no identity too: they may round."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def _child_lines(child: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:

@@ -1,22 +1,41 @@
 """Makes a step under whatever source tree is on the path; run as a file by `flows.steps.replay`.
 
-    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py STORE FOLDER < recipe
+    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py replay STORE FOLDER < recipe
+    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py remake STORE CONTEXT < recipe
 
-This file is always today's, while the tree may be old: it uses only names that every tree has.
+`replay` makes it by hand and keeps nothing; `remake` has the tree's own worker commit it. This file
+is always today's, while the tree may be old: it uses only names that every tree has.
 """
 
 import json
 import os
-import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
-    """Writes a JSON line per progress, and one with the content digest at the end."""
+    """Writes JSON lines on the standard output; see `replay` and `remake`."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
-    store, folder = sys.argv[1], Path(sys.argv[2])
+    mode, store, last = sys.argv[1:4]
+    request = json.load(sys.stdin)
+    _take_format(request["format"])
+    recipe = _recipe(request["recipe"])
+    for line in (
+        replay(recipe, store, Path(last))
+        if mode == "replay"
+        else remake(recipe, store, json.loads(last))
+    ):
+        print(json.dumps(line), file=output, flush=True)
+    # A normal exit may hang: it waits for JAX's threads.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def replay(recipe: Any, store: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yields a line per progress, and one with the content digest at the end."""
     from flows.steps.kind import StepContext
     from flows.steps.registry import KINDS
     from infra.store.digest import file_sha256, listing_sha256
@@ -24,17 +43,56 @@ def main() -> None:
 
     # By hand what a worker does, without lease, attempt and commit: an old tree's worker may do
     # these differently, and nothing of this run is kept.
-    recipe = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir()
     scratch.mkdir()
     work = StepContext(recipe, Store(store), out, scratch)
     for progress in KINDS[recipe.kind].make(work):
-        print(json.dumps({"done": progress.done, "loss": progress.loss}), file=output, flush=True)
+        yield {"done": progress.done, "loss": progress.loss}
     # The digest that a commit would have stated: the step's own, else that of its files.
     files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
     listing = listing_sha256({name: file_sha256(path) for name, path in files.items()})
-    print(json.dumps({"content": work.content or listing}), file=output, flush=True)
+    yield {"content": work.content or listing}
+
+
+def remake(recipe: Any, store: str, context: Any) -> Iterator[dict[str, Any]]:
+    """Commits the artifact to the store; yields its key, or the error."""
+    from flows.steps.worker import StepOutcome, make
+
+    for item in make(store, [recipe], context):
+        if isinstance(item, StepOutcome):
+            yield {"key": recipe.key, "error": item.error}
+
+
+def _take_format(number: int) -> None:
+    """Has an older tree open a store of today: the numbers differ by the keys of artifacts only."""
+    from infra.store import store
+
+    store.FORMAT = number
+    # The default argument of a tree that has one was made when its module was imported.
+    store.Store.__init__.__defaults__ = tuple(
+        (number,) if isinstance(value, tuple) else value
+        for value in store.Store.__init__.__defaults__ or ()
+    )
+
+
+def _recipe(plain: dict[str, Any]) -> Any:
+    """Returns the tree's own recipe, with a config of the tree's own type."""
+    import pydantic
+
+    from flows.steps.registry import KINDS
+    from infra.store.manifest import Input, Recipe
+
+    kind = KINDS[plain["kind"]]
+    if hasattr(kind, "spec"):
+        spec: Any = kind.spec
+    else:
+        from flows.lineage.replay import CONFIGS  # type: ignore[attr-defined]
+
+        spec = CONFIGS[kind.name]
+    inputs = {role: Input(**entry) for role, entry in plain["inputs"].items()}
+    config = pydantic.TypeAdapter(spec).validate_python(plain["config"])
+    return Recipe(**{**plain, "inputs": inputs, "config": config})
 
 
 if __name__ == "__main__":

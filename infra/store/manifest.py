@@ -132,6 +132,10 @@ class File:
     size: int
 
 
+UPGRADED = "upgraded"
+"""Entry of a manifest's environment on what an earlier version wrote."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """One artifact: its contents and its origin.
@@ -145,7 +149,8 @@ class Manifest:
       counts: numbers of interest: records, rejects, steps, score.
       attempts: every attempt to make it, the last being this one.
       environment: git commit, packages, hardware, Prefect run ids; "devices", the number of devices
-        that computed it, and "device_seconds", the cost of all attempts that led to it.
+        that computed it, and "device_seconds", the cost of all attempts that led to it; "upgraded",
+        the key, config and code that an earlier version gave it.
       started: time at which this attempt began [ISO 8601, UTC].
       seconds: time it took, including the attempts that it resumed [s].
     """
