@@ -80,10 +80,10 @@ class ItemsReader:
         self, sources: Sequence[str], values: Sequence[float], score: float, *, plain: bool
     ) -> tuple[Items, bool]:
         key = tuple(sources)
-        if key not in self._sources:
-            self._sources[key] = Sources(key)
         if not key:
             return {}, plain
+        if key not in self._sources:
+            self._sources[key] = Sources(key)
         items = ItemArray(self._sources[key], np.array(values, np.float64))
         tolerance = 1e-6 if plain else 1e-3
         is_mean = math.isclose(mean_item_score(items), score, abs_tol=tolerance)
