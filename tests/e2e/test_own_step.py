@@ -13,7 +13,7 @@ from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
 from tests.e2e.conftest import SMALLEST, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "own_step.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("parcel ")]
@@ -84,6 +84,7 @@ def test_a_dataset_of_ones_own_is_made_traced_and_made_again(folder: Path):
     assert ", everything re-used" in done(folder, train)
 
 
+@pytest.mark.night
 def test_an_edit_makes_it_stale_and_what_comes_out_the_same_is_re_used(folder: Path):
     explain, train, *_ = COMMANDS
     file = folder / "dedup.py"
@@ -97,7 +98,7 @@ def test_an_edit_makes_it_stale_and_what_comes_out_the_same_is_re_used(folder: P
     assert ", everything re-used" in done(folder, train)
 
 
-@pytest.mark.deep
+@pytest.mark.night
 def test_a_distilled_checkpoint_is_where_the_transfers_begin(folder: Path):
     *_, train, results = COMMANDS
     done(folder, train)

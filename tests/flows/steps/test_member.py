@@ -131,7 +131,7 @@ def undisturbed(tmp_path_factory, inputs: dict[str, Any]) -> Path:
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_two_processes_train_what_one_does(tmp_path: Path, inputs: dict[str, Any]):
     train_longer = dataclasses.replace(TRAIN, total_steps=20, save_steps=20, batch_size=8)
     spec = FitSpec(model=tiny_model("parcel", (30, 64)), train=train_longer)
