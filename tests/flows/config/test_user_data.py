@@ -270,7 +270,7 @@ def test_a_changed_metric_leaves_data_and_training_as_they_are(
     graph = graph_of(config(folder))
     explained = Explanation(store, graph)
     stale = {s.name.split()[0] for s, v in explained.steps.items() if v.state == "stale"}
-    assert stale == {"evaluate", "chance"}
+    assert stale == {"score", "chance"}
     assert "own_scores.f1 changed since" in told(store, graph)["chance mine"][1]
     states_of: dict[Step, str] = {s: v.state for s, v in explained.steps.items()}
     assert {state for s, state in states_of.items() if s.kind == "checkpoint"} == {"reused"}

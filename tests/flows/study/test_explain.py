@@ -322,7 +322,7 @@ def test_what_a_node_hides_is_kept_by_the_nodes_name(store: Store, edit: Any):
     edit("model/eval/metrics/miou.py", "np.", "numpy.")
     assert told(store, study())["transfer parcel refcoco seed=56703"][0] == "stale"
     kept = list(accept_stale(store, Explanation(store, study()), "transfer parcel *"))
-    assert all("(evaluate parcel " in line for line in kept)
+    assert all("(score parcel " in line for line in kept)
     assert told(store, study())["transfer parcel refcoco seed=56703"][0] == "accepted"
     assert told(store, study())["transfer vanilla refcoco seed=56703"][0] == "stale"
 

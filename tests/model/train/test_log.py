@@ -73,6 +73,7 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     clock.lost["compile"] = 4.0
     speed = Speed(model, TRAIN, [SimpleNamespace(device_kind="TPU v4")] * 2)
     told = StepMetrics(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
+    began = time.monotonic()
     first = row_of(1, told, 1e-3, 30, clock, speed)
     assert "mfu" not in first
     assert note_of(first) == "loss 1.250"
@@ -80,11 +81,13 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
         speed.add(28, 2)
     time.sleep(0.05)
     row = row_of(5, told, 1e-3, 28, clock, speed)
+    longest = time.monotonic() - began
     assert row["gradient_norm"] == 5.0
     assert row["gradient_norms"] == {"text": 3.0, "vision": 4.0}
     assert row["goodput"] == pytest.approx(0.6, abs=0.01)
     # Four updates of six examples, each with two images of 28 tokens and 16 of text.
-    assert row["tokens_per_second"] == pytest.approx(4 * 6 * (2 * 28 + 16) / 0.05, rel=0.3)
+    tokens = 4 * 6 * (2 * 28 + 16)
+    assert tokens / longest <= row["tokens_per_second"] <= tokens / 0.05
     assert 0 < row["mfu"] < 1
     assert note_of(row).endswith(" MFU")
     unknown = Speed(model, TRAIN, [SimpleNamespace(device_kind="cpu")])
