@@ -69,11 +69,11 @@ def test_waiting_and_losing_are_told_apart(tmp_path: Path):
 
 def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     model = tiny_model("parcel", (30, 64))
-    clock = Clock(Lines(tmp_path / "log.jsonl", 0), time.monotonic() - 10.0)
+    began = time.monotonic()
+    clock = Clock(Lines(tmp_path / "log.jsonl", 0), began - 10.0)
     clock.lost["compile"] = 4.0
     speed = Speed(model, TRAIN, [SimpleNamespace(device_kind="TPU v4")] * 2)
     told = StepMetrics(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
-    began = time.monotonic()
     first = row_of(1, told, 1e-3, 30, clock, speed)
     assert "mfu" not in first
     assert note_of(first) == "loss 1.250"
@@ -84,7 +84,8 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     longest = time.monotonic() - began
     assert row["gradient_norm"] == 5.0
     assert row["gradient_norms"] == {"text": 3.0, "vision": 4.0}
-    assert row["goodput"] == pytest.approx(0.6, abs=0.01)
+    # 4 of 10 s went into compiling; a busy machine adds to the 10.
+    assert 0.599 <= row["goodput"] <= 1 - 4.0 / (10.0 + longest) + 0.001
     # Four updates of six examples, each with two images of 28 tokens and 16 of text.
     tokens = 4 * 6 * (2 * 28 + 16)
     assert tokens / longest <= row["tokens_per_second"] <= tokens / 0.05
