@@ -7,6 +7,7 @@
 is always today's, while the tree may be old: it uses only names that every tree has.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -87,9 +88,8 @@ def _recipe(plain: dict[str, Any]) -> Any:
     if hasattr(kind, "spec"):
         spec: Any = kind.spec
     else:
-        from flows.lineage.replay import CONFIGS  # type: ignore[attr-defined]
-
-        spec = CONFIGS[kind.name]
+        # Of an older tree; by its name, since today's module of that name has no such table.
+        spec = importlib.import_module("flows.lineage.replay").CONFIGS[kind.name]
     inputs = {role: Input(**entry) for role, entry in plain["inputs"].items()}
     config = pydantic.TypeAdapter(spec).validate_python(plain["config"])
     return Recipe(**{**plain, "inputs": inputs, "config": config})
