@@ -31,6 +31,7 @@ def score(
     metric: str,
     decode_mask: DecodeMask | None = None,
     limit: int | None = None,
+    with_items: bool = True,
 ) -> Iterator[Progress]:
     """Scores files of answers to one split; when exhausted, each has its score beside its items.
 
@@ -43,6 +44,7 @@ def score(
       metric: a metric's name in the registry.
       decode_mask: decoder of the mask codec, for metrics that read masks.
       limit: number of records that were answered, the first by id; None if all were.
+      with_items: whether to write the file of items, which needs PyArrow.
 
     Raises:
       ValueError: if the answers are not those to these records, or the metric reads masks and there
@@ -71,7 +73,7 @@ def score(
     # Last, as some metrics have no score before they have seen all records (CIDEr's weights are
     # counts over the whole split).
     for answers in splits:
-        answers.write()
+        answers.write(with_items=with_items)
 
 
 class _Answers:
@@ -93,14 +95,15 @@ class _Answers:
         self._scorer.add(row["prediction"], fields)
         self._rows.append(row)
 
-    def write(self) -> None:
-        """Writes score and items."""
+    def write(self, *, with_items: bool) -> None:
+        """Writes the score, and the items if asked."""
         if (row := next(self._unread, None)) is not None:
             raise ValueError(
                 f"predictions must be of records of the split, got {row['id']!r} in {self._source}."
             )
         scored = self._scorer.finish()
-        items = [row | item for row, item in zip(self._rows, scored.rows(), strict=True)]
-        write_items(self._out, items)
+        if with_items:
+            rows = zip(self._rows, scored.rows(), strict=True)
+            write_items(self._out, [row | item for row, item in rows])
         result = scored.result.as_json(self._scorer.name)
         (self._out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")

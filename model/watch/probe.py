@@ -83,6 +83,7 @@ class Probe:
                 metric=config.decode.metric,
                 decode_mask=self._mask_codec.decode if self._mask_codec else None,
                 limit=config.examples,
+                with_items=False,  # An accelerator's machine may have no PyArrow.
             )
             for _ in itertools.chain(predicting, scoring):
                 pass
