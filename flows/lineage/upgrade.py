@@ -44,11 +44,11 @@ _SAME_BYTES = {
     "model.eval.metrics.registry": ("5567f6ef44d8977e", "0283a2e2545ae3b2"),
     "model.eval.predictions_file": ("", "7ddacc661e83ea6f"),
     "model.eval.run": ("221e3af8dd99bef4", "bc59c6bf793adb40"),
-    "model.eval.score": ("", "33af35da7fb3a593"),
+    "model.eval.score": ("", "169350313938b9d8"),
     "model.files": ("d40f2567634b9196", "c0c33cbcbc7f52bf"),
     "model.masks.codec": ("d0434fb1b4e2f5fa", "c6809086d62e5928"),
     "model.train.config": ("752f39feaf466e67", "0c815e9e294a3e84"),
-    "model.watch.probe": ("4d3335e45768cd97", "167a7a3cabc780fa"),
+    "model.watch.probe": ("4d3335e45768cd97", "4483605cfc249286"),
     "pipelines.hygiene.screen": ("b3c922b8a61055c7", "8c8aaf5fa8ad64a1"),
     "pipelines.records.rewrite": ("", "2cb6a883dc42a256"),
 }
