@@ -98,7 +98,7 @@ def test_own_images_become_a_table(tmp_path: Path):
     assert "mine/img/val" in said["parcel lineage trace mine --cell mine/parcel/16"]
     assert (tmp_path / "pages/index.html").exists()
     anew = said["parcel run study.yaml transfers.mine.metric=exact_match --explain"]
-    assert "decode.metric vqa → exact_match" in anew
+    assert "  metric vqa → exact_match" in anew
     assert "reused    stage1 vanilla" in anew
 
 

@@ -57,8 +57,9 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
         work.counts.update(score=result["score"], num=result["num"])
 
 
-def _config_without_budget(spec: ScoreSpec) -> ScoreSpec:
-    return dataclasses.replace(spec, budget=0)
+def _benchmark_and_metric(spec: ScoreSpec) -> tuple[str, str]:
+    # Plain values: a spec looks its metric up, and a worker groups steps before it has users' code.
+    return spec.benchmark, spec.metric
 
 
 _METRICS = get_metric.__module__
@@ -68,7 +69,7 @@ SCORES = Kind(
     make=make,
     spec=ScoreSpec,
     make_together=make_together,
-    group_value=_config_without_budget,
+    group_value=_benchmark_and_metric,
     separate_inputs=("predictions",),
     libraries=("pyarrow",),
     stop=(_METRICS,),
