@@ -87,7 +87,7 @@ def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
     for i, stage in enumerate(config.stages):
         if stage.resolution is not None:
             view = next(higher)
-            stages.append(_own_stage(i, stage, view))
+            stages.append(_user_stage(i, stage, view))
             stages += _stages_at(config, view, {stage.name})
     return tuple(stages)
 
@@ -97,10 +97,10 @@ def _stages_at(config: StudyConfig, view: StudyConfig, names: set[str]) -> Itera
     for i, stage in enumerate(config.stages):
         if stage.after in names and stage.resolution is None:
             names.add(stage.name)
-            yield _own_stage(i, stage, view)
+            yield _user_stage(i, stage, view)
 
 
-def _own_stage(i: int, stage: StageConfig, view: StudyConfig) -> Stage:
+def _user_stage(i: int, stage: StageConfig, view: StudyConfig) -> Stage:
     return Stage(
         name=stage.name,
         key=f"stages.{i}.train",

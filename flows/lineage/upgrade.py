@@ -9,6 +9,7 @@ or written: it gets a second name. The old names are in no record any more, so g
 
 import contextlib
 import dataclasses
+import graphlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256, read_module
 from infra.store.digest import value_sha256
 from infra.store.history import ARTIFACTS, HISTORY
-from infra.store.manifest import IDENTITY_LENGTH, KEY, UPGRADED, Manifest
+from infra.store.manifest import CODE_LENGTH, IDENTITY_LENGTH, KEY, UPGRADED, Manifest
 from infra.store.pins import living_runs
 from infra.store.records import RUNS
 from infra.store.store import FORMAT, Artifact, Store
@@ -103,18 +104,13 @@ def upgrade_store(uri: str) -> Iterator[str]:
     yield from (f"kept as it is: {line}" for line in kept)
 
 
-def _inputs_first(store: Store) -> Iterator[Artifact]:
+def _inputs_first(store: Store) -> list[Artifact]:
     artifacts = {artifact.key: artifact for artifact in store.artifacts()}
-    pending, done = [*artifacts], set[str]()
-    while pending:
-        key = pending.pop()
-        inputs = [entry.key for entry in artifacts[key].manifest.inputs.values()]
-        missing = [k for k in inputs if k in artifacts and k not in done]
-        if missing:
-            pending += [key, *missing]
-        elif key not in done:
-            done.add(key)
-            yield artifacts[key]
+    reads = {
+        key: [read.key for read in artifact.manifest.inputs.values() if read.key in artifacts]
+        for key, artifact in artifacts.items()
+    }
+    return [artifacts[key] for key in graphlib.TopologicalSorter(reads).static_order()]
 
 
 def _manifest_of_today(store: Store, old: Manifest, new_keys: Mapping[str, str]) -> Manifest:
@@ -123,30 +119,31 @@ def _manifest_of_today(store: Store, old: Manifest, new_keys: Mapping[str, str])
     Raises:
       ConfigError: if its key is not that of what it says, or this version cannot read its config.
     """
+    if UPGRADED in old.environment:  # Before a kill.
+        return old
     inputs = {
         role: dataclasses.replace(entry, key=new_keys.get(entry.key, entry.key))
         for role, entry in old.inputs.items()
     }
     if not _has_identity_of_format_2(old):
-        # Re-keyed before a kill: it has the key that this version gives it.
-        if manifest_recipe(old).identity == old.key.rpartition("-")[0]:
-            return old
         raise ConfigError("its config does not give its key: it held a credential, perhaps")
     if old.source and user_modules(old.kind, old.config):
         install_user_code(store.open_source(old.source))
-    now = dataclasses.replace(old, inputs=inputs, config=_config_of_today(store, old))
+    # Whoever replays it asks the code of then, for what that code understood.
+    then = {"key": old.key, "config": old.config, "code": old.code}
+    now = dataclasses.replace(
+        old,
+        inputs=inputs,
+        config=_config_of_today(store, old),
+        environment={**old.environment, UPGRADED: then},
+    )
     if old.kind == "results":  # Made again in a second, from scores that it could not know.
-        key = f"results-{value_sha256([old.key])[:IDENTITY_LENGTH]}-{old.code[:8]}"
+        key = f"results-{value_sha256([old.key])[:IDENTITY_LENGTH]}-{old.code[:CODE_LENGTH]}"
         return dataclasses.replace(now, key=key)
     recipe = manifest_recipe(now)
     code = _code_of_today(store, old, recipe.config) or old.code
     recipe = dataclasses.replace(recipe, code=code)
-    # Whoever replays it asks the code of then, for what that code understood.
-    then = {"key": old.key, "config": old.config, "code": old.code}
-    environment = {**old.environment, UPGRADED: then}
-    return dataclasses.replace(
-        now, key=recipe.key, config=recipe.config, code=code, environment=environment
-    )
+    return dataclasses.replace(now, key=recipe.key, config=recipe.config, code=code)
 
 
 def _has_identity_of_format_2(manifest: Manifest) -> bool:

@@ -109,12 +109,12 @@ def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str
       config: config of the step, typed or as plain values.
       tree: source tree to look in; None takes the sources of this process.
     """
-    return _reached_code(kind, *_named_code(kind, config), tree or checkout())
+    return _reached_code(kind, *_code_of_config(kind, config), tree or checkout())
 
 
 def code_digest(kind: str, config: Any) -> str:
     """Returns the digest of the code that this process would make a step with [hex]."""
-    return _code_digest(kind, *_named_code(kind, config))
+    return _code_digest(kind, *_code_of_config(kind, config))
 
 
 def user_modules(kind: str, config: Any) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ _Entries = tuple[tuple[str, str], ...]
 """Registries, each with the JSON of what decides bytes in its entry for what a config names."""
 
 
-def _named_code(kind: str, config: Any) -> tuple[tuple[str, ...], _Entries]:
+def _code_of_config(kind: str, config: Any) -> tuple[tuple[str, ...], _Entries]:
     """Returns the modules that a step's config names, and the entries of registries."""
     step_kind = KINDS[kind]
     values = json.loads(settings_json(config)) if step_kind.also or step_kind.entries else None

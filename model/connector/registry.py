@@ -196,7 +196,7 @@ def connector_modules(kind: str) -> tuple[str, ...]:
 
 
 def class_and_routing(kind: str) -> dict[str, typing.Any]:
-    """Returns what decides bytes in a built-in connector's entry; {} for a user's class."""
+    """Returns the class and the routing of a built-in connector; {} for a user's class."""
     if kind not in CONNECTORS:
         return {}
     built_in = CONNECTORS[kind]
