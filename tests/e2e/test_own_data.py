@@ -1,6 +1,7 @@
 """A study of the user's own data, by a metric and a reader of theirs, through the command."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -70,6 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (mine / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         listed = "".join(f"{row['image']}|{row['answers'][0]}\n" for row in rows)
         (mine / f"{split}.list").write_text(listed)
+    for path in mine.iterdir():  # A file of the last two seconds is looked at again.
+        os.utime(path, (1_700_000_000, 1_700_000_000))
     (folder / "my_scores.py").write_text(METRIC)
     (folder / "my_colours.py").write_text('COLOURS = ("red", "green", "blue")\n')
     (folder / "my_reader.py").write_text(READER)
