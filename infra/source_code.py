@@ -25,6 +25,8 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
+import json
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -150,6 +152,7 @@ class Tree:
                 pending += names
             else:
                 pending += module.names
+        _CACHE.save()
         return dict(sorted(digests.items()))
 
     def is_user_code(self, module: str) -> bool:
@@ -238,8 +241,84 @@ _TRIES = 20
 """Attempts at one parse: other libraries parse in threads of theirs, without this lock."""
 
 
+class _ModuleCache:
+    """Modules of source texts that some process on this machine has parsed, in a JSON file.
+
+    Parsing all that the steps of a study reach takes 2 s of processor, and every command needs it.
+    The file lies with the compiled modules, as Python's own results of parsing do, and may be
+    deleted at any time. Where it cannot be written, each process parses for itself.
+
+        {"5f1c…": ["a90b…", ["jax", "model.vlm"], [], ""], …}     sha256 of the text -> `Module`
+
+    Args:
+      path: the file. Its name has a digest of this file, so that another rule reads another one.
+    """
+
+    LIMIT = 8192
+    """Texts that it holds at most; those that were added first go first. A checkout has 600."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._modules: dict[str, Module] | None = None
+
+    def read(self, text: bytes) -> Module:
+        """Returns the module of a text; see `parse_module`."""
+        sha256 = hashlib.sha256(text).hexdigest()
+        with self._lock:
+            if self._modules is None:
+                self._modules = self._load()
+            if sha256 not in self._modules:
+                self._modules[sha256] = parse_module(text)
+            return self._modules[sha256]
+
+    def save(self) -> None:
+        """Writes what this process has parsed beside what others have written meanwhile."""
+        with self._lock:
+            modules, saved = self._modules or {}, self._load()
+            if modules.keys() <= saved.keys():
+                return
+            newest = [*(saved | modules).items()][-self.LIMIT :]
+            rows = {
+                sha256: [module.digest, sorted(module.names), module.relative, module.dynamic]
+                for sha256, module in newest
+            }
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(exist_ok=True)
+                # Replaced in one step: no process reads half a file.
+                partial = self._path.with_suffix(f".{os.getpid()}")
+                partial.write_text(json.dumps(rows), encoding="utf-8")
+                partial.replace(self._path)
+
+    def _load(self) -> dict[str, Module]:
+        # Whatever is wrong with the file, its texts are parsed again.
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            rows = json.loads(self._path.read_text(encoding="utf-8"))
+            return {
+                sha256: Module(
+                    digest,
+                    frozenset(names),
+                    tuple(
+                        (line, level, below, tuple(each)) for line, level, below, each in relative
+                    ),
+                    dynamic,
+                )
+                for sha256, (digest, names, relative, dynamic) in rows.items()
+            }
+        return {}
+
+
+_RULE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+_CACHE = _ModuleCache(Path(__file__).parent / "__pycache__" / f"modules-{_RULE}.json")
+
+
 @functools.lru_cache(maxsize=4096)
 def read_module(text: bytes) -> Module:
+    """Returns what `parse_module` does, from the memory of this process or machine if it can."""
+    return _CACHE.read(text)
+
+
+def parse_module(text: bytes) -> Module:
     """Returns the digest and the imports of a source file.
 
     Raises:

@@ -1,6 +1,8 @@
 """A step's code is what its function can reach: nothing more, nothing less."""
 
 import contextlib
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -12,10 +14,11 @@ from flows.steps.registry import KINDS, step_code
 from infra.source_code import (
     DynamicImportError,
     Tree,
+    _ModuleCache,
     changed_definitions,
     checkout,
     code_sha256,
-    read_module,
+    parse_module,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +195,7 @@ numbers = [1, 1.0, -0.0, 1e999, 1e-7, 1j, True, None, ...]
 
 def test_the_digest_of_a_module_is_the_same_under_every_python():
     # Python 3.11.7, 3.12.1 and 3.13.0 gave this, 26 November 2026.
-    assert read_module(GOLDEN.encode()).digest == (
+    assert parse_module(GOLDEN.encode()).digest == (
         "cad849cdb3a13799efe3f8dc2b66340d1bb3986e803bbe592fe3483dbc6dfea2"
     )
 
@@ -215,11 +218,11 @@ def test_every_module_has_the_same_digest_under_every_python_of_this_machine():
     pythons = other_pythons()
     if not pythons:
         pytest.skip("no other Python of 3.11, 3.12 and 3.13 is on PATH")
-    code = "from infra.source_code import checkout, read_module\n"
+    code = "from infra.source_code import checkout, parse_module\n"
     code += "for path, text in sorted(checkout().files.items()):\n"
-    code += "    if path.endswith('.py'): print(path, read_module(text).digest)"
+    code += "    if path.endswith('.py'): print(path, parse_module(text).digest)"
     expected = "".join(
-        f"{path} {read_module(text).digest}\n"
+        f"{path} {parse_module(text).digest}\n"
         for path, text in sorted(checkout().files.items())
         if path.endswith(".py")
     )
@@ -259,7 +262,7 @@ def test_every_module_has_the_same_digest_under_every_python_of_this_machine():
     ],
 )
 def test_trees_of_other_meaning_have_other_digests(one: str, other: str, equal: bool):
-    assert (read_module(one.encode()).digest == read_module(other.encode()).digest) == equal
+    assert (parse_module(one.encode()).digest == parse_module(other.encode()).digest) == equal
 
 
 def test_changes_are_told_by_function():
@@ -283,3 +286,51 @@ def test_changes_are_told_by_function():
         "model.a",
         "model.a.f",
     ]
+
+
+SOURCES = (
+    b"import numpy\nfrom model.vlm import init\nx = 'model.layers.relu'\n",
+    b"from . import near\nfrom ..far import a, b\n",
+    b"import importlib\nimportlib.import_module('x')\n",
+)
+
+
+def test_parsed_modules_are_read_back_as_they_were_parsed(tmp_path: Path):
+    cache = _ModuleCache(tmp_path / "modules.json")
+    parsed = [cache.read(text) for text in SOURCES]
+    cache.save()
+    assert [parse_module(text) for text in SOURCES] == parsed
+    rows = json.loads((tmp_path / "modules.json").read_text())
+    assert len(rows) == len(SOURCES)
+    # A reader of the file parses nothing: it believes what stands there.
+    rows[hashlib.sha256(SOURCES[0]).hexdigest()][0] = "another"
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    again = _ModuleCache(tmp_path / "modules.json")
+    assert again.read(SOURCES[0]).digest == "another"
+    assert [again.read(text) for text in SOURCES[1:]] == parsed[1:]
+
+
+def test_processes_add_to_one_file_of_parsed_modules(tmp_path: Path):
+    one, two = (_ModuleCache(tmp_path / "modules.json") for _ in range(2))
+    one.read(SOURCES[0])
+    two.read(SOURCES[1])
+    one.save()
+    two.save()
+    assert len(json.loads((tmp_path / "modules.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": [1]}', b'{"a": 1}', b"\xff"])
+def test_a_spoilt_file_of_parsed_modules_is_made_anew(tmp_path: Path, content: bytes):
+    path = tmp_path / "modules.json"
+    path.write_bytes(content)
+    cache = _ModuleCache(path)
+    assert cache.read(SOURCES[0]) == parse_module(SOURCES[0])
+    cache.save()
+    assert len(json.loads(path.read_text())) == 1
+
+
+def test_where_nothing_can_be_written_modules_are_parsed(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    cache = _ModuleCache(tmp_path / "file" / "modules.json")
+    assert cache.read(SOURCES[0]) == parse_module(SOURCES[0])
+    cache.save()
