@@ -43,6 +43,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("not begun: the time for deep tests is over (PARCEL_DEEP_UNTIL)")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips one part of the deep modules if `PARCEL_DEEP_DRAW`, any integer, draws the other.
+
+    All of them take longer than a change should wait for. Continuous integration draws by the
+    commit, so that the same commit always has the same tests, and the next one has others.
+    """
+    draw = os.environ.get("PARCEL_DEEP_DRAW")
+    if draw is None:
+        return
+    modules = sorted({item.path for item in items if item.get_closest_marker("deep")})
+    # Neighbours in the list are of one kind: each draw has some of every room.
+    part = int(draw) % _DEEP_PARTS
+    drawn = {path for n, path in enumerate(modules) if n % _DEEP_PARTS == part}
+    for item in items:
+        if item.get_closest_marker("deep") and item.path not in drawn:
+            reason = f"another commit's: PARCEL_DEEP_DRAW={draw} draws part {part}"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_DEEP_PARTS = 2
+
+
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch):
     """A Cloud Storage on loopback that this process's clients find, with the bucket `testing`."""

@@ -22,6 +22,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.night
 def test_stage_1_is_trained_by_two_processes_and_outlives_one(tmp_path: Path):
     store = tmp_path / "store"
     with (tmp_path / "log").open("w") as log:

@@ -15,7 +15,7 @@ import pytest
 from infra.store.store import Artifact, Store
 from tests.e2e.conftest import PARCEL, SMALLEST, Finished, environment, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
 KILLS = 3
 MARK = "PARCEL_TEST_FAMILY"

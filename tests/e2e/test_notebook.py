@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import CONFIG, Finished, environment, parcel
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 CELLS = """
 import asyncio, json, sys

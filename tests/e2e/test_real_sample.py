@@ -1,4 +1,4 @@
-"""Published files, in the layouts their authors publish, through the whole study."""
+"""Published files, in the layouts their authors publish, made into datasets by the command."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 def test_every_real_input_is_a_record_or_a_reject_with_its_reason(tmp_path: Path):
     store = tmp_path / "store"
-    done = parcel(store, "run", str(CONFIG), f"data_root={SHARED}", timeout=900)
+    done = parcel(store, "prepare", str(CONFIG), f"data_root={SHARED}", timeout=900)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = {
         a.manifest.name: Dataset(a.path)
@@ -37,5 +37,3 @@ def test_every_real_input_is_a_record_or_a_reject_with_its_reason(tmp_path: Path
     assert any("crunching.mp3" in source for source in reasons), "the audio-only file"
     assert found["prepare chartqa/eval"].info.num_records == 20
     assert found["prepare mixture/nlvr"].info.num_records == 120
-    assert "chartqa" in done.stdout
-    assert "nlvr" in done.stdout

@@ -121,6 +121,7 @@ def test_a_folder_has_no_lineage_and_the_card_says_so(
     assert "model-index" not in text
 
 
+@pytest.mark.deep
 def test_from_a_bucket_it_is_the_same(
     finished: Finished, seed: str, released: Path, tmp_path: Path
 ):

@@ -119,6 +119,7 @@ def test_a_study_begins_from_checkpoints_with_connectors(staged: Finished):
     assert {"start vanilla", "start parcel"} <= made
 
 
+@pytest.mark.night
 def test_published_weights_are_converted_and_begin_at_the_intermediary(
     staged: Finished, tmp_path: Path
 ):

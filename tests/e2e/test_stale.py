@@ -12,7 +12,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import CONFIG, Finished, environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 ROOT = Path(__file__).parents[2]
 EDITED = "model/eval/metrics/relaxed_accuracy.py"
@@ -145,7 +145,6 @@ def test_a_changed_default_is_told_and_refused(store: Path, tmp_path: Path):
     assert states(done.stdout)["stage1 vanilla"] == "stale", done.stdout
 
 
-@pytest.mark.deep
 def test_a_training_is_kept_if_both_codes_agree_on_its_losses(store: Path, tmp_path: Path):
     words = ("accept", "stage1 vanilla", CONFIG, "--replay", "3")
     copy = copied(tmp_path)

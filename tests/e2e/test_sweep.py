@@ -10,7 +10,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import Served, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 ROWS = 2
 NARROW = ("methods=[vanilla]", "budgets=[256]")
@@ -55,7 +55,6 @@ def test_only_the_new_cells_of_one_more_seed_run(served: Served):
     )
 
 
-@pytest.mark.deep
 def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):
     done = parcel(
         served.store, "sweep", "tiny", *NARROW, "name=nightly", "--add-seeds", "1",

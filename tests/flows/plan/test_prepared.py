@@ -146,7 +146,7 @@ def test_a_dataset_of_other_files_is_not_prepared_and_tells_nothing(
         assert row.inputs is None
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_sampled_processor_time_is_that_of_preparing(drawn: Path, tmp_path: Path, store: Store):
     render_corpus(CorpusConfig(num_web=800, num_videos=0), str(tmp_path / "corpus"))
     config = study(tmp_path / "corpus")

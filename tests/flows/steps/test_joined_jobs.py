@@ -87,6 +87,7 @@ def filled(server: JobServer, work: str) -> RayJob:
     return job
 
 
+@pytest.mark.deep
 def test_a_run_does_not_take_over_the_window_of_the_run_whose_job_it_joined(
     connect: Callable[[], JobServer], tmp_path: Path
 ):

@@ -348,7 +348,7 @@ def test_a_member_that_nobody_watches_ends_at_once_with_the_one_it_lost(
     assert seconds < 8
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_loss_that_is_no_number_ends_the_gang_and_names_the_records(
     tmp_path: Path, inputs: dict[str, Any]
 ):

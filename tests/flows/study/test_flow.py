@@ -38,7 +38,7 @@ print(json.dumps([*drawn.values()]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("served_store")
 def test_what_was_given_up_ends_no_sweep_and_what_was_put_off_does(tmp_path: Path):
     done = subprocess.run(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 @pytest.fixture
@@ -102,7 +102,6 @@ def wait(heard: list[Any], number: int, within: float = 180.0) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.deep
 @pytest.mark.usefixtures("served_store")
 def test_a_failed_and_a_crashed_run_are_told_and_another_deployments_are_not(
     webhook: tuple[str, list[dict[str, Any]]], mailbox: tuple[str, list[str]]

@@ -62,6 +62,7 @@ def gone(pid: int, within: float) -> bool:
     return False
 
 
+@pytest.mark.deep
 def test_two_commands_share_it_and_it_ends_with_the_last_killed_or_not(tmp_path: Path):
     first, pid, api = user_of(tmp_path)
     second, same, _ = user_of(tmp_path)
@@ -81,6 +82,7 @@ def test_two_commands_share_it_and_it_ends_with_the_last_killed_or_not(tmp_path:
     assert running(tmp_path) is None
 
 
+@pytest.mark.deep
 def test_a_server_that_dies_is_started_again_where_it_was(tmp_path: Path):
     user, pid, api = user_of(tmp_path)
     psutil.Process(pid).kill()

@@ -15,7 +15,7 @@ import pytest
 from infra.store.store import Store
 from tests.infra.prefect.test_rows import new_run, state_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 HOLDER = """
 import sys, time
@@ -159,7 +159,6 @@ def wait_for_renewal(store: Path, *runs: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.deep
 @pytest.mark.usefixtures("served_store")
 def test_a_machine_that_is_gone_is_known_within_a_minute_and_one_that_slept_runs_on(
     tmp_path: Path, hold: Callable[..., psutil.Process]

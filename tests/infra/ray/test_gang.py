@@ -132,6 +132,7 @@ def test_members_end_with_their_launcher(
     assert not any(map(is_alive, pids))
 
 
+@pytest.mark.deep
 def test_more_than_there_is_room_for_is_a_line(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -142,6 +142,7 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
     assert end_of(late, again).startswith("succeeded")
 
 
+@pytest.mark.deep
 def test_a_long_wait_makes_neither_the_next_submission_nor_its_command_longer(
     server: JobServer, connect: Callable[[], JobServer], monkeypatch: pytest.MonkeyPatch
 ):
@@ -212,6 +213,7 @@ def test_ray_gives_up_a_job_that_waits_for_long_and_it_can_be_told_from_one_that
     assert not server.timed_out_unscheduled(first)
 
 
+@pytest.mark.deep
 def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Path):
     words = (f"--address={head.address}", "--node-ip-address=127.0.0.3", "--num-cpus=6")
     second = psutil.Process(node(home, *words).pid)
@@ -257,6 +259,7 @@ while not all(other.exists() for other in others):
 """
 
 
+@pytest.mark.deep
 def test_jobs_share_gpus_and_their_memory(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

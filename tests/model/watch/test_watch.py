@@ -112,7 +112,7 @@ def test_pictures_and_clips_of_one_task_are_looked_at_together(given: dict[str, 
     assert [(row["task"], row["budget"]) for row in rows] == [("color", b) for b in LOOK.budgets]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("devices", [1, 4])
 def test_the_loss_of_each_task_and_budget_is_the_stages_own(given: dict[str, Any], devices: int):
     params = vlm.init_params(MODEL, 3)

@@ -6,7 +6,7 @@ from tests.pipelines.fuzz import mutants
 from tests.pipelines.fuzz import run as fuzz
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_every_mutant_is_accounted_for(tmp_path):
     kinds = dict(fuzz.fuzz(tmp_path, num_images=300, num_videos=30, num_containers=10, seed=1))
     for kind, outcome in kinds.items():

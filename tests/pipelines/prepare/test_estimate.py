@@ -80,7 +80,7 @@ def test_a_list_that_is_read_whole_tells_the_number_of_inputs(corpus: Path, tmp_
     assert sum(found.num_bytes) / 2 == pytest.approx(num_bytes, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_process_that_decodes_clips_is_counted(tmp_path: Path):
     sizes = CorpusConfig(
         num_web=0,

@@ -110,7 +110,7 @@ def cpu_time(action: Callable[[], object], child: VideoChild) -> float:
     return after.user + after.system - before.user - before.system
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_child_killed_in_the_middle_of_a_clip_changes_nothing(
     long_clip: Path, undisturbed: SampledFrames
 ):
@@ -138,7 +138,7 @@ def corpus(tmp_path_factory, long_clip: Path, write_video) -> Path:
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_dataset_is_the_same_whoever_kills_its_children(corpus: Path, tmp_path: Path):
     whole = prepared(corpus, tmp_path / "whole")
     with killing(corpus / "videos/long.avi", times=1) as killed:
@@ -147,7 +147,7 @@ def test_a_dataset_is_the_same_whoever_kills_its_children(corpus: Path, tmp_path
     assert Dataset(tmp_path / "whole").info.num_records == 4
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_shard_fails_when_its_children_are_killed_again_and_again(corpus: Path, tmp_path: Path):
     with killing(corpus / "videos/long.avi", times=99) as killed:  # noqa: SIM117
         with pytest.raises(RuntimeError, match=r"long\.avi was lost 3 times: killed by signal 9"):
@@ -156,7 +156,7 @@ def test_a_shard_fails_when_its_children_are_killed_again_and_again(corpus: Path
     assert not (tmp_path / "out" / DESCRIPTION).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_stopped_child_is_replaced(tmp_path: Path, write_video):
     path = str(write_video(tmp_path / "a.mp4"))
     with closing(VideoChild(VideoLimits(cpu_s=0.25))) as child:
@@ -178,7 +178,7 @@ def test_a_child_killed_between_clips_is_replaced(tmp_path: Path, write_video):
         assert child.sample(path, SMALL, SPEC) == first
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_hang_that_costs_no_cpu_time_is_an_error_and_no_reject(tmp_path: Path):
     pipe = tmp_path / "never.mp4"
     os.mkfifo(pipe)  # Opening it blocks for ever: there is no writer.
@@ -197,7 +197,7 @@ def test_a_child_that_cannot_start_is_an_error_and_no_reject(
             child.sample(path, SMALL, SPEC)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_cpu_time_decides_and_not_the_clock(
     long_clip: Path, undisturbed: SampledFrames, tmp_path: Path, write_video
 ):
@@ -228,7 +228,7 @@ def test_cpu_time_decides_and_not_the_clock(
     assert taken > cost  # It did share its core.
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_limit_met_by_a_used_child_is_tried_in_fresh_ones(
     long_clip: Path, undisturbed: SampledFrames
 ):
