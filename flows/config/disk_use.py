@@ -7,6 +7,8 @@ from typing import Literal
 from rich.filesize import decimal
 
 from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.registry import kind_of
 from infra.store.store import Artifact, Store
 
 _FLOAT32 = 4
@@ -32,7 +34,7 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     if keep.transfers != "predictions":
         return set()
     manifests = (artifact.manifest for artifact in artifacts)
-    return {m.inputs["checkpoint"].key for m in manifests if m.kind == "predictions"}
+    return {m.inputs["checkpoint"].key for m in manifests if kind_of(m).holds == "answers"}
 
 
 def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
@@ -70,7 +72,7 @@ def describe_future_disk_use(
     )  # Here: it imports JAX, which most commands do not need.
 
     # With keep.transfers=predictions their files are let go, so they do not count.
-    scored = {step.inputs["checkpoint"] for step in steps if step.kind == "predictions"}
+    scored = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:
@@ -80,7 +82,7 @@ def describe_future_disk_use(
             continue
         if artifact is not None:
             size = sum(file.size for file in artifact.manifest.files.values())
-        elif step.kind == "checkpoint":
+        elif isinstance(step.config, FitSpec):
             size = _FLOAT32 * num_params(step.config.model)
         elif step.name in expected:
             size = expected[step.name]

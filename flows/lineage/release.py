@@ -12,7 +12,7 @@ from flows.lineage.results import report_of
 from flows.lineage.runs import results_artifact
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
-from flows.steps.registry import PARAMETERS
+from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.checkpoint.array_files import BFLOAT16
@@ -108,11 +108,11 @@ def _started(artifact: Artifact) -> str:
 
 def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
     manifest = artifact.manifest
-    if manifest.kind in PARAMETERS:
+    if kind_of(manifest).holds == "checkpoint":
         return artifact.key
-    if manifest.kind == "scores":
+    if kind_of(manifest).holds == "scores":
         manifest = store.get_cached(manifest.inputs["predictions"].key).manifest
-    if manifest.kind == "predictions":
+    if kind_of(manifest).holds == "answers":
         return manifest.inputs["checkpoint"].key
     raise ConfigError(
         f"CELL|CHECKPOINT must be a cell of a table or a checkpoint, got {name}: {manifest.kind}."

@@ -20,9 +20,8 @@ from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
-from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import full_config, libraries_of, step_code
+from flows.steps.registry import full_config, kind_of, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import Phase, graph_of
 from flows.study.last_runs import LastRuns
@@ -389,14 +388,16 @@ class Explanation:
 
         Their contents may be unchanged: the state changes when a file is only touched, too.
         """
-        if step.kind != RAW_FILES.name:
+        kind = kind_of(step)
+        if not kind.can_be_touched:
             return None
-        wanted_config = _without_state(json.loads(canonical_json(step.config)))
+        state = {kind.file_field: None}
+        wanted_config = json.loads(canonical_json(step.config)) | state
         candidates = [
             artifact
             for artifact in self._store.artifacts(step.kind)
             if artifact.manifest.name == step.name
-            and _without_state(full_config(artifact.manifest)) == wanted_config
+            and full_config(artifact.manifest) | state == wanted_config
         ]
         return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
@@ -469,10 +470,6 @@ def explain_study(config: StudyConfig, store: Store, until: Phase = "report") ->
 def _first_texts(texts: Sequence[str]) -> list[str]:
     more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
     return [*texts[:_MAX_NAMES], *more]
-
-
-def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "state"}
 
 
 def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:

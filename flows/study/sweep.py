@@ -21,6 +21,7 @@ from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_co
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
 from flows.report.text_lists import abbreviate_list
+from flows.steps.registry import kind_of
 from flows.study.explain import Explanation, explain_study
 from flows.study.nodes import GraphNode
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
@@ -486,7 +487,7 @@ def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]
 
 
 def _is_scored(node: GraphNode) -> bool:
-    return any(step.kind == "scores" for step in node.steps)
+    return any(kind_of(step).holds == "scores" for step in node.steps)
 
 
 def _with_seeds(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:

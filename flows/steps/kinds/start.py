@@ -1,4 +1,8 @@
-"""A checkpoint that a study starts from, copied into the store; another codebase's is converted."""
+"""A checkpoint that a study starts from, copied into the store; another codebase's is converted.
+
+Files:
+  *: the same files as in a checkpoint
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -38,6 +42,18 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
+def _params_digest(checkpoint: Path) -> str:
+    from model.checkpoint.folder import params_digest_of
+
+    return params_digest_of(checkpoint)
+
+
 # A converter only compares shapes with the model's: an edit of `model.vlm` or of a connector, which
 # the registry names, changes no byte.
-START = Kind(name="start", make=make, stop=("model.vlm", "model.connector.registry"))
+START = Kind(
+    name="start",
+    make=make,
+    stop=("model.vlm", "model.connector.registry"),
+    holds="checkpoint",
+    content=_params_digest,
+)
