@@ -1,7 +1,7 @@
 """The choice of files that a study keeps in the store, and their total size."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from rich.filesize import decimal
@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.registry import kind_of
-from infra.store.store import Artifact, Store
+from infra.store.store import Artifact
 
 _FLOAT32 = 4
 """Bytes of a parameter of a checkpoint."""
@@ -37,9 +37,8 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     return {m.inputs["checkpoint"].key for m in manifests if kind_of(m).holds == "answers"}
 
 
-def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
+def describe_disk_use(artifacts: Collection[Artifact], keep: KeepConfig) -> str:
     """Returns a line on the size of a run's artifacts, by kind."""
-    artifacts = [store.get_cached(key) for key in keys]
     pruned = prunable_checkpoints(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:

@@ -47,7 +47,7 @@ class CheckpointOrigin:
     """A checkpoint in a store, with its evaluations.
 
     Attributes:
-      store: the store of the artifacts.
+      store: the store of the artifacts, or a snapshot of it.
       name: name that the checkpoint was asked for by.
       checkpoint: the checkpoint.
       scores: scores of this checkpoint, on every benchmark and at every budget.
@@ -186,7 +186,7 @@ def _middle_budget(cfg: ModelConfig) -> int:
 
 def _training_history(origin: CheckpointOrigin) -> list[Artifact]:
     # Each artifact once, however many paths lead to it.
-    visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
+    visits = walk_lineage(origin.store, origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
@@ -201,9 +201,8 @@ def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
     #   watched/0, probe/train       only looked at
     #   of a screening: dataset      followed; what it was compared with is not
     artifacts, visited_keys, key_queue = list[Artifact](), set[str](), [origin.checkpoint.key]
-    view = origin.store.snapshot()
     while key_queue:
-        artifact = view.get_cached(key_queue.pop())
+        artifact = origin.store.get_cached(key_queue.pop())
         if artifact.key in visited_keys:
             continue
         visited_keys.add(artifact.key)

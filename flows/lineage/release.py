@@ -73,6 +73,7 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
     Raises:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
+    store = store.snapshot()  # One listing for the release, its card and its descriptions.
     what = find_lineage_target(store, name)
     # A cell stands for scores, one per seed: each names its predictions, and these a checkpoint.
     keys = dict.fromkeys(_checkpoint_of(store, artifact, name) for artifact in what.artifacts)
@@ -88,9 +89,9 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
             f"lineage replay {key} --into DIR` makes it again."
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
-    evaluated, view = {}, store.snapshot()
-    for artifact in sorted(view.artifacts("scores"), key=_started):
-        predictions = view.get_cached(artifact.manifest.inputs["predictions"].key)
+    evaluated = {}
+    for artifact in sorted(store.artifacts("scores"), key=_started):
+        predictions = store.get_cached(artifact.manifest.inputs["predictions"].key)
         if predictions.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
     return CheckpointOrigin(

@@ -112,14 +112,12 @@ def plan_data(
         if count is not None:
             raise
         return PreparedData(records={}, lines=(f"storage and reading are not known: {error}",))
-    data = plan_data_of(config, store, explanation, count=count, on_sample=on_sample)
+    data = plan_data_of(explanation, count=count, on_sample=on_sample)
     storage_lines = explanation.describe_storage(config.keep, data.expected)
     return dataclasses.replace(data, lines=(*data.lines, *storage_lines))
 
 
 def plan_data_of(
-    config: StudyConfig,
-    store: Store,
     explanation: Explanation,
     *,
     count: int | None = None,
@@ -155,7 +153,7 @@ def plan_data_of(
             )
         if not row.measured:
             unknown.setdefault(reason or _CURE, []).append(row.name)
-    records = records_of(config, explanation)
+    records = records_of(explanation)
     lines = (
         *_describe_prepared(explanation, records),
         *_describe_missing(missing, unknown),
@@ -234,7 +232,7 @@ def _is_prepared(explanation: Explanation, step: Step) -> bool:
     return explanation.steps[step].state in _AS_IT_IS
 
 
-def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
+def records_of(explanation: Explanation) -> dict[str, int]:
     """Returns prepared dataset -> number of its records."""
     prepared_datasets = [
         (step.config, verdict.artifact)
@@ -243,7 +241,7 @@ def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
     ]
     return {
         name: sum(part.num_records for part in dataset_parts(artifact).values())
-        for view in config.resolutions
+        for view in explanation.study.resolutions
         for name, spec in datasets_of(view).items()
         for prepared_spec, artifact in prepared_datasets
         if prepared_spec == spec

@@ -74,19 +74,26 @@ class Explanation:
 
     Attributes:
       graph: the study's graph.
+      store: the store.
+      view: the store as it was when the verdicts were found, from one listing.
       steps: step -> the verdict on it.
       accepted: steps that rest on an artifact kept although its code has changed since.
+
+    Args:
+      store: the store.
+      graph: the study's graph.
+      view: a snapshot of the store, of the same moment; None takes one.
     """
 
-    def __init__(self, store: Store, graph: StudyGraph) -> None:
-        self.graph = graph
+    def __init__(self, store: Store, graph: StudyGraph, view: Store | None = None) -> None:
+        self.graph, self.store = graph, store
         self.steps: dict[Step, Verdict] = {}
-        self._store = store
+        self._store = self.view = view or store.snapshot()
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
         self._nearest_by_kind: dict[str, NearestArtifacts] = {}
-        self._last_runs = LastRuns(store, graph)
+        self._last_runs = LastRuns(self.view, graph)
         self._unasked: set[Step] = set()
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         # In the graph's order, so that the verdicts on a step's inputs are there before its own.
@@ -97,6 +104,12 @@ class Explanation:
                 self.accepted.add(step)
         if self._pruned_steps:
             self._judge_pruned_steps()
+
+    @property
+    def study(self) -> StudyConfig:
+        """The study; a graph of other steps has none."""
+        assert self.graph.study is not None
+        return self.graph.study
 
     def of_node(self, node: GraphNode) -> Verdict:
         """Returns the verdict on a node: that of its step with the last state in `STATES`."""
@@ -457,14 +470,22 @@ class Explanation:
         return _first_texts([_describe_difference(*difference, step) for difference in differences])
 
 
-def explain_study(config: StudyConfig, store: Store, until: Phase = "report") -> Explanation:
+def explain_study(
+    config: StudyConfig, store: Store, until: Phase = "report", view: Store | None = None
+) -> Explanation:
     """Returns the verdicts on a study's steps, up to and including a phase.
+
+    Args:
+      config: the study.
+      store: the store.
+      until: the phase.
+      view: as in `Explanation`.
 
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
     graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
-    return Explanation(store.snapshot(), graph)
+    return Explanation(store, graph, view)
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:

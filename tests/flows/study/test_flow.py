@@ -23,7 +23,7 @@ def passes(why):
     for num_seeds in (1, 2, 3):
         drawn.setdefault(why, []).append(num_seeds)
         config = load(overrides=[f"num_seeds={num_seeds}"])
-        yield config, explain_study(config, store, "prepare")
+        yield explain_study(config, store, "prepare")
 
 @flow
 def sweep(why):
