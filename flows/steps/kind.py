@@ -212,8 +212,8 @@ class Kind:
         comparable within its kind.
       sort: function from the config, likewise, to a value; the times of steps with another value
         say nothing about a step's.
-      content: function from an artifact's folder to the content digest that `make` stated; None if
-        there is none, or the folder alone does not give it.
+      content: function, as "module:function", from an artifact's folder to the content digest that
+        `make` stated; "" if there is none, or the folder alone does not give it.
       mark_accepted: function from the config, the roles of all inputs and the roles of those that
         rest on an accepted artifact, to the config of an artifact that shows them.
     """
@@ -244,7 +244,7 @@ class Kind:
     can_be_touched: bool = False
     work: Callable[[Any], float] = lambda config: 1.0
     sort: Callable[[Any], str] = lambda config: ""
-    content: Callable[[Path], str] | None = None
+    content: str = ""
     mark_accepted: Callable[[Any, Iterable[str], Set[str]], Any] = (
         lambda config, roles, accepted_roles: config
     )

@@ -79,8 +79,8 @@ def make(
         them.
       token: token that names this call as the holder of its steps' leases; None draws one for each.
       lost: tokens of earlier calls whose process died; their leases are taken at once.
-      count_devices: returns how many devices this process computes on; None counts those of JAX,
-        unless JAX computes here for others.
+      count_devices: returns how many devices this process computes on; None counts 1 if JAX runs
+        here already, for others.
       wait: whether to wait for steps that another process is making, or else leave them to it.
     """
     # Devices that this process computes on for others, say in a notebook, are not the steps' cost.

@@ -175,12 +175,13 @@ def lineage_verify(
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
     from flows.steps.registry import KINDS
+    from infra.references import load_reference
     from infra.store.lineage import verify_artifact
 
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
     # The content of a checkpoint is stated as a digest of its parameters, not of its files.
-    logical = {name: kind.content for name, kind in KINDS.items() if kind.content is not None}
+    logical = {name: load_reference(k.content) for name, k in KINDS.items() if k.content}
     problems = [
         problem
         for artifact_key in keys

@@ -365,12 +365,6 @@ def _num_examples(config: FitSpec | Mapping[str, Any]) -> float:
     return 1.0
 
 
-def _params_digest(checkpoint: Path) -> str:
-    from model.checkpoint.folder import params_digest_of
-
-    return params_digest_of(checkpoint)
-
-
 CHECKPOINT = Kind(
     name="checkpoint",
     make=make,
@@ -392,5 +386,5 @@ CHECKPOINT = Kind(
     draws_batches=True,
     leaves_out=lambda role: role.startswith(WATCHED) or role in PROBE,
     work=_num_examples,
-    content=_params_digest,
+    content="model.checkpoint.folder:params_digest_of",
 )

@@ -42,12 +42,6 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-def _params_digest(checkpoint: Path) -> str:
-    from model.checkpoint.folder import params_digest_of
-
-    return params_digest_of(checkpoint)
-
-
 # A converter only compares shapes with the model's: an edit of `model.vlm` or of a connector, which
 # the registry names, changes no byte.
 START = Kind(
@@ -55,5 +49,5 @@ START = Kind(
     make=make,
     stop=("model.vlm", "model.connector.registry"),
     holds="checkpoint",
-    content=_params_digest,
+    content="model.checkpoint.folder:params_digest_of",
 )
