@@ -82,12 +82,14 @@ class SampleTrace:
       training_uses: trainings that saw it.
       cells: way in which a cell rests on the sample (see `Kind.sample`) -> cells, with their seed.
       num_cells: number of all cells, whether they rest on it or not.
+      guesses: role of a guess that rests on it, such as "chance/chartqa" -> the way.
     """
 
     places: tuple[SamplePlace, ...]
     training_uses: tuple[TrainingUse, ...]
     cells: Mapping[str, tuple[str, ...]]
     num_cells: int
+    guesses: Mapping[str, str]
 
     def lines(self) -> Iterator[str]:
         """Yields the lines that are printed."""
@@ -116,6 +118,8 @@ class SampleTrace:
             yield f"{len(cells)} of {self.num_cells} cells are {how}: {names}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"
+        for role, way in self.guesses.items():
+            yield f"{role} is {way}"
 
 
 def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrace:
@@ -155,6 +159,13 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
     for cell, key in cells.items():
         for way in search.ways(key):
             cells_by_way[way].append(cell)
+    guesses: dict[str, str] = {}
+    for role, entry in (
+        item for a in target.artifacts for item in sorted(a.manifest.inputs.items())
+    ):
+        kind = kind_of(store.get_cached(entry.key).manifest)
+        if kind.holds == "guesses" and search.ways(entry.key):
+            guesses[role] = kind.sample
     ways = dict.fromkeys([*(kind.sample for kind in KINDS.values()), *cells_by_way])
     return SampleTrace(
         places=places,
@@ -166,6 +177,7 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
         ),
         cells={way: tuple(cells_by_way[way]) for way in ways if way in cells_by_way},
         num_cells=len(cells),
+        guesses=guesses,
     )
 
 

@@ -38,5 +38,5 @@ CHANCE = Kind(
     functions=lambda metric: [metric],
     holds="guesses",
     items="eval",
-    sample="guessed from its texts, or scored on it",
+    sample="guessed from its text, or scored on it",
 )

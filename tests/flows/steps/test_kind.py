@@ -23,6 +23,7 @@ from flows.study.explain import Explanation
 from flows.study.graph import graph_of
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from infra.progress import Progress
+from infra.references import load_reference
 from infra.store.store import Artifact, Store
 from model.eval.predictions_file import write_predictions
 from pipelines.records.dataset import Dataset
@@ -39,6 +40,12 @@ def test_artifacts_with_a_number_for_each_record_have_a_lineage_down_to_the_reco
         assert (kind.holds in _NUMBERS) == bool(kind.items), kind.name
         if kind.items:
             assert kind.sample != _DEFAULT.sample, kind.name
+
+
+def test_the_function_of_a_content_digest_exists():
+    references = {kind.content for kind in KINDS.values() if kind.content}
+    assert references
+    assert all(callable(load_reference(reference)) for reference in references)
 
 
 def test_whatever_reads_records_says_how_it_rests_on_them():
