@@ -21,7 +21,7 @@ from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.files import SCORE
-from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
+from pipelines.hygiene.matches import CONTAMINATION, read_matches
 
 LOAD = """\
 from PIL import Image
@@ -262,7 +262,7 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
 
 def _is_screened(artifact: Artifact) -> bool:
     """Whether a dataset is another one without the records that matched others."""
-    return MATCHES in artifact.manifest.files
+    return bool(kind_of(artifact.manifest).matches)
 
 
 def _keys_before_screening(data: Sequence[Artifact]) -> set[str]:
@@ -337,7 +337,8 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
     for artifact in screened:
         manifest = artifact.manifest
         num_matches: dict[str, int] = {}
-        for match in read_matches(open_stored_folder(artifact.uri).local_folder(MATCHES)):
+        file = kind_of(manifest).matches
+        for match in read_matches(open_stored_folder(artifact.uri).local_folder(file)):
             if match.kind == CONTAMINATION:
                 num_matches[match.dataset] = num_matches.get(match.dataset, 0) + 1
         against = ", ".join(filter(kind_of(manifest).leaves_out, sorted(manifest.inputs)))

@@ -205,6 +205,8 @@ class Kind:
         by `train` of its config; other steps read every record of their inputs.
       leaves_out: function from a role to whether nothing of that input gets into the artifact: it
         is only evaluated, or compared with.
+      matches: file of its artifacts that lists the records that look like others', for
+        `read_matches`; "" where there is none.
       file_field: field of the config that stands for files that a study is given, whose digests are
         the artifact; "" where there are none.
       can_be_touched: whether that field changes, too, when a file is only touched.
@@ -240,6 +242,7 @@ class Kind:
     sample: str = "with it in something that they are made from"
     draws_batches: bool = False
     leaves_out: Callable[[str], bool] = lambda role: False
+    matches: str = ""
     file_field: str = ""
     can_be_touched: bool = False
     work: Callable[[Any], float] = lambda config: 1.0

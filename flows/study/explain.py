@@ -88,7 +88,7 @@ class Explanation:
     def __init__(self, store: Store, graph: StudyGraph, view: Store | None = None) -> None:
         self.graph, self.store = graph, store
         self.steps: dict[Step, Verdict] = {}
-        self._store = self.view = view or store.snapshot()
+        self.view = view or store.snapshot()
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
@@ -285,7 +285,7 @@ class Explanation:
         """Returns estimates from all artifacts of some kinds in the store."""
         estimates = TimeEstimates()
         for kind in sorted(kinds):
-            for artifact in self._store.artifacts(kind):
+            for artifact in self.view.artifacts(kind):
                 estimates.learn(artifact.manifest, artifact.manifest.seconds)
                 estimates.learn_cost(artifact.manifest, device_seconds(artifact))
         return estimates
@@ -329,7 +329,7 @@ class Explanation:
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             reason = f"{self._node_names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return self._judge_new(step, {}, reason)
-        lookup = look_up(self._store, step, inputs, self.accepted)
+        lookup = look_up(self.view, step, inputs, self.accepted)
         # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if lookup.artifact is None and (earlier := self._earlier_raw_files(step)):
             why = ("its raw files have changed, or were touched, since then",)
@@ -408,7 +408,7 @@ class Explanation:
         wanted_config = json.loads(canonical_json(step.config)) | state
         candidates = [
             artifact
-            for artifact in self._store.artifacts(step.kind)
+            for artifact in self.view.artifacts(step.kind)
             if artifact.manifest.name == step.name
             and full_config(artifact.manifest) | state == wanted_config
         ]
@@ -445,7 +445,7 @@ class Explanation:
         # Hundreds of transfers share one change, so two trees are compared once per kind of step.
         key = recipe.kind, recipe.code, manifest.code
         if key not in self._changes:
-            then, now = Tree(self._store.open_source(manifest.source)), checkout()
+            then, now = Tree(self.view.open_source(manifest.source)), checkout()
             # Modules that the step reached then and those it reaches now: code that a step no
             # longer calls, or only now calls, is a change as well.
             reached = step_code(recipe.kind, recipe.config, then) | step_code(
@@ -456,7 +456,7 @@ class Explanation:
 
     def _artifacts(self, kind: str) -> NearestArtifacts:
         if kind not in self._nearest_by_kind:
-            self._nearest_by_kind[kind] = NearestArtifacts(self._store.artifacts(kind))
+            self._nearest_by_kind[kind] = NearestArtifacts(self.view.artifacts(kind))
         return self._nearest_by_kind[kind]
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:

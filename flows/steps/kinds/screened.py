@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
+from pipelines.hygiene.matches import MATCHES
 from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 
 
@@ -43,4 +44,5 @@ SCREENED = Kind(
     libraries=("pillow",),
     holds="dataset",
     leaves_out=_is_split,
+    matches=MATCHES,
 )
