@@ -81,13 +81,13 @@ def _rows(artifact: Artifact) -> Iterator[Mapping[str, Any]]:
     """Yields a row for each record, answer, score or guess of an artifact; none of others."""
     match kind_of(artifact.manifest).holds:
         case "scores":
-            names = "id", "prediction", "score", "source", "source_sha256"
+            names = ["id", "prediction", "score", "source", "source_sha256"]
             columns = ItemsFile(artifact.path).columns(*names)
             yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         case "answers":
             yield from read_predictions(artifact.path)
         case "guesses":
-            names = "id", "score", "source_sha256"
+            names = ["id", "score", "source_sha256"]
             rows = guess_rows(artifact.path, names)
             yield from (dict(zip(names, row, strict=True)) for row in rows)
         case "dataset":

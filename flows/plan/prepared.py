@@ -124,7 +124,7 @@ def plan_data_of(
     on_sample: Callable[[str], None] = lambda name: None,
 ) -> PreparedData:
     """Looks up the data of a study that is already explained; see `plan_data`."""
-    samples, unknown = SavedEstimates(store), dict[str, list[str]]()
+    samples, unknown = SavedEstimates(explanation.store), dict[str, list[str]]()
     missing, rejecting = [], []
     for step in explanation.graph.steps:
         if step.kind != "dataset" or _is_prepared(explanation, step):
@@ -141,7 +141,7 @@ def plan_data_of(
         row = (
             _cost_by_sample(step, saved_estimate)
             if saved_estimate
-            else _cost_by_similar(step, explanation, store)
+            else _cost_by_similar(step, explanation)
         )
         missing.append(row)
         # A sample shows before hours of work that a dataset would fail in the end.
@@ -180,14 +180,14 @@ def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> MissingDataset
     )
 
 
-def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> MissingDataset:
+def _cost_by_similar(step: Step, explanation: Explanation) -> MissingDataset:
     """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
     # The same files, read in the same way, but prepared with other settings: how many inputs there
     # are and how long they took is close to what this one will have and take.
     inputs_wanted, similar_artifacts = _inputs_of(_plain_config(step.config)), []
     raw = explanation.steps[step.inputs["raw"]]
     content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
-    for artifact in store.artifacts("dataset"):
+    for artifact in explanation.view.artifacts("dataset"):
         counts = artifact.manifest.counts
         # A dataset that took over shards was cheaper than preparing all of them.
         is_complete = "inputs" in counts and "reused_shards" not in counts
