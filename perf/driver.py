@@ -213,9 +213,8 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
             journal_of(store.state, run_id) as journal,
             PageQueue(run_id) as pages,
         ):
-            config, graph = study_of(cells)
-            explanation = Explanation(store.snapshot(), graph)
-            result = run_study_graph(config, explanation, store, workers, pin, journal, pages)
+            explanation = Explanation(store, study_of(cells)[1])
+            result = run_study_graph(explanation, store, workers, pin, journal, pages)
             journal.close("failed" if result.failed else "completed", result.why)
             return result
 

@@ -30,59 +30,6 @@ from model.eval.metrics.registry import METRICS
 from parcel.cli.main import app
 from pipelines.sources.registry import BENCHMARKS, SOURCES, reader_module
 
-FILES = {
-    "corpus": {"*": "a folder for each corpus, in its published layout"},
-    "raw_files": {"files.jsonl": "a line per raw file: path, size, digest"},
-    "files": {"files.txt": "a line per file: digest, size, path"},
-    "dataset": {
-        "*.tfrecord": "records, shard by shard",
-        "*.idx": "beside each shard, the offset of every record",
-        "dataset.json": "counts, settings, features",
-        "shards.json": "what each shard was made from, for `parcel data mend`",
-        "rejects.jsonl": "every input that is no record, with stage and reason",
-    },
-    "screened": {
-        "*.tfrecord": "the records that stay; their index and description as in a dataset",
-        "matches.jsonl": "which record looks like which other one",
-    },
-    "start": {"*": "the same files as in a checkpoint"},
-    "tokenizer": {"tokenizer.model": "pieces, as SentencePiece stores them"},
-    "mask_codec": {
-        "mask_codec.npz": "parameters and codebook",
-        "codec.json": "how well it says a mask",
-    },
-    "checkpoint": {
-        "params-*.safetensors": "parameters, a gigabyte a file",
-        "params.json": "where each array lies, with a checksum of every megabyte",
-        "model.json": "the model's config",
-        "digest.txt": "the digest of the parameters",
-        "tokenizer.model": "the study's",
-        "mask_codec.npz": "the study's, if it has one",
-        "metrics.jsonl": "a line every `log_steps`",
-        "events/*": "the same lines for TensorBoard",
-        "watch.jsonl": "held-out losses and the probe, where `watch` is set",
-        "profile/*": "traces, where `--profile` asked for them",
-    },
-    "predictions": {
-        "predictions.jsonl": "a row per record: prediction, answers, digest of the source",
-    },
-    "scores": {
-        "score.json": "the score and its parts",
-        "items.parquet": "a row per record: score, prediction, answers, digest of the source",
-    },
-    "chance": {"chance.json": "the score", "predictions.jsonl": "the guess for each item"},
-    "results": {
-        "results.*": "the table as Markdown, CSV, JSON and LaTeX, and drawn",
-        "comparisons.csv": "every two methods, at every budget",
-        "pareto.png": "score against cost",
-        "latency.*": "score against measured time",
-    },
-    "user_dataset": {"*": "the same files as in a dataset"},
-    "user_checkpoint": {"*": "the same files as in a checkpoint"},
-    "user_files": {"*": "whatever the step wrote"},
-}
-"""Kind -> name of a file or a pattern -> what it holds."""
-
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages to those of `docs/`: MkDocs calls this."""
@@ -322,7 +269,7 @@ def artifacts_page() -> str:
         if kind.libraries:
             listed = ", ".join(f"`{library}`" for library in kind.libraries)
             parts.append(f"Versions that are part of its identity: {listed}.\n")
-        rows = [(f"`{file}`", said) for file, said in FILES[name].items()]
+        rows = [(f"`{file}`", said) for file, said in kind.files.items()]
         parts.append("\n" + table(("file", "holds"), rows))
     meanings = [(f"`{name}`", said) for name, said in attributes(Manifest).items()]
     parts.append("\n## The manifest\n" + table(("field", "is"), meanings))

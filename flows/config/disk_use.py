@@ -1,13 +1,15 @@
 """The choice of files that a study keeps in the store, and their total size."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from rich.filesize import decimal
 
 from flows.steps.kind import Step
-from infra.store.store import Artifact, Store
+from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.registry import kind_of
+from infra.store.store import Artifact
 
 _FLOAT32 = 4
 """Bytes of a parameter of a checkpoint."""
@@ -32,12 +34,11 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     if keep.transfers != "predictions":
         return set()
     manifests = (artifact.manifest for artifact in artifacts)
-    return {m.inputs["checkpoint"].key for m in manifests if m.kind == "predictions"}
+    return {m.inputs["checkpoint"].key for m in manifests if kind_of(m).holds == "answers"}
 
 
-def describe_disk_use(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
+def describe_disk_use(artifacts: Collection[Artifact], keep: KeepConfig) -> str:
     """Returns a line on the size of a run's artifacts, by kind."""
-    artifacts = [store.get_cached(key) for key in keys]
     pruned = prunable_checkpoints(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:
@@ -70,7 +71,7 @@ def describe_future_disk_use(
     )  # Here: it imports JAX, which most commands do not need.
 
     # With keep.transfers=predictions their files are let go, so they do not count.
-    scored = {step.inputs["checkpoint"] for step in steps if step.kind == "predictions"}
+    scored = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:
@@ -80,7 +81,7 @@ def describe_future_disk_use(
             continue
         if artifact is not None:
             size = sum(file.size for file in artifact.manifest.files.values())
-        elif step.kind == "checkpoint":
+        elif isinstance(step.config, FitSpec):
             size = _FLOAT32 * num_params(step.config.model)
         elif step.name in expected:
             size = expected[step.name]

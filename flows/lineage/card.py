@@ -13,7 +13,7 @@ from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items_reader import ItemsReader
-from flows.steps.registry import PARAMETERS, RECORDS
+from flows.steps.registry import kind_of
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -21,7 +21,7 @@ from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.files import SCORE
-from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
+from pipelines.hygiene.matches import CONTAMINATION, read_matches
 
 LOAD = """\
 from PIL import Image
@@ -47,7 +47,7 @@ class CheckpointOrigin:
     """A checkpoint in a store, with its evaluations.
 
     Attributes:
-      store: the store of the artifacts.
+      store: the store of the artifacts, or a snapshot of it.
       name: name that the checkpoint was asked for by.
       checkpoint: the checkpoint.
       scores: scores of this checkpoint, on every benchmark and at every budget.
@@ -97,7 +97,7 @@ def model_card(
     )
     artifacts = _training_history(origin) if origin else []
     data = _training_data(origin) if origin else []
-    stages = [a.manifest for a in artifacts if a.manifest.kind in PARAMETERS]
+    stages = [a.manifest for a in artifacts if kind_of(a.manifest).holds == "checkpoint"]
     lines = [
         "---",
         yaml.safe_dump(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
@@ -186,7 +186,7 @@ def _middle_budget(cfg: ModelConfig) -> int:
 
 def _training_history(origin: CheckpointOrigin) -> list[Artifact]:
     # Each artifact once, however many paths lead to it.
-    visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
+    visits = walk_lineage(origin.store, origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
@@ -201,20 +201,18 @@ def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
     #   watched/0, probe/train       only looked at
     #   of a screening: dataset      followed; what it was compared with is not
     artifacts, visited_keys, key_queue = list[Artifact](), set[str](), [origin.checkpoint.key]
-    view = origin.store.snapshot()
     while key_queue:
-        artifact = view.get_cached(key_queue.pop())
+        artifact = origin.store.get_cached(key_queue.pop())
         if artifact.key in visited_keys:
             continue
         visited_keys.add(artifact.key)
-        kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
-        if kind in RECORDS:
+        kind, inputs = kind_of(artifact.manifest), artifact.manifest.inputs
+        if kind.holds == "dataset":
             artifacts.append(artifact)
         key_queue += [
             entry.key
             for role, entry in sorted(inputs.items(), reverse=True)
-            if not role.startswith(("watched/", "probe/"))
-            and (kind != "screened" or role == "dataset")
+            if not kind.leaves_out(role)
         ]
     return artifacts
 
@@ -247,20 +245,34 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     # Both a dataset and its screened version are in the history. Only the second was learned from,
     # so it has the line, with what the screening removed as its rejects.
-    screened = [a.manifest for a in data if a.manifest.kind == "screened"]
-    before = {manifest.inputs["dataset"].key for manifest in screened}
+    before = _keys_before_screening(data)
     for artifact in data:
         if artifact.key in before:
             continue  # Its screened version has a line instead.
         manifest, counts = artifact.manifest, artifact.manifest.counts
         records, rejected = counts.get("records", "?"), counts.get("rejected", "?")
-        if manifest.kind == "screened":
+        if _is_screened(artifact):
             rejected = counts["removed"]
             records = int(counts["records"]) - int(rejected)
         digest = manifest.content[:SHORT]
         yield f"| {manifest.name} | {records} | {rejected} | `{artifact.key}` | `{digest}` |"
     yield ""
     yield "Each is described in `croissant/`, with that of the evaluations, as Croissant 1.0."
+
+
+def _is_screened(artifact: Artifact) -> bool:
+    """Whether a dataset is another one without the records that matched others."""
+    return bool(kind_of(artifact.manifest).matches)
+
+
+def _keys_before_screening(data: Sequence[Artifact]) -> set[str]:
+    """Returns the keys of the datasets of which others are the screened versions."""
+    return {
+        entry.key
+        for artifact in filter(_is_screened, data)
+        for role, entry in artifact.manifest.inputs.items()
+        if not kind_of(artifact.manifest).leaves_out(role)
+    }
 
 
 def _recipe_lines(stages: Sequence[Manifest]) -> Iterator[str]:
@@ -318,17 +330,18 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
     #
     #   - screen web was compared with chartqa:val/eval: records 900, removed 2.
     #       - 2 of its records showed a picture of chartqa:val/eval: removed
-    screened = [artifact for artifact in data if artifact.manifest.kind == "screened"]
+    screened = [artifact for artifact in data if _is_screened(artifact)]
     if not screened:
         yield "No training data was screened for pictures of the evaluation splits."
         return
     for artifact in screened:
         manifest = artifact.manifest
         num_matches: dict[str, int] = {}
-        for match in read_matches(open_stored_folder(artifact.uri).local_folder(MATCHES)):
+        file = kind_of(manifest).matches
+        for match in read_matches(open_stored_folder(artifact.uri).local_folder(file)):
             if match.kind == CONTAMINATION:
                 num_matches[match.dataset] = num_matches.get(match.dataset, 0) + 1
-        against = ", ".join(role for role in sorted(manifest.inputs) if role != "dataset")
+        against = ", ".join(filter(kind_of(manifest).leaves_out, sorted(manifest.inputs)))
         counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
         yield f"- {manifest.name} was compared with {against or 'itself only'}: {counts}."
         for dataset, number in sorted(num_matches.items()):
@@ -337,7 +350,7 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
             else:
                 yield f"    - {number} of its records show a picture of {dataset}"
     # Said of every other dataset, so that silence never reads as "clean".
-    done = {a.key for a in screened} | {a.manifest.inputs["dataset"].key for a in screened}
+    done = {a.key for a in screened} | _keys_before_screening(data)
     others = [artifact.manifest.name for artifact in data if artifact.key not in done]
     if others:
         yield f"- not screened: {', '.join(others)}"

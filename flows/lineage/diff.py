@@ -20,18 +20,14 @@ from typing import Any, Literal, get_args
 from flows.lineage.leaves import leaves
 from flows.lineage.target import LineageTarget
 from flows.report.text_lists import abbreviate_list
-from flows.steps.kinds.files import FILES, NOTES
-from flows.steps.kinds.raw_files import RAW_FILES
-from flows.steps.registry import KINDS, full_config, step_code
+from flows.steps.kinds.files import NOTES
+from flows.steps.registry import KINDS, full_config, kind_of, step_code
 from infra.source_code import Tree, changed_definitions
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
 Sort = Literal["step", "config", "seed", "data", "input", "code", "version", "hardware", "bytes"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
-
-_INPUT_FILE_KINDS = (FILES.name, RAW_FILES.name)
-"""Kinds of step that record files given to a study."""
 
 _MAX_NAMES = 2
 """Largest number of steps named in a line."""
@@ -210,7 +206,7 @@ class _HistoryWalk:
             yield LineageDifference(sort="step", what="kind of step", was=was.name, now=now.name)
             return
         # Given files are compared path by path; their config would only say that some file differs.
-        if was.kind in _INPUT_FILE_KINDS and was.content != now.content:
+        if kind_of(was).file_field and was.content != now.content:
             yield from _unequal_values("data", *map(_file_digests, self._stores, (was, now)))
         if was.seed != now.seed:
             yield LineageDifference(sort="seed", what="seed", was=was.seed, now=now.seed)
@@ -254,9 +250,8 @@ class _HistoryWalk:
 
 def _config_leaves(manifest: Manifest) -> dict[str, Any]:
     """Returns the config by key, without lists of given files, which `_file_digests` compares."""
-    values = leaves(full_config(manifest))
-    data_fields = ("files", "state") if manifest.kind in _INPUT_FILE_KINDS else ()
-    return {key: value for key, value in values.items() if key not in data_fields}
+    file_field = kind_of(manifest).file_field
+    return {k: value for k, value in leaves(full_config(manifest)).items() if k != file_field}
 
 
 def _library_versions(manifest: Manifest) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from flows.lineage.target import LineageTarget
-from flows.steps.registry import RECORDS
+from flows.steps.registry import kind_of
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
@@ -38,5 +38,5 @@ def export_lineage(store: Store, target: LineageTarget, form: Format) -> Iterato
     from flows.lineage.croissant import croissant_description
 
     for artifact in artifacts:
-        if artifact.manifest.kind in RECORDS:
+        if kind_of(artifact.manifest).holds == "dataset":
             yield f"{artifact.key}.json", croissant_description(artifact)

@@ -12,7 +12,7 @@ from flows.lineage.results import report_of
 from flows.lineage.runs import results_artifact
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
-from flows.steps.registry import PARAMETERS
+from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.checkpoint.array_files import BFLOAT16
@@ -73,6 +73,7 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
     Raises:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
+    store = store.snapshot()  # One listing for the release, its card and its descriptions.
     what = find_lineage_target(store, name)
     # A cell stands for scores, one per seed: each names its predictions, and these a checkpoint.
     keys = dict.fromkeys(_checkpoint_of(store, artifact, name) for artifact in what.artifacts)
@@ -88,9 +89,9 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
             f"lineage replay {key} --into DIR` makes it again."
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
-    evaluated, view = {}, store.snapshot()
-    for artifact in sorted(view.artifacts("scores"), key=_started):
-        predictions = view.get_cached(artifact.manifest.inputs["predictions"].key)
+    evaluated = {}
+    for artifact in sorted(store.artifacts("scores"), key=_started):
+        predictions = store.get_cached(artifact.manifest.inputs["predictions"].key)
         if predictions.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
     return CheckpointOrigin(
@@ -108,11 +109,11 @@ def _started(artifact: Artifact) -> str:
 
 def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
     manifest = artifact.manifest
-    if manifest.kind in PARAMETERS:
+    if kind_of(manifest).holds == "checkpoint":
         return artifact.key
-    if manifest.kind == "scores":
+    if kind_of(manifest).holds == "scores":
         manifest = store.get_cached(manifest.inputs["predictions"].key).manifest
-    if manifest.kind == "predictions":
+    if kind_of(manifest).holds == "answers":
         return manifest.inputs["checkpoint"].key
     raise ConfigError(
         f"CELL|CHECKPOINT must be a cell of a table or a checkpoint, got {name}: {manifest.kind}."

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from flows.lineage.diff import LineageDifference, compare_lineages
 from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
-from flows.steps.registry import full_config, typed_config, user_modules
+from flows.steps.registry import full_config, kind_of, typed_config, user_modules
 from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
@@ -38,7 +38,7 @@ class ReplayOutcome:
       was: manifest of the original.
       now: manifest of the new artifact.
       differences: differences between the two, in how they were made and in their bytes.
-      score: (score then, score now) for scores whose contents differ; None otherwise.
+      score: (score then, score now) for scores and guesses whose contents differ; else None.
       same_answers: share of equal answers for predictions whose contents differ; None otherwise.
     """
 
@@ -222,9 +222,10 @@ def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) 
     differences = compare_lineages(store, then, again, fresh).differences
     score = same_answers = None
     if was.manifest.content != now.manifest.content:
-        if was.manifest.kind == "scores":
+        holds = kind_of(was.manifest).holds
+        if holds in ("scores", "guesses"):
             score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"])
-        if was.manifest.kind == "predictions":
+        if holds == "answers":
             before, after = _answer_texts(was), _answer_texts(now)
             same = sum(after.get(key) == text for key, text in before.items())
             same_answers = same / max(len(before), 1)

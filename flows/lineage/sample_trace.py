@@ -15,7 +15,7 @@ from typing import Any
 from flows.lineage.target import LineageTarget
 from flows.report.cells import CellKey
 from flows.report.text_lists import abbreviate_list
-from flows.steps.registry import RECORDS
+from flows.steps.registry import KINDS, kind_of
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.lineage import walk_lineage
@@ -26,15 +26,6 @@ from model.data.loader import Examples
 from model.data.parts import names_of
 from model.seeds import Seeds
 from pipelines.records.dataset import Dataset
-
-HOW = {
-    "checkpoint": "trained on it",
-    "predictions": "scored on it",
-    "tokenizer": "with its words in the tokenizer",
-    "mask_codec": "with its masks in the mask codec",
-    "user_checkpoint": "with it in what a step of the user's own read",
-}
-"""Kind of a step that reads the sample -> words for how a cell made from it rests on the sample."""
 
 _LOADER = ("model.data.loader", "model.data.mixing", "model.data.order", "model.data.parts")
 """Modules that decide which record a training step sees."""
@@ -89,14 +80,16 @@ class SampleTrace:
     Attributes:
       places: places of its records; never empty.
       training_uses: trainings that saw it.
-      cells: way in which a cell rests on the sample (see `HOW`) -> cells, with their seed.
+      cells: way in which a cell rests on the sample (see `Kind.sample`) -> cells, with their seed.
       num_cells: number of all cells, whether they rest on it or not.
+      guesses: role of a guess that rests on it, such as "chance/chartqa" -> the way.
     """
 
     places: tuple[SamplePlace, ...]
     training_uses: tuple[TrainingUse, ...]
     cells: Mapping[str, tuple[str, ...]]
     num_cells: int
+    guesses: Mapping[str, str]
 
     def lines(self) -> Iterator[str]:
         """Yields the lines that are printed."""
@@ -125,6 +118,8 @@ class SampleTrace:
             yield f"{len(cells)} of {self.num_cells} cells are {how}: {names}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"
+        for role, way in self.guesses.items():
+            yield f"{role} is {way}"
 
 
 def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrace:
@@ -147,7 +142,7 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
         for visit in walk_lineage(store, root.key, visited_keys=visited_keys)
         if not visit.is_again
     ]
-    datasets = [artifact for artifact in artifacts if artifact.manifest.kind in RECORDS]
+    datasets = [a for a in artifacts if kind_of(a.manifest).holds == "dataset"]
     # Where the records lie comes first: a name that no dataset knows is a mistake, and an empty
     # answer would read as "the sample had no part".
     places = tuple(place for artifact in datasets for place in search.places(artifact.key))
@@ -157,13 +152,21 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
             f"--sample must be the id of a record, got {sample!r}, which none of the datasets of "
             f"{target.name} holds: {names}."
         )
-    trainings = [a.manifest for a in artifacts if a.manifest.kind == "checkpoint"]
+    trainings = [a.manifest for a in artifacts if kind_of(a.manifest).draws_batches]
     cells = _table_cells(target)
     # A cell may rest on the sample in several ways: trained on it, scored on it, or both.
     cells_by_way = collections.defaultdict[str, list[str]](list)
     for cell, key in cells.items():
-        for kind in search.ways(key):
-            cells_by_way[HOW[kind]].append(cell)
+        for way in search.ways(key):
+            cells_by_way[way].append(cell)
+    guesses: dict[str, str] = {}
+    for role, entry in (
+        item for a in target.artifacts for item in sorted(a.manifest.inputs.items())
+    ):
+        kind = kind_of(store.get_cached(entry.key).manifest)
+        if kind.holds == "guesses" and search.ways(entry.key):
+            guesses[role] = kind.sample
+    ways = dict.fromkeys([*(kind.sample for kind in KINDS.values()), *cells_by_way])
     return SampleTrace(
         places=places,
         training_uses=tuple(
@@ -172,8 +175,9 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
                 key=lambda training_use: training_use.training.started,
             )
         ),
-        cells={how: tuple(cells_by_way[how]) for how in HOW.values() if how in cells_by_way},
+        cells={way: tuple(cells_by_way[way]) for way in ways if way in cells_by_way},
         num_cells=len(cells),
+        guesses=guesses,
     )
 
 
@@ -218,27 +222,29 @@ class _SampleSearch:
         )
 
     def _ways(self, key: str) -> frozenset[str]:
-        """Returns the kinds of steps (keys of `HOW`) that brought the sample into an artifact."""
+        """Returns the ways, as `Kind.sample`, in which an artifact rests on the sample."""
         manifest = self._store.get_cached(key).manifest
-        if manifest.kind in RECORDS:
+        kind = kind_of(manifest)
+        if kind.holds == "dataset":
             return frozenset()
         # An artifact inherits every way of its inputs, down to the datasets, which bring none:
         #
         #   dataset ─▶ tokenizer ─▶ stage1 ─▶ transfer ─▶ predictions ─▶ scores
-        #              {tokenizer}  {tokenizer, checkpoint} …
+        #              {words in the tokenizer}  {words in the tokenizer, trained on} …
         above = [self.ways(entry.key) for entry in manifest.inputs.values()]
         # To read the dataset is enough for a tokenizer, not for a training, which may end before
         # its order of examples comes to the sample.
-        reads = any(self.places(e.key) for e in manifest.inputs.values())
-        if manifest.kind == "checkpoint":
+        if kind.draws_batches:
             reads = self.training_use(manifest) is not None
-        direct = {manifest.kind} if reads and manifest.kind in HOW else set()
-        return frozenset[str]().union(direct, *above)
+        else:
+            inputs = manifest.inputs.items()
+            reads = any(self.places(e.key) for role, e in inputs if not kind.leaves_out(role))
+        return frozenset({kind.sample} if reads else ()).union(*above)
 
     def _places(self, key: str) -> tuple[SamplePlace, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.get_cached(key)
-        if artifact.manifest.kind not in RECORDS:
+        if kind_of(artifact.manifest).holds != "dataset":
             return ()
         return tuple(_sample_places(artifact, self._sample))
 

@@ -1,10 +1,13 @@
 """`parcel lineage trace`: shows the history of a cell, down to its source samples."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from flows.lineage.target import LineageTarget
+from flows.report.items import guess_rows
 from flows.steps.accepted import accepted_codes
-from flows.steps.registry import RECORDS
+from flows.steps.registry import kind_of
 from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
 from model.eval.items_file import ItemsFile
@@ -27,7 +30,7 @@ def trace_lineage(store: Store, target: LineageTarget, *, samples: int) -> Itera
       target: the artifacts to begin with.
       samples: number of source samples shown per dataset, and per file of scores.
     """
-    is_table = any(artifact.manifest.kind == "results" for artifact in target.artifacts)
+    is_table = any(kind_of(root.manifest).holds == "table" for root in target.artifacts)
     view = store.snapshot() if is_table else store
     accepted, visited_keys, indents = accepted_codes(view), set[str](), [""]
     if target.seeds:
@@ -43,8 +46,8 @@ def trace_lineage(store: Store, target: LineageTarget, *, samples: int) -> Itera
             indents[depth:] = [indents[depth - 1] + bar if depth else ""]
             mark = f" † {ACCEPTED_NOTE}" if visit.artifact.key in accepted else ""
             yield f"{start}{_artifact_headline(visit)}{mark}"
-            kind = visit.artifact.manifest.kind
-            is_shown = not is_table if kind == "scores" else kind != "predictions" or not depth
+            holds = kind_of(visit.artifact.manifest).holds
+            is_shown = not is_table if holds == "scores" else holds != "answers" or not depth
             if is_shown and not visit.is_again:
                 for line in _sample_lines(visit.artifact, samples):
                     yield f"{indents[depth]}· {line}"
@@ -63,40 +66,32 @@ def _artifact_headline(visit: LineageVisit) -> str:
 
 def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
     """Yields "id ← source sha256" lines for the first `limit` records, answers or scores."""
-    if not limit:
-        return
-    if artifact.manifest.kind == "scores":
-        rows = _score_rows(artifact)
-    elif artifact.manifest.kind == "predictions":
-        rows = _prediction_rows(artifact)
-    elif artifact.manifest.kind in RECORDS:
-        rows = _dataset_rows(artifact)
-    else:
-        return
     # Rows are read lazily: after the last one shown, the file is left.
-    for i, row in enumerate(rows):
-        if i == limit:
-            yield "…"
-            return
-        yield row
+    rows = _rows(artifact) if limit else iter(())
+    for row in itertools.islice(rows, limit):
+        answer = f" {row['prediction']!r}" if "prediction" in row else ""
+        score = f" (score {row['score']:g})" if "score" in row else ""
+        source = f"{row['source']} " if "source" in row else ""
+        yield f"{row['id']}{answer}{score} ← {source}sha256:{row['source_sha256'][:SHORT]}"
+    if next(rows, None) is not None:
+        yield "…"
 
 
-def _score_rows(artifact: Artifact) -> Iterator[str]:
-    names = "id", "prediction", "score", "source", "source_sha256"
-    for item, text, score, source, sha256 in zip(
-        *ItemsFile(artifact.path).columns(*names), strict=True
-    ):
-        yield f"{item} {text!r} (score {score:g}) ← {source} sha256:{sha256[:SHORT]}"
+def _rows(artifact: Artifact) -> Iterator[Mapping[str, Any]]:
+    """Yields a row for each record, answer, score or guess of an artifact; none of others."""
+    match kind_of(artifact.manifest).holds:
+        case "scores":
+            names = ["id", "prediction", "score", "source", "source_sha256"]
+            columns = ItemsFile(artifact.path).columns(*names)
+            yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+        case "answers":
+            yield from read_predictions(artifact.path)
+        case "guesses":
+            names = ["id", "score", "source_sha256"]
+            rows = guess_rows(artifact.path, names)
+            yield from (dict(zip(names, row, strict=True)) for row in rows)
+        case "dataset":
+            from pipelines.records.dataset import Dataset
 
-
-def _prediction_rows(artifact: Artifact) -> Iterator[str]:
-    for row in read_predictions(artifact.path):
-        sha256 = row["source_sha256"][:SHORT]
-        yield f"{row['id']} {row['prediction']!r} ← {row['source']} sha256:{sha256}"
-
-
-def _dataset_rows(artifact: Artifact) -> Iterator[str]:
-    from pipelines.records.dataset import Dataset
-
-    for record in Dataset(artifact.uri).records():
-        yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:SHORT]}"
+            for record in Dataset(artifact.uri).records():
+                yield {name: getattr(record, name) for name in ("id", "source", "source_sha256")}

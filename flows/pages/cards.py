@@ -10,7 +10,8 @@ from markupsafe import Markup
 from flows.pages.items import Reader
 from flows.pages.masks import Masks
 from flows.pages.pictures import Boxes, Records
-from flows.steps.registry import RECORDS
+from flows.report.items import guess_rows
+from flows.steps.registry import kind_of
 from infra.store.store import Artifact, Store
 from model.eval.predictions_file import read_predictions
 from pipelines.records.schema import Record
@@ -76,16 +77,16 @@ class Cards:
         return Card(data, item, self.records.find(data, item))
 
     def samples(self, artifact: Artifact, limit: int) -> Iterator[Card]:
-        """Yields cards of a few records of a dataset, or of a few answers, scored or not.
+        """Yields cards of a few records of a dataset, or of a few answers, scores or guesses.
 
         There are none for other artifacts, or if the files are gone.
         """
-        key, kind = artifact.key, artifact.manifest.kind
-        if kind in RECORDS:
+        key, kind = artifact.key, kind_of(artifact.manifest)
+        if kind.holds == "dataset":
             for record in self.records.samples(key, limit):
                 yield Card(key, record.id, record)
-        elif kind in ("predictions", "scores"):
-            data = artifact.manifest.inputs["data"].key
+        elif kind.items:
+            data = artifact.manifest.inputs[kind.items].key
             with contextlib.suppress(FileNotFoundError):  # gc let its files go.
                 for row in self._answers(artifact, limit):
                     card = self.of(data, row["id"])
@@ -93,6 +94,10 @@ class Cards:
                     yield card
 
     def _answers(self, artifact: Artifact, limit: int) -> Iterable[Mapping[str, Any]]:
-        if artifact.manifest.kind == "scores":
-            return self.answers.file(artifact.key).spread(limit)
+        match kind_of(artifact.manifest).holds:
+            case "scores":
+                return self.answers.file(artifact.key).spread(limit)
+            case "guesses":
+                rows = itertools.islice(guess_rows(artifact.path, ("id", "score")), limit)
+                return [{"id": item, "score": score, "prediction": ""} for item, score in rows]
         return itertools.islice(read_predictions(artifact.path), limit)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.pages.study import Column
+from flows.steps.registry import kind_of
 from infra.store.store import Store
 from model.eval.items_file import ItemsFile
 
@@ -49,10 +50,10 @@ class Reader:
         """Returns the items of a scores artifact.
 
         Raises:
-          KeyError: if the artifact is of another kind, as cells of earlier versions are.
+          KeyError: if the artifact holds no scores, as cells of earlier versions do not.
         """
         artifact = self._store.get_cached(key)
-        if artifact.manifest.kind != "scores":
+        if kind_of(artifact.manifest).holds != "scores":
             raise KeyError(f"{key} is a cell of an earlier version; run the study again.")
         return ItemsFile(artifact.path)
 

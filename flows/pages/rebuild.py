@@ -20,11 +20,12 @@ from flows.pages.page import Page, address, are_beside
 from flows.report.cells import Cell
 from flows.report.json_file import read_json
 from flows.report.markdown import to_markdown
-from flows.steps.registry import RECORDS, USER_KINDS
+from flows.steps.kind import Contents
+from flows.steps.registry import KINDS, kind_of
 from infra.prefect.page_queue import PageQueue, UIPage
 from infra.prefect.published import published
 from infra.store.lineage import lineage_edges
-from infra.store.manifest import Manifest
+from infra.store.manifest import Manifest, kind_of_key
 from infra.store.store import Artifact, Store
 
 _SAMPLES = 4
@@ -33,10 +34,8 @@ _PLOT_PX = 900
 """Largest width of a plot, which is embedded in the page's text [pixels]."""
 _AT_ONCE = 200
 """Number of artifacts per request to the server, which gives no more at once."""
-_SHOWN = {*RECORDS, "checkpoint", *USER_KINDS}
-"""Kinds whose pages are published again at the end of a run."""
-_PREDICTIONS, _SCORES = "predictions-", "scores-"
-"""Prefixes of the keys of predictions and of their scores."""
+_SHOWN = ("dataset", "checkpoint", "files")
+"""Contents of the artifacts whose pages are published again at the end of a run."""
 
 _Uses = Mapping[str, Mapping[str, str]]
 """Key of an artifact -> key and name of each artifact made from it."""
@@ -66,7 +65,7 @@ def _create(page: UIPage) -> None:
 
 
 def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueue) -> None:
-    """Publishes the results table of a study, and the pages of its datasets and checkpoints.
+    """Publishes the results table of a study, and the pages of what its scores were made from.
 
     These pages are published again because the users of an artifact, and the answers it led to,
     are known only at the end of a run. Pages of transfers that the run re-used stay as they were.
@@ -90,8 +89,9 @@ def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueu
     for manifest in found.values():
         maker = manifest.environment.get("prefect", {}).get("flow_run_id")
         # A re-used transfer has the page that its own run gave it; there may be hundreds.
-        is_transfer = manifest.kind == "checkpoint" and any(_scores(manifest.key, uses))
-        if manifest.kind in _SHOWN and (maker == pages.flow_run_id or not is_transfer):
+        holds = kind_of(manifest).holds
+        is_transfer = holds == "checkpoint" and any(_scores(manifest.key, uses))
+        if holds in _SHOWN and (maker == pages.flow_run_id or not is_transfer):
             artifact = store.get_cached(manifest.key)
             pages.put(_page_of(store, artifact, uses, cards, reused=maker != pages.flow_run_id))
 
@@ -111,7 +111,7 @@ def _page_of(
 
 def _samples(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Iterator[Card]:
     """Yields sample records, or for a checkpoint sample answers at its largest budget."""
-    if artifact.manifest.kind != "checkpoint":
+    if kind_of(artifact.manifest).holds != "checkpoint":
         yield from cards.samples(artifact, _SAMPLES)
     elif scores := [store.get_cached(key) for key in _scores(artifact.key, uses)]:
         best = max(scores, key=lambda one: one.manifest.config.get("budget", 0))
@@ -121,8 +121,13 @@ def _samples(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Ite
 def _scores(checkpoint: str, uses: _Uses) -> Iterator[str]:
     """Yields the keys of the scores of a checkpoint's predictions."""
     for predictions in uses.get(checkpoint, {}):
-        if predictions.startswith(_PREDICTIONS):
-            yield from (key for key in uses.get(predictions, {}) if key.startswith(_SCORES))
+        if _holds(predictions, "answers"):
+            yield from (key for key in uses.get(predictions, {}) if _holds(key, "scores"))
+
+
+def _holds(key: str, contents: Contents) -> bool:
+    kind = KINDS.get(kind_of_key(key))
+    return kind is not None and kind.holds == contents
 
 
 def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:

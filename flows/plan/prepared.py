@@ -112,21 +112,19 @@ def plan_data(
         if count is not None:
             raise
         return PreparedData(records={}, lines=(f"storage and reading are not known: {error}",))
-    data = plan_data_of(config, store, explanation, count=count, on_sample=on_sample)
+    data = plan_data_of(explanation, count=count, on_sample=on_sample)
     storage_lines = explanation.describe_storage(config.keep, data.expected)
     return dataclasses.replace(data, lines=(*data.lines, *storage_lines))
 
 
 def plan_data_of(
-    config: StudyConfig,
-    store: Store,
     explanation: Explanation,
     *,
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
 ) -> PreparedData:
     """Looks up the data of a study that is already explained; see `plan_data`."""
-    samples, unknown = SavedEstimates(store), dict[str, list[str]]()
+    samples, unknown = SavedEstimates(explanation.store), dict[str, list[str]]()
     missing, rejecting = [], []
     for step in explanation.graph.steps:
         if step.kind != "dataset" or _is_prepared(explanation, step):
@@ -143,7 +141,7 @@ def plan_data_of(
         row = (
             _cost_by_sample(step, saved_estimate)
             if saved_estimate
-            else _cost_by_similar(step, explanation, store)
+            else _cost_by_similar(step, explanation)
         )
         missing.append(row)
         # A sample shows before hours of work that a dataset would fail in the end.
@@ -155,7 +153,7 @@ def plan_data_of(
             )
         if not row.measured:
             unknown.setdefault(reason or _CURE, []).append(row.name)
-    records = records_of(config, explanation)
+    records = records_of(explanation)
     lines = (
         *_describe_prepared(explanation, records),
         *_describe_missing(missing, unknown),
@@ -182,14 +180,14 @@ def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> MissingDataset
     )
 
 
-def _cost_by_similar(step: Step, explanation: Explanation, store: Store) -> MissingDataset:
+def _cost_by_similar(step: Step, explanation: Explanation) -> MissingDataset:
     """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
     # The same files, read in the same way, but prepared with other settings: how many inputs there
     # are and how long they took is close to what this one will have and take.
     inputs_wanted, similar_artifacts = _inputs_of(_plain_config(step.config)), []
     raw = explanation.steps[step.inputs["raw"]]
     content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
-    for artifact in store.artifacts("dataset"):
+    for artifact in explanation.view.artifacts("dataset"):
         counts = artifact.manifest.counts
         # A dataset that took over shards was cheaper than preparing all of them.
         is_complete = "inputs" in counts and "reused_shards" not in counts
@@ -234,7 +232,7 @@ def _is_prepared(explanation: Explanation, step: Step) -> bool:
     return explanation.steps[step].state in _AS_IT_IS
 
 
-def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
+def records_of(explanation: Explanation) -> dict[str, int]:
     """Returns prepared dataset -> number of its records."""
     prepared_datasets = [
         (step.config, verdict.artifact)
@@ -243,7 +241,7 @@ def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
     ]
     return {
         name: sum(part.num_records for part in dataset_parts(artifact).values())
-        for view in config.resolutions
+        for view in explanation.study.resolutions
         for name, spec in datasets_of(view).items()
         for prepared_spec, artifact in prepared_datasets
         if prepared_spec == spec

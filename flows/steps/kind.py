@@ -14,10 +14,12 @@ import contextlib
 import dataclasses
 import functools
 import json
+import re
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from infra.progress import Progress
 from infra.references import module_reference
@@ -29,6 +31,11 @@ from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
 T = TypeVar("T")
+
+Contents = Literal["dataset", "checkpoint", "files", "answers", "scores", "guesses", "table", ""]
+"""Contents of an artifact: records; parameters; files that other steps read; a model's answers to
+records; the scores of such answers; those of guesses without a model; a table of scores. Whoever
+shows, traces, exports or releases an artifact asks for these, not for its kind."""
 
 
 class StepContext:
@@ -189,6 +196,28 @@ class Kind:
       group_value: function from the config to a value; steps with equal values can be made
         together.
       separate_inputs: roles of inputs that may differ between steps that are made together.
+      holds: contents of its artifacts; "" for those that no reader knows.
+      items: role of the dataset whose records are answered, scored or guessed; "" for none.
+      headline: function from the config and the counts of an artifact to its words in a progress
+        line.
+      sample: words for how a score made from its artifact rests on a record that the step read.
+      draws_batches: whether a step reads only the records in its batches, of the roles "data/…" and
+        by `train` of its config; other steps read every record of their inputs.
+      leaves_out: function from a role to whether nothing of that input gets into the artifact: it
+        is only evaluated, or compared with.
+      matches: file of its artifacts that lists the records that look like others', for
+        `read_matches`; "" where there is none.
+      file_field: field of the config that stands for files that a study is given, whose digests are
+        the artifact; "" where there are none.
+      can_be_touched: whether that field changes, too, when a file is only touched.
+      work: function from the config, typed or as plain values, to the amount of work of a step,
+        comparable within its kind.
+      sort: function from the config, likewise, to a value; the times of steps with another value
+        say nothing about a step's.
+      content: function, as "module:function", from an artifact's folder to the content digest that
+        `make` stated; "" if there is none, or the folder alone does not give it.
+      mark_accepted: function from the config, the roles of all inputs and the roles of those that
+        rest on an accepted artifact, to the config of an artifact that shows them.
     """
 
     name: str
@@ -205,6 +234,35 @@ class Kind:
     ) = None
     group_value: Callable[[Any], Any] = lambda config: config
     separate_inputs: tuple[str, ...] = ()
+    holds: Contents = ""
+    items: str = ""
+    headline: Callable[[Any, Mapping[str, Any]], str] = lambda config, counts: ", ".join(
+        f"{name} {value}" for name, value in counts.items()
+    )
+    sample: str = "with it in something that they are made from"
+    draws_batches: bool = False
+    leaves_out: Callable[[str], bool] = lambda role: False
+    matches: str = ""
+    file_field: str = ""
+    can_be_touched: bool = False
+    work: Callable[[Any], float] = lambda config: 1.0
+    sort: Callable[[Any], str] = lambda config: ""
+    content: str = ""
+    mark_accepted: Callable[[Any, Iterable[str], Set[str]], Any] = (
+        lambda config, roles, accepted_roles: config
+    )
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Name or pattern of an artifact's files -> their contents, in words.
+
+        The words are "Files:" in the docstring of `make`'s module: docstrings are no part of a
+        step's code, so that better words make no artifact stale.
+        """
+        text = sys.modules[self.make.__module__].__doc__ or ""
+        entries = re.split(r"\n  (?=\S)", text.partition("\nFiles:")[2].partition("\n\n")[0])[1:]
+        pairs = (" ".join(entry.split()).partition(": ") for entry in entries)
+        return {name: words for name, _, words in pairs}
 
     def user_modules(self, config: Any) -> tuple[str, ...]:
         """Returns the modules of the functions that a config names; most kinds name none."""

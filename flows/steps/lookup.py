@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Set
-from typing import Any, Literal
+from typing import Literal
 
-from flows.report.cells import CHANCE, CellKey
 from flows.steps.accepted import is_accepted
 from flows.steps.kind import Step
-from flows.steps.registry import code_digest, libraries_of
+from flows.steps.registry import code_digest, kind_of, libraries_of
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
@@ -61,11 +60,12 @@ def look_up(
     #
     # The identity is the key without the code: kind, contents of the inputs, config, seed and
     # versions of libraries.
+    accepted_roles = {role for role, read in step.inputs.items() if read in accepted}
     recipe = Recipe(
         kind=step.kind,
         name=step.name,
         inputs={role: artifact.as_input for role, artifact in inputs.items()},
-        config=_step_config(step, accepted),
+        config=kind_of(step).mark_accepted(step.config, step.inputs, accepted_roles),
         seed=step.seed,
         libraries=libraries_of(step.kind, step.config),
         code=code_digest(step.kind, step.config),
@@ -98,19 +98,3 @@ def device_seconds(artifact: Artifact) -> float:
     manifest = artifact.manifest
     counted = manifest.environment.get("device_seconds")
     return manifest.seconds * manifest.environment.get("devices", 1) if counted is None else counted
-
-
-def _step_config(step: Step, accepted: Set[Step]) -> Any:
-    """Returns the step's config; that of a report lists its cells that rest on accepted artifacts.
-
-    All cells of a benchmark rest on its chance score, which decides whether they are above chance.
-    """
-    if step.kind != "results":
-        return step.config
-    # A table shows which cells rest on accepted artifacts: another set of them is another table.
-    accepted_roles = {role for role, read in step.inputs.items() if read in accepted}
-    cells = [cell for role in step.inputs if (cell := CellKey.of_role(role))]
-    marked = [
-        c for c in cells if str(c) in accepted_roles or f"{CHANCE}{c.benchmark}" in accepted_roles
-    ]
-    return dataclasses.replace(step.config, accepted=tuple(sorted(marked, key=str)))

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 from typing import Any
 
-from flows.steps.kind import Kind
+from flows.steps.kind import Kind, Step
 from flows.steps.kinds.chance import CHANCE
 from flows.steps.kinds.checkpoint import CHECKPOINT
 from flows.steps.kinds.corpus import CORPUS
@@ -50,12 +50,12 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-RECORDS = (DATASET.name, SCREENED.name, USER_DATASET.name)
-"""Kinds whose artifacts hold records."""
-PARAMETERS = (CHECKPOINT.name, START.name, USER_CHECKPOINT.name)
-"""Kinds whose artifacts hold a model's parameters."""
-USER_KINDS = (USER_DATASET.name, USER_CHECKPOINT.name, USER_FILES.name)
-"""Kinds of the steps that users' own classes make."""
+_UNKNOWN = Kind(name="", make=lambda work: iter(()))
+
+
+def kind_of(step: Step | Manifest) -> Kind:
+    """Returns the kind of a step or an artifact; one of another version has all the defaults."""
+    return KINDS.get(step.kind, _UNKNOWN)
 
 
 def full_config(manifest: Manifest) -> Any:

@@ -61,6 +61,9 @@ def make(
     context: Mapping[str, Any],
     token: str | None = None,
     lost: Collection[str] = (),
+    *,
+    count_devices: Callable[[], int] | None = None,
+    wait: bool = True,
 ) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes steps one after the other; yields (step, its progress) and the outcome of each step.
 
@@ -76,25 +79,12 @@ def make(
         them.
       token: token that names this call as the holder of its steps' leases; None draws one for each.
       lost: tokens of earlier calls whose process died; their leases are taken at once.
+      count_devices: returns how many devices this process computes on; None counts 1 if JAX runs
+        here already, for others.
+      wait: whether to wait for steps that another process is making, or else leave them to it.
     """
     # Devices that this process computes on for others, say in a notebook, are not the steps' cost.
-    count_devices = (lambda: 1) if jax_has_devices() else device_count
-    yield from _make_groups(store, recipes, context, token, lost, count_devices)
-
-
-def _make_groups(
-    store: str,
-    recipes: Sequence[Recipe],
-    context: Mapping[str, Any],
-    token: str | None,
-    lost: Collection[str],
-    count_devices: Callable[[], int],
-    wait: bool = True,
-) -> Iterator[tuple[str, Progress] | StepOutcome]:
-    """Does as `make`; `count_devices` returns how many devices this process computes on.
-
-    Without `wait`, steps that another process is making are left to it.
-    """
+    count_devices = count_devices or ((lambda: 1) if jax_has_devices() else device_count)
     opened = Store(store)
     # Group by group; an error ends its group alone, and every step of it is reported once.
     for group in _group_recipes(recipes):
@@ -166,7 +156,7 @@ def make_apart(
         yield from _make_piece(Store(store), recipes, *piece)
     else:
         # A worker's process may have made other steps before; all its devices are for steps.
-        yield from _make_groups(store, recipes, context, token, lost, device_count, wait)
+        yield from make(store, recipes, context, token, lost, count_devices=device_count, wait=wait)
 
 
 def _make_piece(
@@ -247,7 +237,7 @@ def _make(
     count_devices: Callable[[], int],
     wait: bool,
 ) -> Iterator[tuple[str, Progress] | StepOutcome]:
-    """Makes a group of steps together; yields as `_make_groups` does.
+    """Makes a group of steps together; yields as `make` does.
 
     Raises:
       LeaseHeldError: without `wait`, if another process is making any of them.

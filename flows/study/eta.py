@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import CHECKPOINT, FitSpec
-from flows.steps.kinds.predictions import PREDICTIONS, EvaluateSpec
-from flows.steps.kinds.scores import SCORES
-from flows.steps.kinds.user_step import UserStepSpec
-from flows.steps.registry import USER_KINDS
+from flows.steps.registry import kind_of
 from flows.study.nodes import GraphNode, StudyGraph
 from infra.store.manifest import Manifest
 
@@ -155,32 +151,14 @@ def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
     #   (checkpoint, transfer parcel chartqa, 9600 examples)    other seeds
     #   (checkpoint, parcel)                                    the method's other trainings
     #   (checkpoint)                                            all trainings
-    words = step.name.split()
-    of_method = step.kind in (CHECKPOINT.name, PREDICTIONS.name, SCORES.name) and len(words) > 1
-    # Steps of users' classes have little in common but the class.
-    match step.config:
-        case UserStepSpec(step=user_class) | {"step": user_class} if step.kind in USER_KINDS:
-            kind = step.kind, user_class
-        case _:
-            kind = (step.kind,)
+    kind = step.kind, kind_of(step).sort(step.config)
     return (
-        (step.kind, _name_without_seeds(step.name), _work_amount(step)),
-        *([(step.kind, words[1])] if of_method else []),
+        (*kind, _name_without_seeds(step.name), _work_amount(step)),
+        *((*kind, word) for word in step.name.split()[1:2]),
         kind,
     )
 
 
 def _work_amount(step: Step | Manifest) -> float:
     """Returns a step's amount of work, comparable within its kind: examples, or tokens."""
-    # A manifest holds its config as plain values.
-    match step.kind, step.config:
-        case _, FitSpec(train=train):
-            return float(train.total_steps * train.batch_size) or 1.0
-        case _, EvaluateSpec(budget=budget, decode=decode):
-            return float(budget + decode.text_len)
-        case CHECKPOINT.name, {"train": {"total_steps": updates, "batch_size": batch_size}}:
-            return float(updates * batch_size) or 1.0
-        case PREDICTIONS.name, {"budget": budget, "decode": {"text_len": text_len}}:
-            return float(budget + text_len)
-        case _:
-            return 1.0
+    return kind_of(step).work(step.config)

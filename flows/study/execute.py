@@ -22,9 +22,8 @@ from flows.pages.lineage import page as lineage_page
 from flows.pages.links import page_key
 from flows.steps import worker
 from flows.steps.kind import Step
-from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.lookup import StepLookup, device_seconds, look_up
+from flows.steps.registry import kind_of
 from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
@@ -568,14 +567,8 @@ def _progress_reporter(session: RunSession, key: str) -> Callable[[str, Progress
 
 
 def _describe_counts(session: RunSession, node: GraphNode) -> str:
-    headlines = (_headline(step, session.artifacts[step]) for step in node.steps)
+    headlines = (
+        kind_of(step).headline(step.config, session.artifacts[step].manifest.counts)
+        for step in node.steps
+    )
     return ", ".join(filter(None, headlines))
-
-
-def _headline(step: Step, artifact: Artifact) -> str:
-    counts = artifact.manifest.counts
-    if isinstance(step.config, EvaluateSpec):
-        return ""  # Its score says all.
-    if isinstance(step.config, ScoreSpec):
-        return f"@{step.config.budget} {counts['score']:.1f}"
-    return ", ".join(f"{name} {value}" for name, value in counts.items())

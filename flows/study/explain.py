@@ -20,9 +20,8 @@ from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
-from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import StepLookup, device_seconds, look_up
-from flows.steps.registry import full_config, libraries_of, step_code
+from flows.steps.registry import full_config, kind_of, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import Phase, graph_of
 from flows.study.last_runs import LastRuns
@@ -75,19 +74,26 @@ class Explanation:
 
     Attributes:
       graph: the study's graph.
+      store: the store.
+      view: the store as it was when the verdicts were found, from one listing.
       steps: step -> the verdict on it.
       accepted: steps that rest on an artifact kept although its code has changed since.
+
+    Args:
+      store: the store.
+      graph: the study's graph.
+      view: a snapshot of the store, of the same moment; None takes one.
     """
 
-    def __init__(self, store: Store, graph: StudyGraph) -> None:
-        self.graph = graph
+    def __init__(self, store: Store, graph: StudyGraph, view: Store | None = None) -> None:
+        self.graph, self.store = graph, store
         self.steps: dict[Step, Verdict] = {}
-        self._store = store
+        self.view = view or store.snapshot()
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
         self._nearest_by_kind: dict[str, NearestArtifacts] = {}
-        self._last_runs = LastRuns(store, graph)
+        self._last_runs = LastRuns(self.view, graph)
         self._unasked: set[Step] = set()
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         # In the graph's order, so that the verdicts on a step's inputs are there before its own.
@@ -98,6 +104,12 @@ class Explanation:
                 self.accepted.add(step)
         if self._pruned_steps:
             self._judge_pruned_steps()
+
+    @property
+    def study(self) -> StudyConfig:
+        """The study; a graph of other steps has none."""
+        assert self.graph.study is not None
+        return self.graph.study
 
     def of_node(self, node: GraphNode) -> Verdict:
         """Returns the verdict on a node: that of its step with the last state in `STATES`."""
@@ -273,7 +285,7 @@ class Explanation:
         """Returns estimates from all artifacts of some kinds in the store."""
         estimates = TimeEstimates()
         for kind in sorted(kinds):
-            for artifact in self._store.artifacts(kind):
+            for artifact in self.view.artifacts(kind):
                 estimates.learn(artifact.manifest, artifact.manifest.seconds)
                 estimates.learn_cost(artifact.manifest, device_seconds(artifact))
         return estimates
@@ -317,7 +329,7 @@ class Explanation:
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             reason = f"{self._node_names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return self._judge_new(step, {}, reason)
-        lookup = look_up(self._store, step, inputs, self.accepted)
+        lookup = look_up(self.view, step, inputs, self.accepted)
         # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if lookup.artifact is None and (earlier := self._earlier_raw_files(step)):
             why = ("its raw files have changed, or were touched, since then",)
@@ -389,14 +401,16 @@ class Explanation:
 
         Their contents may be unchanged: the state changes when a file is only touched, too.
         """
-        if step.kind != RAW_FILES.name:
+        kind = kind_of(step)
+        if not kind.can_be_touched:
             return None
-        wanted_config = _without_state(json.loads(canonical_json(step.config)))
+        state = {kind.file_field: None}
+        wanted_config = json.loads(canonical_json(step.config)) | state
         candidates = [
             artifact
-            for artifact in self._store.artifacts(step.kind)
+            for artifact in self.view.artifacts(step.kind)
             if artifact.manifest.name == step.name
-            and _without_state(full_config(artifact.manifest)) == wanted_config
+            and full_config(artifact.manifest) | state == wanted_config
         ]
         return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
@@ -431,7 +445,7 @@ class Explanation:
         # Hundreds of transfers share one change, so two trees are compared once per kind of step.
         key = recipe.kind, recipe.code, manifest.code
         if key not in self._changes:
-            then, now = Tree(self._store.open_source(manifest.source)), checkout()
+            then, now = Tree(self.view.open_source(manifest.source)), checkout()
             # Modules that the step reached then and those it reaches now: code that a step no
             # longer calls, or only now calls, is a change as well.
             reached = step_code(recipe.kind, recipe.config, then) | step_code(
@@ -442,7 +456,7 @@ class Explanation:
 
     def _artifacts(self, kind: str) -> NearestArtifacts:
         if kind not in self._nearest_by_kind:
-            self._nearest_by_kind[kind] = NearestArtifacts(self._store.artifacts(kind))
+            self._nearest_by_kind[kind] = NearestArtifacts(self.view.artifacts(kind))
         return self._nearest_by_kind[kind]
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
@@ -456,23 +470,27 @@ class Explanation:
         return _first_texts([_describe_difference(*difference, step) for difference in differences])
 
 
-def explain_study(config: StudyConfig, store: Store, until: Phase = "report") -> Explanation:
+def explain_study(
+    config: StudyConfig, store: Store, until: Phase = "report", view: Store | None = None
+) -> Explanation:
     """Returns the verdicts on a study's steps, up to and including a phase.
+
+    Args:
+      config: the study.
+      store: the store.
+      until: the phase.
+      view: as in `Explanation`.
 
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
     graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
-    return Explanation(store.snapshot(), graph)
+    return Explanation(store, graph, view)
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:
     more = [f"and {len(texts) - _MAX_NAMES} more"] if len(texts) > _MAX_NAMES else []
     return [*texts[:_MAX_NAMES], *more]
-
-
-def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "state"}
 
 
 def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:

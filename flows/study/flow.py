@@ -18,6 +18,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
+from flows.config.disk_use import describe_disk_use
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.runs import (
@@ -91,6 +92,7 @@ class StudyResult:
       flow_run_id: id of the Prefect flow run.
       holds: name of a node that was not begun -> why; a later run begins it.
       config: the study.
+      disk_use: a line on the size of its artifacts.
     """
 
     results: str | None
@@ -102,6 +104,7 @@ class StudyResult:
     flow_run_id: str
     holds: Mapping[str, str]
     config: StudyConfig
+    disk_use: str
 
     def then(self, later: "StudyResult") -> "StudyResult":
         """Returns the outcome of this run and a wider study's after it, counted as one run."""
@@ -162,7 +165,9 @@ def study(
       failed: run only the steps that failed in the last run of the study, and what they need.
     """
     check_served(config, store)
-    return run_once(config, Store(store), until, rebuild, approve=approve, failed=failed)
+    explanation = EXPLANATION.get()
+    opened = explanation.store if explanation else Store(store)
+    return run_once(config, opened, until, rebuild, approve=approve, failed=failed)
 
 
 def run_once(
@@ -183,14 +188,14 @@ def run_once(
         print(describe_failed_steps(config.name, names), flush=True)
         hold_rule = hold_all_but(names)
 
-    def only_pass() -> Iterator[tuple[StudyConfig, Explanation]]:
-        yield config, EXPLANATION.get() or explain_study(config, store, until)
+    def only_pass() -> Iterator[Explanation]:
+        yield EXPLANATION.get() or explain_study(config, store, until)
 
     return run_passes(only_pass(), store, rebuild, approve=approve, hold_rule=hold_rule)
 
 
 def run_passes(
-    passes: Iterator[tuple[StudyConfig, Explanation]],
+    passes: Iterator[Explanation],
     store: Store,
     rebuild: tuple[str, ...] = (),
     *,
@@ -201,8 +206,8 @@ def run_passes(
     """Runs studies one after the other, within one flow run; returns the run's state.
 
     Args:
-      passes: the studies, each with the verdicts on its steps; the next is drawn only if none
-        before it failed or was held back, except for steps that were given up.
+      passes: the verdicts on the steps of each study; the next are drawn only if none before them
+        failed or was held back, except for steps that were given up.
       store: the store of all these studies.
       rebuild: as in `study`.
       limits: when steps may begin, and how much work they may do.
@@ -235,10 +240,9 @@ def run_passes(
         earlier = close_dead_records(store)
         try:
             # A generator: what comes next is decided only now, with the cells of the pass before.
-            for config, explanation in passes:
-                workers = _workers(config.compute, store)
+            for explanation in passes:
+                workers = _workers(explanation.study.compute, store)
                 pass_result = run_study_graph(
-                    config,
                     explanation,
                     store,
                     workers,
@@ -272,7 +276,6 @@ def run_passes(
 
 
 def run_study_graph(
-    config: StudyConfig,
     explanation: Explanation,
     store: Store,
     workers: Workers,
@@ -289,8 +292,7 @@ def run_study_graph(
     """Runs the graph of a study, within a flow run.
 
     Args:
-      config: the study.
-      explanation: the verdicts on the steps of its graph. What they found in the store is only
+      explanation: the verdicts on the steps of the study. What they found in the store is only
         relied on once it is pinned, and is then looked up again.
       store: the store.
       workers: processes for the steps that use JAX; released when all is done.
@@ -306,7 +308,7 @@ def run_study_graph(
     Raises:
       NotApprovedError: if approval is refused.
     """
-    graph = explanation.graph
+    graph, config = explanation.graph, explanation.study
     admission = admission or Admission()
     ahead = admission.limits.ahead(graph)
     # In this order: who may begin, whether that redoes too much work, and only then the first
@@ -336,7 +338,7 @@ def run_study_graph(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in reused_states}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        text = load_reference(_APPROVAL)(config, store, explanation)
+        text = load_reference(_APPROVAL)(explanation)
         wait_for_approval(journal.flow_run_id, text)
     # Times and costs of what is there already are estimates of what is missing.
     expected = TimeEstimates()
@@ -347,6 +349,10 @@ def run_study_graph(
     forecast = Forecast(expected, graph.nodes)
     display, start_time = Display(len(graph.nodes), time_left=forecast.seconds), time.monotonic()
     log = get_run_logger()
+    # What was foreseen is pinned now: unless gc deleted something between the listing and the pin,
+    # that listing still holds for it. Steps made later, here or by other runs, are not in it, and
+    # are looked up in the store itself.
+    view = store.snapshot(explanation.view)
     with display:
         for line in config.describe_undrawn_budgets():
             log.warning(line)
@@ -354,7 +360,7 @@ def run_study_graph(
         session = RunSession(
             study=config.name,
             store=store,
-            view=store.snapshot(),
+            view=view,
             foreseen=foreseen,
             accepted_at_start=explanation.accepted,
             workers=workers,
@@ -404,6 +410,7 @@ def run_study_graph(
             flow_run_id=journal.flow_run_id,
             holds=holds,
             config=config,
+            disk_use=describe_disk_use(session.artifacts.values(), config.keep),
         )
         seconds = time.monotonic() - start_time
         log.info(run_log.closing_line(result.summary, result.failed, seconds, result.results))

@@ -92,8 +92,7 @@ def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
     if next_pass is None:
         yield sweep_run.why_nothing()
         return
-    config, explanation = next_pass
-    yield from describe_sweep(explanation, config, failures_by_node(sweep_run.store, explanation))
+    yield from describe_sweep(next_pass, failures_by_node(sweep_run.store, next_pass))
 
 
 def describe_deployment(sweep_run: SweepRun) -> str:

@@ -10,8 +10,7 @@ from flows.config.load import check_config
 from flows.lineage.leaves import leaves
 from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
-from flows.steps.kinds.files import FILES
-from flows.steps.kinds.raw_files import RAW_FILES
+from flows.steps.registry import kind_of
 from flows.study.graph import StudyGraph, graph_of
 from flows.study.nearest import SEED
 from infra.errors import ConfigError
@@ -39,7 +38,7 @@ class LastRuns:
 
         There is none of files that the study is given: their contents are no values of the code.
         """
-        found = None if step.kind in (FILES.name, RAW_FILES.name) else self._find(step)
+        found = None if kind_of(step).file_field else self._find(step)
         return found[1] if found else None
 
     def changed_leaves(self, step: Step) -> set[str]:

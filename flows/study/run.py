@@ -9,13 +9,11 @@ from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
-from flows.config.disk_use import describe_disk_use
 from flows.report.text_lists import abbreviate_list
 from flows.study.flow import RESULTS, StudyResult
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
 from infra.prefect.server import UI
-from infra.store.records import PRUNED, read_run
 from infra.store.store import Store, canonical_uri
 
 _DEFAULT_STORE = ".parcel"
@@ -98,9 +96,7 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
             soft_wrap=True,
         )
     if result.results:
-        record = read_run(store.files, result.run)
-        keys = [*record["artifacts"], *record[PRUNED]]
-        console.print(describe_disk_use(store.snapshot(), keys, config.keep), soft_wrap=True)
+        console.print(result.disk_use, soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         # A cell that this study has: its first row, its last method, that method's last budget.

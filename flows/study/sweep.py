@@ -21,6 +21,7 @@ from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_co
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
 from flows.report.text_lists import abbreviate_list
+from flows.steps.registry import kind_of
 from flows.study.explain import Explanation, explain_study
 from flows.study.nodes import GraphNode
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
@@ -262,8 +263,8 @@ class SweepRun:
         if self.sweep.until_decided:
             _method_pairs(self.config, self.sweep.compare)
 
-    def passes(self) -> Iterator[tuple[StudyConfig, Explanation]]:
-        """Yields the studies to run and their verdicts, each drawn when those before it are done.
+    def passes(self) -> Iterator[Explanation]:
+        """Yields the verdicts on the studies to run, each drawn when those before it are done.
 
         Yields none where no cell is missing and no seed is to be added.
         """
@@ -274,26 +275,29 @@ class SweepRun:
         # Where no cell is to be made, only the look is repeated, so a firing after a kill catches
         # up. A cell that failed too often is not to be made: it delays no later seed.
         if not self.sweep.until_decided:
-            config, explanation, has_work, _ = self._next_study()
+            explanation, has_work, _ = self._next_study()
             if has_work:
-                yield config, explanation
+                yield explanation
             return
+        view = None
         for config in self._growing_studies():
-            explanation = self.explain(config)
+            explanation = self.explain(config, view)
             if _has_work(explanation, failures_by_node(self.store, explanation)):
-                yield config, explanation
-                explanation = self.explain(config)
-            if _are_decided(self.decisions(config, explanation)):
+                yield explanation
+                explanation = self.explain(config)  # Listed anew: scores were made since then.
+            if _are_decided(self.decisions(explanation)):
                 return
+            view = explanation.view
 
     def why_nothing(self) -> str:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
             decisions: dict[tuple[Method, Method], Decision] = {}
             failed: dict[GraphNode, int] = {}
+            view = self.store.snapshot()
             for config in self._growing_studies():
-                explanation = self.explain(config)
-                decisions = self.decisions(config, explanation)
+                explanation = self.explain(config, view)
+                decisions = self.decisions(explanation)
                 failed = failures_by_node(self.store, explanation)
                 if _are_decided(decisions):
                     break
@@ -301,7 +305,8 @@ class SweepRun:
             return f"nothing to run: {verdicts}{_but_for_abandoned(failed)}"
         # Three reasons in one line: every cell is there, no seed may be added, some cells were
         # given up.
-        config, _, _, failed = self._next_study()
+        explanation, _, failed = self._next_study()
+        config = explanation.study
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached_text = (
             f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
@@ -311,26 +316,26 @@ class SweepRun:
             f"{_but_for_abandoned(failed)}"
         )
 
-    def explain(self, config: StudyConfig) -> Explanation:
-        """Returns the verdicts on the steps of a study: which are there, and which are missing."""
-        return explain_study(config, self.store)
+    def explain(self, config: StudyConfig, view: Store | None = None) -> Explanation:
+        """Returns the verdicts on the steps of a study: which are there, and which are missing.
 
-    def decisions(
-        self, config: StudyConfig, explanation: Explanation
-    ) -> dict[tuple[Method, Method], Decision]:
+        Args:
+          config: the study.
+          view: as in `Explanation`.
+        """
+        return explain_study(config, self.store, view=view)
+
+    def decisions(self, explanation: Explanation) -> dict[tuple[Method, Method], Decision]:
         """Returns, for each pair of compared methods, the decision of the study's seeds.
 
         All rows, and all budgets that both methods serve, have the same weight. With several
         pretrainings, a seed's score is the mean over them, so the decision holds for these
         pretrainings only. A seed with a cell that failed too often does not count.
 
-        Args:
-          config: the study.
-          explanation: verdicts on its steps.
-
         Raises:
           ConfigError: if there is nothing to compare.
         """
+        config = explanation.study
         verdicts = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
         # Whatever artifact there is counts, a stale one too.
         scores = {
@@ -358,8 +363,8 @@ class SweepRun:
         for num_seeds in range(max(self.config.num_seeds, min(2, most)), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
-    def _next_study(self) -> tuple[StudyConfig, Explanation, bool, dict[GraphNode, int]]:
-        """Returns this firing's study, its verdicts, whether it has work, and failures by node.
+    def _next_study(self) -> tuple[Explanation, bool, dict[GraphNode, int]]:
+        """Returns the verdicts on this firing's study, whether it has work, and failures by node.
 
         Cells that were never tried are made before a seed is added. A failed cell is retried
         together with new seeds, at most `MAX_TRIES` times in all, so that it never blocks others.
@@ -373,12 +378,13 @@ class SweepRun:
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             explanation = self.explain(config)
             failed = failures_by_node(self.store, explanation)
-            return config, explanation, _has_work(explanation, failed), failed
-        current_study, explanation = self._study_with_present_seeds()
+            return explanation, _has_work(explanation, failed), failed
+        explanation = self._explain_present_seeds()
+        current_study = explanation.study
         failed = failures_by_node(self.store, explanation)
         # Finish what was begun before growing the grid; failures do not hold the growth up.
         if _nodes_without_score(explanation) - failed.keys():
-            return current_study, explanation, True, failed
+            return explanation, True, failed
         wider = dataclasses.replace(
             current_study,
             num_seeds=_grow_count(current_study.num_seeds, sweep.add_seeds, sweep.max_seeds),
@@ -387,11 +393,11 @@ class SweepRun:
             ),
         )
         if wider == current_study:
-            return current_study, explanation, _has_work(explanation, failed), failed
-        return wider, self.explain(wider), True, failed
+            return explanation, _has_work(explanation, failed), failed
+        return self.explain(wider, explanation.view), True, failed
 
-    def _study_with_present_seeds(self) -> tuple[StudyConfig, Explanation]:
-        """Returns the study with all seeds that have a checkpoint, and its explanation."""
+    def _explain_present_seeds(self) -> Explanation:
+        """Returns the verdicts on the study with all seeds that have a checkpoint."""
         sweep, config = self.sweep, self.config
         widest = dataclasses.replace(
             config,
@@ -400,29 +406,24 @@ class SweepRun:
         )
         # First a cheap guess from checkpoint names. It may be too wide, since other studies in the
         # store may have used the same seeds; explaining it finds the checkpoints of this study.
-        checkpoints = self.store.snapshot().artifacts("checkpoint")
-        names = (_SEED.search(artifact.manifest.name) for artifact in checkpoints)
+        view = self.store.snapshot()
+        names = (_SEED.search(a.manifest.name) for a in view.artifacts("checkpoint"))
         likely = _with_seeds(config, widest, {int(name[1]) for name in names if name})
-        explanation = self.explain(likely)
+        explanation = self.explain(likely, view)
         seeds = {
             key.seed
             for key, step in explanation.graph.cells.items()
             if explanation.steps[step.inputs["predictions"].inputs["checkpoint"]].artifact
         }
         present_study = _with_seeds(config, likely, seeds)
-        return present_study, explanation if present_study == likely else self.explain(
-            present_study
-        )
+        return explanation if present_study == likely else self.explain(present_study, view)
 
 
-def describe_sweep(
-    explanation: Explanation, config: StudyConfig, failed: Mapping[GraphNode, int]
-) -> Iterator[str]:
+def describe_sweep(explanation: Explanation, failed: Mapping[GraphNode, int]) -> Iterator[str]:
     """Yields lines on a sweep that is about to begin: how many cells are new, and of which sort.
 
     Args:
       explanation: verdicts on the study's steps.
-      config: the study.
       failed: node -> number of its failed attempts.
     """
     # The lines of a sweep that adds a seed:
@@ -430,7 +431,7 @@ def describe_sweep(
     #   sweep demo: 2 methods × 3 rows × 2 seeds × budgets 16, 64: 24 cells
     #   12 cells are there, 12 are new: 12 of seed 48213
     #   7 steps to make: 6 transfer, 1 results; 15 re-used
-    cells = explanation.graph.cells
+    config, cells = explanation.study, explanation.graph.cells
     states = {key: explanation.steps[step].state for key, step in cells.items()}
     new = [key for key, state in states.items() if state == "new"]
     present_cells = [key for key, state in states.items() if state != "new"]
@@ -486,7 +487,7 @@ def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]
 
 
 def _is_scored(node: GraphNode) -> bool:
-    return any(step.kind == "scores" for step in node.steps)
+    return any(kind_of(step).holds == "scores" for step in node.steps)
 
 
 def _with_seeds(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:

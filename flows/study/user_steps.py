@@ -3,22 +3,15 @@
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from flows.config.study import StudyConfig
 from flows.config.user_step import load_user_step
 from flows.steps.kind import Step
-from flows.steps.kinds.user_step import NewStep, UserStepSpec
-from flows.steps.registry import PARAMETERS, RECORDS, USER_FILES, USER_KINDS
+from flows.steps.kinds.user_step import Makes, NewStep, UserStepSpec
+from flows.steps.registry import KINDS, kind_of
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from infra.errors import ConfigError
-
-REPLACEABLE: Mapping[str, tuple[str, ...]] = {
-    "dataset": RECORDS,
-    "checkpoint": PARAMETERS,
-    "files": ("tokenizer", "mask_codec", USER_FILES.name),
-}
-"""Output of a user's step -> kinds of the steps that it can replace."""
 
 
 class _NoSuchStepError(KeyError):
@@ -91,7 +84,7 @@ def cut_graph(graph: StudyGraph, phase: StudyGraph) -> StudyGraph:
         if step.name in wanted:
             kept |= _ancestors(step)
     for step in graph.steps:
-        if step.kind in USER_KINDS and kept.issuperset(step.inputs.values()):
+        if isinstance(step.config, UserStepSpec) and kept.issuperset(step.inputs.values()):
             kept.add(step)
     nodes = []
     for node in graph.nodes:
@@ -117,9 +110,9 @@ def _new_step(
             f"{where} must give its step a name that is free, got {new.name!r}, which the study "
             f"has already."
         )
-    if new.makes not in REPLACEABLE:
+    if new.makes not in get_args(Makes):
         raise ConfigError(
-            f"{where} must make one of {', '.join(REPLACEABLE)}, got makes={new.makes!r}."
+            f"{where} must make one of {', '.join(get_args(Makes))}, got makes={new.makes!r}."
         )
     for role, read in new.inputs.items():
         if not isinstance(read, Step):
@@ -128,11 +121,11 @@ def _new_step(
                 f"`steps`, by name."
             )
     replaced = new.replaces
-    if replaced is not None and replaced.kind not in REPLACEABLE[new.makes]:
+    if replaced is not None and kind_of(replaced).holds != new.makes:
+        replaceable = ", ".join(k.name for k in KINDS.values() if k.holds == new.makes)
         raise ConfigError(
-            f"{where} makes {new.makes!r}, which can replace a step of the kind "
-            f"{', '.join(REPLACEABLE[new.makes])}, got {replaced.name!r}, of the kind "
-            f"{replaced.kind}."
+            f"{where} makes {new.makes!r}, which can replace a step of the kind {replaceable}, got "
+            f"{replaced.name!r}, of the kind {replaced.kind}."
         )
     return Step(
         kind=f"user_{new.makes}",

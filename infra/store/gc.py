@@ -38,6 +38,7 @@ from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
     ATTEMPTS,
+    DELETIONS,
     JOBS,
     LEASES,
     QUARANTINE,
@@ -143,9 +144,10 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
         sources = list(view.unnamed_sources())
         # Last under the lease, so that nothing slow lies between the first move and the check
         # below.
-        hidden_artifacts = [
-            item for item in view.unreachable_artifacts() if _hide_manifest(store, item)
-        ]
+        spare = list(view.unreachable_artifacts())
+        if spare or pruned:  # Before the first is deleted: snapshots of before are out of date.
+            store.files.put(DELETIONS, b"")
+        hidden_artifacts = [item for item in spare if _hide_manifest(store, item)]
         # A gc that was stopped (a laptop's lid) may have lost the lease without knowing, and a run
         # may have pinned meanwhile what was just hidden. Hidden manifests can still be put back.
         if not deciding.renew():

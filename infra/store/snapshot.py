@@ -13,7 +13,8 @@ class StoreSnapshot:
     """A snapshot of files; writes and copies go to the files themselves.
 
     Files that were added later are not seen, and files that were deleted since still are. So a
-    process that relies on a hit must pin its key first, and take the snapshot after that.
+    process that relies on a hit must pin its key first, and take the snapshot after that, or ask
+    `Store.snapshot` whether an earlier one still holds.
 
     Args:
       files: files behind the snapshot.

@@ -14,6 +14,7 @@
         gc.json                          lease for changing pins, or deciding what gc deletes
         scratch/…                        copies of progress (see `scratch`)
         jobs/…                           orders and reports of jobs on a cluster; deleted when old
+        deletions                        written anew before gc deletes what a snapshot may have
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
@@ -66,6 +67,8 @@ FORMAT = 3
 
 QUARANTINE, TOMBSTONES, LEASES, JOBS = "aside", "gone", "leases", "jobs"
 ATTEMPTS = "attempts"
+DELETIONS = "deletions"
+"""File that gc writes anew, under its lease, before it deletes artifacts or their files."""
 
 
 class Artifact:
@@ -282,15 +285,35 @@ class Store:
         self._manifests: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._attempt_records: dict[str, list[AttemptRecord]] = {}
         self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
+        self._deletions_before: tuple[int, ...] = ()
         self.format = self._read_format(formats)
 
-    def snapshot(self) -> "Store":
-        """Returns a snapshot of this store, for many look-ups; see `snapshot`."""
+    def snapshot(self, earlier: "Store | None" = None) -> "Store":
+        """Returns a snapshot of this store, for many look-ups; see `snapshot`.
+
+        Args:
+          earlier: a snapshot, which is returned itself if gc has deleted nothing since it was
+            taken: what was found in it, and pinned since then, is safe to rely on.
+        """
+        if self._keys_by_identity is not None:
+            return self  # It is one.
+        # Looked at before the listing. So of a gc that deletes what was listed already, the next
+        # look tells.
+        deletions = self._deletions()
+        if earlier is not None and earlier._deletions_before == deletions:
+            return earlier
         # A shallow copy: look-ups go to the snapshot; leases, pins and writes to the store itself.
         view = copy.copy(self)
         view.files = self.files.snapshot()
         view._keys_by_identity = {}
+        view._deletions_before = deletions
         return view
+
+    def _deletions(self) -> tuple[int, ...]:
+        """Returns the version of the file that gc writes before it deletes; () before the first."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.files.stat(DELETIONS).version
+        return ()
 
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.

@@ -174,12 +174,14 @@ def lineage_verify(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
+    from flows.steps.registry import KINDS
+    from infra.references import load_reference
     from infra.store.lineage import verify_artifact
 
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
     # The content of a checkpoint is stated as a digest of its parameters, not of its files.
-    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
+    logical = {name: load_reference(k.content) for name, k in KINDS.items() if k.content}
     problems = [
         problem
         for artifact_key in keys
@@ -204,9 +206,3 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
         from flows.pages.rebuild import rebuild
 
         typer.echo(f"{rebuild(opened)} pages published")
-
-
-def _params_digest(checkpoint: Path) -> str:
-    from model.checkpoint.folder import params_digest_of
-
-    return params_digest_of(checkpoint)

@@ -146,22 +146,21 @@ def sweep(
     for line in sweep_run.describe_redundant_settings():
         typer.echo(line)
     # What the first pass would do is shown before it begins; the flow draws the passes again.
-    next_pass = next(sweep_run.passes(), None)
-    if next_pass is None:
+    explanation = next(sweep_run.passes(), None)
+    if explanation is None:
         typer.echo(sweep_run.why_nothing())
         return
-    config, explanation = next_pass
     from flows.study.retry_policy import failures_by_node
     from flows.study.sweep import describe_sweep
 
-    for line in describe_sweep(explanation, config, failures_by_node(opened, explanation)):
+    for line in describe_sweep(explanation, failures_by_node(opened, explanation)):
         typer.echo(line)
     if explain:
-        for line in explanation.lines(config.keep):
+        for line in explanation.lines(explanation.study.keep):
             typer.echo(line)
         return
     # Dear stale steps stop the sweep here, before a server or a cluster is started.
-    explanation.check(config.compute.rebuild_limit, ())
+    explanation.check(explanation.study.compute.rebuild_limit, ())
     from flows.study.start import start_sweep
 
     code = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)

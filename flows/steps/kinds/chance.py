@@ -1,4 +1,9 @@
-"""Chance: the score of the best guess from texts alone, without pixels."""
+"""Chance: the score of the best guess from texts alone, without pixels.
+
+Files:
+  chance.json: the score
+  predictions.jsonl: a row per record: the score of its guess, digest of the source
+"""
 
 import json
 from collections.abc import Iterator
@@ -31,4 +36,7 @@ CHANCE = Kind(
     also=metric_modules,
     entries=lambda metric: {_METRICS: metric_values(metric)},
     functions=lambda metric: [metric],
+    holds="guesses",
+    items="eval",
+    sample="guessed from its text, or scored on it",
 )

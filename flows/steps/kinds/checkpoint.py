@@ -1,4 +1,17 @@
-"""A checkpoint: one stage of training, from its inputs to its parameters."""
+"""A checkpoint: one stage of training, from its inputs to its parameters.
+
+Files:
+  params-*.safetensors: parameters, a gigabyte a file
+  params.json: where each array lies, with a checksum of every megabyte
+  model.json: the model's config
+  digest.txt: the digest of the parameters
+  tokenizer.model: the study's
+  mask_codec.npz: the study's, if it has one
+  metrics.jsonl: a line every `log_steps`
+  events/*: the same lines for TensorBoard
+  watch.jsonl: held-out losses and the probe, where `watch` is set
+  profile/*: traces, where `--profile` asked for them
+"""
 
 import contextlib
 import dataclasses
@@ -342,6 +355,16 @@ def _connector(spec: Mapping[str, Any]) -> str:
     return spec["model"]["connector"]["kind"]
 
 
+def _num_examples(config: FitSpec | Mapping[str, Any]) -> float:
+    """Returns the number of examples that a training sees, at least 1."""
+    match config:
+        case FitSpec(train=train):
+            return float(train.total_steps * train.batch_size) or 1.0
+        case {"train": {"total_steps": updates, "batch_size": batch_size}}:
+            return float(updates * batch_size) or 1.0
+    return 1.0
+
+
 CHECKPOINT = Kind(
     name="checkpoint",
     make=make,
@@ -358,4 +381,10 @@ CHECKPOINT = Kind(
     also=lambda spec: connector_modules(_connector(spec)),
     entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
     functions=lambda spec: [_connector(spec)],
+    holds="checkpoint",
+    sample="trained on it",
+    draws_batches=True,
+    leaves_out=lambda role: role.startswith(WATCHED) or role in PROBE,
+    work=_num_examples,
+    content="model.checkpoint.folder:params_digest_of",
 )

@@ -1,4 +1,8 @@
-"""A synthetic corpus, in the published layouts of real ones."""
+"""A synthetic corpus, in the published layouts of real ones.
+
+Files:
+  *: a folder for each corpus, in its published layout
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,12 @@
-"""A dataset: raw files, read and prepared with Beam."""
+"""A dataset: raw files, read and prepared with Beam.
+
+Files:
+  *.tfrecord: records, shard by shard
+  *.idx: beside each shard, the offset of every record
+  dataset.json: counts, settings, features
+  shards.json: what each shard was made from, for `parcel data mend`
+  rejects.jsonl: every input that is no record, with stage and reason
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -71,4 +79,5 @@ DATASET = Kind(
     stop=("pipelines.sources.registry",),
     also=_reader_module,
     functions=lambda spec: [reader_of(spec)],
+    holds="dataset",
 )

@@ -1,4 +1,8 @@
-"""Files that a study is given, not made by it; its lineage begins with them."""
+"""Files that a study is given, not made by it; its lineage begins with them.
+
+Files:
+  files.txt: a line per file: digest, size, path
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -42,4 +46,4 @@ def check_input_files(folder: Path, digests_folder: Path) -> None:
             raise ValueError(f"{path} has changed since the study noted it; run it again.")
 
 
-FILES = Kind(name="files", make=make, spec=FilesSpec)
+FILES = Kind(name="files", make=make, spec=FilesSpec, file_field="files")

@@ -1,4 +1,9 @@
-"""A codec of masks: given, or trained on the masks of the study's datasets."""
+"""A codec of masks: given, or trained on the masks of the study's datasets.
+
+Files:
+  mask_codec.npz: parameters and codebook
+  codec.json: how well it says a mask
+"""
 
 import json
 from collections.abc import Iterator
@@ -23,4 +28,11 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
 
 
-MASK_CODEC = Kind(name="mask_codec", make=make, spec=MaskCodecConfig, libraries=("pillow",))
+MASK_CODEC = Kind(
+    name="mask_codec",
+    make=make,
+    spec=MaskCodecConfig,
+    libraries=("pillow",),
+    holds="files",
+    sample="with its masks in the mask codec",
+)

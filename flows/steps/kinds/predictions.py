@@ -1,6 +1,9 @@
 """Predictions: a checkpoint's answers to one split at one budget; kind `scores` scores them.
 
 All budgets are answered together, so that images are decoded and pass the vision tower once.
+
+Files:
+  predictions.jsonl: a row per record: prediction, answers, digest of the source
 """
 
 import dataclasses
@@ -93,6 +96,16 @@ def _connector(spec: Mapping[str, Any]) -> str:
     return spec.get("connector", "")
 
 
+def _num_tokens(config: EvaluateSpec | Mapping[str, Any]) -> float:
+    """Returns the tokens of an answer: those of a frame and those of the text."""
+    match config:
+        case EvaluateSpec(budget=budget, decode=decode):
+            return float(budget + decode.text_len)
+        case {"budget": budget, "decode": {"text_len": text_len}}:
+            return float(budget + text_len)
+    return 1.0
+
+
 _CONNECTORS = connector_modules.__module__
 
 PREDICTIONS = Kind(
@@ -107,4 +120,9 @@ PREDICTIONS = Kind(
     also=lambda spec: connector_modules(_connector(spec)),
     entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
     functions=lambda spec: [_connector(spec)],
+    holds="answers",
+    items="data",
+    headline=lambda config, counts: "",  # Their score says all.
+    sample="scored on it",
+    work=_num_tokens,
 )

@@ -1,4 +1,8 @@
-"""The raw files of a dataset, by digest; they stay where they are."""
+"""The raw files of a dataset, by digest; they stay where they are.
+
+Files:
+  files.txt: a line per file: digest, size, path
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -89,4 +93,6 @@ RAW_FILES = Kind(
     stop=("pipelines.sources.registry",),
     also=_reader_module,
     functions=lambda spec: [reader_of(spec)],
+    file_field="state",
+    can_be_touched=True,
 )

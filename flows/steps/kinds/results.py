@@ -1,9 +1,16 @@
-"""Results: the tables and the plot of a study."""
+"""Results: the tables and the plot of a study.
+
+Files:
+  results.*: the table as Markdown, CSV, JSON and LaTeX, and drawn
+  comparisons.csv: every two methods, at every budget
+  pareto.png: score against cost
+  latency.*: score against measured time
+"""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 
-from flows.report.cells import CellKey, Plan
+from flows.report.cells import CHANCE, CellKey, Plan
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import file_sha256, listing_sha256
@@ -45,10 +52,26 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
+def _mark_accepted(
+    spec: ResultsSpec, roles: Iterable[str], accepted_roles: Set[str]
+) -> ResultsSpec:
+    """Returns the spec of a table that marks its cells that rest on accepted artifacts.
+
+    All cells of a benchmark rest on its chance score, which decides whether they are above chance.
+    """
+    cells = [cell for role in roles if (cell := CellKey.of_role(role))]
+    marked = [
+        c for c in cells if str(c) in accepted_roles or f"{CHANCE}{c.benchmark}" in accepted_roles
+    ]
+    return dataclasses.replace(spec, accepted=tuple(sorted(marked, key=str)))
+
+
 RESULTS = Kind(
     name="results",
     make=make,
     spec=ResultsSpec,
     libraries=("matplotlib",),
     stop=("model.eval.metrics.registry",),
+    holds="table",
+    mark_accepted=_mark_accepted,
 )

@@ -1,6 +1,10 @@
 """Scores: the score of a checkpoint's answers to one split at one budget, and of every item.
 
 Nothing is decoded, so that an edited metric, or another one, scores the same answers in seconds.
+
+Files:
+  score.json: the score and its parts
+  items.parquet: a row per record: score, prediction, answers, digest of the source
 """
 
 import dataclasses
@@ -76,4 +80,8 @@ SCORES = Kind(
     also=lambda spec: metric_modules(spec["metric"]),
     entries=lambda spec: {_METRICS: metric_values(spec["metric"])},
     functions=lambda spec: [spec["metric"]],
+    holds="scores",
+    items="data",
+    headline=lambda config, counts: f"@{config.budget} {counts['score']:.1f}",
+    sample="scored on it",
 )

@@ -1,17 +1,26 @@
-"""A dataset without duplicates and without pictures that an evaluation split holds."""
+"""A dataset without duplicates and without pictures that an evaluation split holds.
+
+Files:
+  *.tfrecord: the records that stay
+  *.idx: beside each shard, the offset of every record
+  *.json: its description, as in a dataset
+  rejects.jsonl: the rejects of the dataset, and the records that were removed
+  matches.jsonl: which record looks like which other one
+"""
 
 from collections.abc import Iterator
 
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
+from pipelines.hygiene.matches import MATCHES
 from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 
 
 def make(work: StepContext) -> Iterator[Progress]:
     """Compares the input `dataset` with itself and with all other inputs, by `HygieneConfig`."""
     # Every input but the dataset itself is an evaluation split, under its name.
-    against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
+    against = {role: str(path) for role, path in sorted(work.inputs.items()) if _is_split(role)}
     counts = yield from stream_progress(
         lambda report: screen_dataset(
             str(work.inputs["dataset"]),
@@ -24,4 +33,16 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(counts)
 
 
-SCREENED = Kind(name="screened", make=make, spec=HygieneConfig, libraries=("pillow",))
+def _is_split(role: str) -> bool:
+    return role != "dataset"
+
+
+SCREENED = Kind(
+    name="screened",
+    make=make,
+    spec=HygieneConfig,
+    libraries=("pillow",),
+    holds="dataset",
+    leaves_out=_is_split,
+    matches=MATCHES,
+)

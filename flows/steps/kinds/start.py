@@ -1,4 +1,8 @@
-"""A checkpoint that a study starts from, copied into the store; another codebase's is converted."""
+"""A checkpoint that a study starts from, copied into the store; another codebase's is converted.
+
+Files:
+  *: the same files as in a checkpoint
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -40,4 +44,10 @@ def make(work: StepContext) -> Iterator[Progress]:
 
 # A converter only compares shapes with the model's: an edit of `model.vlm` or of a connector, which
 # the registry names, changes no byte.
-START = Kind(name="start", make=make, stop=("model.vlm", "model.connector.registry"))
+START = Kind(
+    name="start",
+    make=make,
+    stop=("model.vlm", "model.connector.registry"),
+    holds="checkpoint",
+    content="model.checkpoint.folder:params_digest_of",
+)

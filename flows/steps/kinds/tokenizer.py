@@ -1,4 +1,8 @@
-"""A SentencePiece vocabulary: given, or trained on the texts of the study's datasets."""
+"""A SentencePiece vocabulary: given, or trained on the texts of the study's datasets.
+
+Files:
+  tokenizer.model: pieces, as SentencePiece stores them
+"""
 
 import dataclasses
 import shutil
@@ -49,4 +53,11 @@ def make(work: StepContext) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-TOKENIZER = Kind(name="tokenizer", make=make, spec=TokenizerConfig, libraries=("sentencepiece",))
+TOKENIZER = Kind(
+    name="tokenizer",
+    make=make,
+    spec=TokenizerConfig,
+    libraries=("sentencepiece",),
+    holds="files",
+    sample="with its words in the tokenizer",
+)

@@ -13,6 +13,9 @@ A step is a dataclass: its fields are its settings, `nodes` says which steps it 
 
         def make(self, work):
             ...  # From work.inputs["data"] into work.out.
+
+Files:
+  *: whatever the step wrote; records and parameters as a dataset and a checkpoint have them
 """
 
 import dataclasses
@@ -100,9 +103,19 @@ def make(work: StepContext) -> Iterator[Progress]:
         yield from progress
 
 
+def _class_name(config: UserStepSpec | Mapping[str, Any]) -> str:
+    return config.step if isinstance(config, UserStepSpec) else config["step"]
+
+
 def _kind(makes: Makes) -> Kind:
     return Kind(
-        name=f"user_{makes}", make=make, spec=UserStepSpec, functions=lambda spec: [spec["step"]]
+        name=f"user_{makes}",
+        make=make,
+        spec=UserStepSpec,
+        functions=lambda spec: [spec["step"]],
+        holds=makes,
+        sample="with it in what a step of the user's own read",
+        sort=_class_name,  # Such steps have little in common but the class.
     )
 
 

@@ -8,7 +8,7 @@ from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step
 from model.seeds import Seeds
-from tests.flows.lineage.conftest import BATCHES, STEPS
+from tests.flows.lineage.conftest import BATCHES, STEPS, made
 
 
 def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
@@ -60,6 +60,20 @@ def test_one_record_is_told_with_its_place_its_steps_and_its_cells(
     ]
     (record,) = trace_sample(store, what, "03#ocr").places
     assert (record.id, record.position) == ("03#ocr", 7)
+
+
+def test_a_guess_rests_on_the_records_that_it_was_made_from(table: tuple[Store, LineageTarget]):
+    store, _ = table
+    data = {a.manifest.name: a for a in store.artifacts("dataset")}
+    read = {"train": data["prepare web"], "eval": data["prepare eval"]}
+    results = made(
+        store, "results", "guesses", {"chance/x": made(store, "chance", "chance x", read)}
+    )
+    target = LineageTarget(name="guesses", artifacts=(results,))
+    for sample in ("color/001", "03"):
+        assert [*trace_sample(store, target, sample).lines()][-1] == (
+            "chance/x is guessed from its text, or scored on it"
+        )
 
 
 def test_an_unknown_sample_names_the_datasets(table: tuple[Store, LineageTarget]):

@@ -204,7 +204,7 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
     )
     plan_data(config, store, count=10)
     approval_text = references.load_reference(_APPROVAL)
-    page = approval_text(config, store, Explanation(store.snapshot(), graph_of(config)))
+    page = approval_text(Explanation(store, graph_of(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page
     assert "- preparing the 3 that were sampled takes " in page

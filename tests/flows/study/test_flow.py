@@ -23,7 +23,7 @@ def passes(why):
     for num_seeds in (1, 2, 3):
         drawn.setdefault(why, []).append(num_seeds)
         config = load(overrides=[f"num_seeds={num_seeds}"])
-        yield config, explain_study(config, store, "prepare")
+        yield explain_study(config, store, "prepare")
 
 @flow
 def sweep(why):
@@ -49,3 +49,39 @@ def test_what_was_given_up_ends_no_sweep_and_what_was_put_off_does(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [[1, 2, 3], [1]]
+
+
+REUSED = """
+import sys
+from flows.config.load import load
+from flows.study.explain import explain_study
+from flows.study.flow import EXPLANATION, RESULTS, study
+from flows.study.graph import graph_of
+from infra.store.disk import Disk
+from infra.store.store import Store
+from tests.flows.study.test_explain import fill
+
+listings, list_all = [], Disk.snapshot
+Disk.snapshot = lambda files: listings.append(files.uri) or list_all(files)
+config = load(overrides=["methods=[parcel]", "budgets=[256]", "num_seeds=1"])
+store = Store(sys.argv[1])
+fill(store, graph_of(config, "evaluate"))
+EXPLANATION.set(explain_study(config, store, "evaluate"))
+assert study(config, store.uri, "evaluate", return_state=True).is_completed()
+assert RESULTS[-1].made == 0 and RESULTS[-1].reused > 0
+assert "checkpoint" in RESULTS[-1].disk_use
+print(len(listings))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("served_store")
+def test_a_run_that_reuses_everything_lists_its_store_once(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", REUSED, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1"

@@ -47,14 +47,14 @@ def firing(store: Store, *more: str, **values: Any) -> SweepRun:
 
 def next_of(firing: SweepRun) -> tuple[int, int] | None:
     """The transfer and pretraining seeds of the study that a firing would run."""
-    config, _ = next(firing.passes(), (None, None))
-    return config and (config.num_seeds, config.num_pretrain_seeds)
+    explanation = next(firing.passes(), None)
+    return explanation and (explanation.study.num_seeds, explanation.study.num_pretrain_seeds)
 
 
 def run(store: Store, firing: SweepRun, **how: Any) -> None:
     """Makes what a firing asks for, as if every step had run."""
-    for config, _ in firing.passes():
-        fill(store, graph_of(config), **how)
+    for explanation in firing.passes():
+        fill(store, graph_of(explanation.study), **how)
 
 
 def test_what_is_added_stands_beside_the_studys_own(store: Store):
@@ -85,7 +85,7 @@ def test_the_first_firing_makes_the_study_and_each_later_one_adds(store: Store):
 def test_missing_cells_are_filled_before_a_seed_is_added(store: Store):
     nightly = firing(store, add_seeds=1)
     run(store, nightly)
-    config, _ = next(nightly.passes())
+    config = next(nightly.passes()).study
     last = config.seeds[-1]
     fill(
         store,
@@ -121,8 +121,8 @@ def test_pretrainings_are_added_likewise(store: Store):
 def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     run(store, firing(store))
     wide = firing(store, seeds=3, budgets=[16])
-    config, _ = next(wide.passes())
-    first, second, third = describe_sweep(wide.explain(config), config, {})
+    config = next(wide.passes()).study
+    first, second, third = describe_sweep(wide.explain(config), {})
     new = config.seeds[2]
     # Vanilla knows one budget.
     assert first == "sweep demo: 2 methods × 1 rows × 3 seeds × budgets 256, 16: 9 cells"
@@ -156,7 +156,7 @@ def test_a_sweep_never_narrows_a_study_and_says_what_adds_nothing(
     assert list(sweep.describe_redundant_settings()) == lines
     if lines:
         assert sweep.config == sweep.study
-    assert next(sweep.passes())[0].num_seeds >= 2
+    assert next(sweep.passes()).study.num_seeds >= 2
 
 
 def test_the_command_says_what_adds_nothing(store: Store, parcel: Callable[..., Done]):
@@ -178,7 +178,7 @@ def test_fewer_pretrainings_than_the_studys_add_nothing(store: Store):
 
 def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
     seen = []
-    for config, _ in sweep.passes():
+    for config in (explanation.study for explanation in sweep.passes()):
         seen.append(config.num_seeds)
         fill(store, graph_of(config), score=score)
     return seen
@@ -273,9 +273,9 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     seed = nightly.config.seeds[0]
     broken = f"transfer vanilla chartqa seed={seed}"
     seen = []
-    for config, _ in (next(nightly.passes()) for _ in range(3)):
+    for config in (next(nightly.passes()).study for _ in range(3)):
         before = nightly.explain(config)
-        told = list(describe_sweep(before, config, failures_by_node(store, before)))
+        told = list(describe_sweep(before, failures_by_node(store, before)))
         seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
         assert not hold_given_up(store)(before)
         fill(store, graph_of(config), but=lambda step: step.name == broken)
@@ -289,7 +289,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     )
     # More seeds: it stays out of the way, and its table with it.
     wide = firing(store, add_seeds=1, max_seeds=5)
-    config, _ = next(wide.passes())
+    config = next(wide.passes()).study
     assert config.num_seeds == 5
     held = hold_given_up(store)(wide.explain(config))
     assert broken in {node.name for node in held}
@@ -301,7 +301,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
     sweep = firing(store, until_decided=True, max_seeds=9)
     seed = sweep.config.seeds[0]
     broken = f"transfer vanilla chartqa seed={seed}"
-    config, _ = next(sweep.passes())
+    config = next(sweep.passes()).study
 
     def score(key: CellKey) -> float:
         noise = np.random.default_rng([key.seed, len(key.method)]).normal()
@@ -313,10 +313,10 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
         fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
         fail(store, sweep.explain(config), broken)
         # The first seed is a gap until it is given up; then it is left out, and the second counts.
-        (decision,) = sweep.decisions(config, sweep.explain(config)).values()
+        (decision,) = sweep.decisions(sweep.explain(config)).values()
         assert decision.num_seeds == int(tries == MAX_TRIES)
     seen = []
-    for config, _ in sweep.passes():
+    for config in (explanation.study for explanation in sweep.passes()):
         seen.append(config.num_seeds)
         fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
     assert seen == list(range(3, seen[-1] + 1))
@@ -329,7 +329,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
 
 def test_a_try_that_was_killed_is_no_failure(store: Store):
     nightly = firing(store, add_seeds=1)
-    config, _ = next(nightly.passes())
+    config = next(nightly.passes()).study
     broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
     fill(store, graph_of(config), but=lambda step: step.name == broken)
     explanation = nightly.explain(config)
@@ -391,13 +391,13 @@ def test_a_budget_beyond_the_studys_images_is_stage_2s(store: Store):
 @pytest.mark.slow
 def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store):
     study = firing(store, STAGE2)
-    (line, *_) = describe_sweep(study.explain(study.config), study.config, {})
+    (line, *_) = describe_sweep(study.explain(study.config), {})
     assert line == (
         "sweep demo: 2 methods × 1 rows × 2 seeds × budgets 256 and 1 rows at 448 px × 1 seeds × "
         "budgets 1024: 6 cells"
     )
     run(store, study)
-    wide, _ = next(firing(store, STAGE2, add_seeds=1).passes())
+    wide = next(firing(store, STAGE2, add_seeds=1).passes()).study
     assert [view.num_seeds for view in wide.resolutions] == [3, 1]
 
 

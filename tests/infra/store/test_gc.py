@@ -611,3 +611,25 @@ def test_histories_manifests_and_records_are_read_several_at_a_time(store: Store
         ("artifact", "first"),
         ("artifact", "second"),
     ]
+
+
+def test_a_snapshot_holds_until_something_is_deleted(
+    gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
+    store = Store("gs://testing/store")
+    spare = make(store, "spare")
+    view = store.snapshot()
+    gcs.clear()
+    assert store.snapshot(view) is view
+    assert view.snapshot() is view
+    assert "list" not in gcs.requests()
+    with store.pin_run("run-1") as pin:
+        pin.add(spare.key)
+        assert gc.delete_garbage(store, older_than=0) == []
+        assert store.snapshot(view) is view
+    assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "spare")]
+    assert view.find(spare.key) is not None  # As it was: who relied on it would lack the files.
+    later = store.snapshot(view)
+    assert later.find(spare.key) is None
+    assert store.snapshot(later) is later
