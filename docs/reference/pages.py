@@ -63,6 +63,7 @@ FILES = {
         "watch.jsonl": "held-out losses and the probe, where `watch` is set",
         "profile/*": "traces, where `--profile` asked for them",
     },
+    "cast": {"*": "parameters, config, tokenizer and mask codec, as in a checkpoint"},
     "predictions": {
         "predictions.jsonl": "a row per record: prediction, answers, digest of the source",
     },

@@ -12,6 +12,7 @@ from flows.lineage.results import report_of
 from flows.lineage.runs import results_artifact
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
+from flows.steps.kinds.cast import CAST
 from flows.steps.registry import PARAMETERS
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -108,7 +109,7 @@ def _started(artifact: Artifact) -> str:
 
 def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
     manifest = artifact.manifest
-    if manifest.kind in PARAMETERS:
+    if manifest.kind in (*PARAMETERS, CAST.name):
         return artifact.key
     if manifest.kind == "scores":
         manifest = store.get_cached(manifest.inputs["predictions"].key).manifest

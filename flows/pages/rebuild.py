@@ -35,7 +35,7 @@ _AT_ONCE = 200
 """Number of artifacts per request to the server, which gives no more at once."""
 _SHOWN = {*RECORDS, "checkpoint", *USER_KINDS}
 """Kinds whose pages are published again at the end of a run."""
-_PREDICTIONS, _SCORES = "predictions-", "scores-"
+_PREDICTIONS, _CAST, _SCORES = "predictions-", "cast-", "scores-"
 """Prefixes of the keys of predictions and of their scores."""
 
 _Uses = Mapping[str, Mapping[str, str]]
@@ -119,10 +119,12 @@ def _samples(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Ite
 
 
 def _scores(checkpoint: str, uses: _Uses) -> Iterator[str]:
-    """Yields the keys of the scores of a checkpoint's predictions."""
-    for predictions in uses.get(checkpoint, {}):
-        if predictions.startswith(_PREDICTIONS):
-            yield from (key for key in uses.get(predictions, {}) if key.startswith(_SCORES))
+    """Yields the keys of the scores of a checkpoint's predictions, and of its cast's."""
+    for user in uses.get(checkpoint, {}):
+        if user.startswith(_PREDICTIONS):
+            yield from (key for key in uses.get(user, {}) if key.startswith(_SCORES))
+        elif user.startswith(_CAST):
+            yield from _scores(user, uses)
 
 
 def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:

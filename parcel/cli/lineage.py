@@ -179,7 +179,7 @@ def lineage_verify(
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
     # The content of a checkpoint is stated as a digest of its parameters, not of its files.
-    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
+    logical = {kind: _params_digest for kind in ("checkpoint", "start", "cast")}
     problems = [
         problem
         for artifact_key in keys
