@@ -22,8 +22,8 @@ class KeepConfig:
         a checkpoint holds nothing but parameters. "predictions" lets the checkpoint's files go once
         all predictions exist, which stay with their scores, as does the checkpoint's record. A
         later step that needs the files trains the checkpoint again. "bfloat16" does the same, but
-        keeps the parameters rounded to bfloat16: budgets and rows that are added later are decoded from
-        these, and marked in the table.
+        keeps the parameters rounded to bfloat16: budgets and rows that are added later are decoded
+        from these, and marked in the table.
     """
 
     transfers: Literal["all", "params", "predictions", "bfloat16"] = "all"
