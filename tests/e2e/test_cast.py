@@ -45,7 +45,7 @@ def test_another_budget_is_decoded_from_what_was_kept(tmp_path: Path):
     assert len(transfers) == 2
 
     # gc lets the float32 parameters go, and keeps those in bfloat16.
-    done(store, "gc", "--delete", "--older-than", "0")
+    done(store, "gc", "--delete", "--older-than", "0s")
     opened = Store(store)
     assert all(opened.find_pruned(key) for key in transfers)
     assert all(opened.find(key) for key in before["cast"])

@@ -164,8 +164,11 @@ def test_a_cell_decoded_from_a_cast_is_marked_and_counts_by_its_training(store: 
         if r["bfloat16"] == "True"
     )
     assert (line["method"], line["budget"]) == ("parcel", "256")
-    plain = gather_report(PLAN, (), study(store), store.get_cached)
-    assert "‡" not in render_report(plain, "md")
+
+
+def test_a_table_of_float32_parameters_has_no_such_mark(store: Store):
+    report = gather_report(PLAN, (), study(store), store.get_cached)
+    assert "‡" not in render_report(report, "md")
 
 
 def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
