@@ -9,10 +9,10 @@ from rich.filesize import decimal
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.registry import kind_of
-from infra.store.store import Artifact
+from infra.store.store import Artifact, Store
 
-_FLOAT32 = 4
-"""Bytes of a parameter of a checkpoint."""
+_FLOAT32, _BFLOAT16 = 4, 2
+"""Bytes of a parameter of a checkpoint, and of its cast."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,27 +23,40 @@ class KeepConfig:
       transfers: files to keep of each transfer. "params" keeps its checkpoint; so does "all", since
         a checkpoint holds nothing but parameters. "predictions" lets the checkpoint's files go once
         all predictions exist, which stay with their scores, as does the checkpoint's record. A
-        later step that needs the files trains the checkpoint again.
+        later step that needs the files trains the checkpoint again. "bfloat16" does the same, but
+        keeps the parameters rounded to bfloat16: budgets and rows that are added later are decoded
+        from these, and marked in the table.
     """
 
-    transfers: Literal["all", "params", "predictions"] = "all"
+    transfers: Literal["all", "params", "predictions", "bfloat16"] = "all"
 
 
 def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
-    if keep.transfers != "predictions":
+    # A transfer has its predictions before it has its cast.
+    last_readers = {"predictions": "predictions", "bfloat16": "cast"}
+    if keep.transfers not in last_readers:
         return set()
+    kind = last_readers[keep.transfers]
     manifests = (artifact.manifest for artifact in artifacts)
-    return {m.inputs["checkpoint"].key for m in manifests if kind_of(m).holds == "answers"}
+    return {m.inputs["checkpoint"].key for m in manifests if m.kind == kind}
 
 
-def describe_disk_use(artifacts: Collection[Artifact], keep: KeepConfig) -> str:
-    """Returns a line on the size of a run's artifacts, by kind."""
+def describe_disk_use(view: Store, artifacts: Collection[Artifact], keep: KeepConfig) -> str:
+    """Returns a line on the size of a run's artifacts, by kind.
+
+    Args:
+      view: the store, which says whose files were let go.
+      artifacts: the run's artifacts.
+      keep: what the run keeps.
+    """
     pruned = prunable_checkpoints(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:
-        if artifact.key not in pruned:
-            kind = artifact.manifest.kind
+        kind = artifact.manifest.kind
+        # Another run may have let go what this one would keep.
+        is_gone = kind == "checkpoint" and view.find_pruned(artifact.key) is not None
+        if artifact.key not in pruned and not is_gone:
             total = sum(file.size for file in artifact.manifest.files.values())
             sizes[kind] = sizes.get(kind, 0) + total
     return _disk_use_line(sizes, keep)
@@ -70,19 +83,23 @@ def describe_future_disk_use(
         num_params,
     )  # Here: it imports JAX, which most commands do not need.
 
-    # With keep.transfers=predictions their files are let go, so they do not count.
-    scored = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}
+    # Where their files are let go, checkpoints that are scored do not count; their casts do.
+    pruned: set[Step] = set()
+    if keep.transfers in ("predictions", "bfloat16"):
+        pruned = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:
         # Best first: the true size, the size by the model's shape, an estimate, unknown.
         artifact = artifacts.get(step)
-        if step in scored and keep.transfers == "predictions":
+        if step in pruned:
             continue
+        trained = step.inputs["checkpoint"] if step.kind == "cast" else step
         if artifact is not None:
             size = sum(file.size for file in artifact.manifest.files.values())
-        elif isinstance(step.config, FitSpec):
-            size = _FLOAT32 * num_params(step.config.model)
+        elif isinstance(trained.config, FitSpec):
+            bytes_each = _FLOAT32 if trained is step else _BFLOAT16
+            size = bytes_each * num_params(trained.config.model)
         elif step.name in expected:
             size = expected[step.name]
         else:

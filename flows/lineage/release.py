@@ -12,6 +12,7 @@ from flows.lineage.results import report_of
 from flows.lineage.runs import results_artifact
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.report.cells import Cell, CellKey
+from flows.steps.lookup import find_cast
 from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -84,9 +85,11 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
         )
     (key,) = keys
     if store.find_pruned(key) is not None:
+        cast = find_cast(store, store.get_cached(key))
+        rounded = f"; its parameters in bfloat16 are `parcel release {cast.key}`" if cast else ""
         raise ConfigError(
             f"checkpoint {key} was not kept (keep.transfers), or gc let its files go; `parcel "
-            f"lineage replay {key} --into DIR` makes it again."
+            f"lineage replay {key} --into DIR` makes it again{rounded}."
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
     evaluated = {}

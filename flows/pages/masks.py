@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 from PIL import Image
 
+from flows.report.gather import trained_checkpoint
 from infra.store.store import Store
 from model.files import MASK_CODEC
 from pipelines.records.boxes import color_of
@@ -44,8 +45,8 @@ class Masks:
             manifest = self._store.get_cached(key).manifest
             if "predictions" in manifest.inputs:
                 manifest = self._store.get_cached(manifest.inputs["predictions"].key).manifest
-            checkpoint = manifest.inputs["checkpoint"].key
-            return self._store.get_cached(checkpoint).manifest.inputs["mask_codec"].key
+            checkpoint = trained_checkpoint(manifest, self._store.get_cached)
+            return checkpoint.inputs["mask_codec"].key
         except KeyError:
             return ""
 

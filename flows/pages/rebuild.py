@@ -21,6 +21,7 @@ from flows.report.cells import Cell
 from flows.report.json_file import read_json
 from flows.report.markdown import to_markdown
 from flows.steps.kind import Contents
+from flows.steps.kinds.cast import CAST
 from flows.steps.registry import KINDS, kind_of
 from infra.prefect.page_queue import PageQueue, UIPage
 from infra.prefect.published import published
@@ -119,10 +120,12 @@ def _samples(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Ite
 
 
 def _scores(checkpoint: str, uses: _Uses) -> Iterator[str]:
-    """Yields the keys of the scores of a checkpoint's predictions."""
-    for predictions in uses.get(checkpoint, {}):
-        if _holds(predictions, "answers"):
-            yield from (key for key in uses.get(predictions, {}) if _holds(key, "scores"))
+    """Yields the keys of the scores of a checkpoint's predictions, and of its cast's."""
+    for user in uses.get(checkpoint, {}):
+        if _holds(user, "answers"):
+            yield from (key for key in uses.get(user, {}) if _holds(key, "scores"))
+        elif kind_of_key(user) == CAST.name:
+            yield from _scores(user, uses)
 
 
 def _holds(key: str, contents: Contents) -> bool:

@@ -4,6 +4,7 @@ from flows.report.cells import Aggregate, Cell, Comparison
 
 MISSING = "–"
 ACCEPTED_MARK = " †"
+BFLOAT16_MARK = " ‡"
 
 
 def number_text(value: float | None) -> str:
@@ -14,11 +15,13 @@ def number_text(value: float | None) -> str:
 def score_text(cell: Cell) -> str:
     """Returns `61.2 ± 1.3`, with `(2/3)` if seeds are missing.
 
-    † marks a cell that rests on an artifact kept although its code has changed.
+    † marks a cell that rests on an artifact kept although its code has changed, ‡ one that was
+    decoded from parameters in bfloat16.
     """
     spread = "" if cell.std is None else f" ± {cell.std:.1f}"
     seeds = "" if cell.complete else f" ({cell.n}/{cell.expected})"
-    return f"{number_text(cell.mean)}{spread}{seeds}{ACCEPTED_MARK if cell.accepted else ''}"
+    marks = ACCEPTED_MARK * cell.accepted + BFLOAT16_MARK * cell.bfloat16
+    return f"{number_text(cell.mean)}{spread}{seeds}{marks}"
 
 
 def score_latex(cell: Cell) -> str:

@@ -71,6 +71,7 @@ class Score:
       items: score of each item, by source; empty if unknown.
       plain: whether the items' values are their own scores, see `items_reader.ItemsReader`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
+      bfloat16: whether it was decoded from parameters that were kept in bfloat16.
       origin: the circumstances it was made in; None if unknown.
       answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.
     """
@@ -83,6 +84,7 @@ class Score:
     metric: str
     artifact: str
     accepted: bool = False
+    bfloat16: bool = False
     origin: "ScoreOrigin | None" = None
     answer_ms: float | None = None
     items: Items = dataclasses.field(default_factory=dict, repr=False)
@@ -275,6 +277,11 @@ class Cell:
     def accepted(self) -> bool:
         """Whether a score rests on an artifact kept although its code has changed since."""
         return any(score.accepted for score in self.scores)
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether a score was decoded from parameters that were kept in bfloat16."""
+        return any(score.bfloat16 for score in self.scores)
 
     @property
     def complete(self) -> bool:

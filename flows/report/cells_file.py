@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from flows.report.cells import Plan, Report, Score
+from flows.report.gather import trained_checkpoint
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Manifest
@@ -18,7 +19,7 @@ class ScoreRow:
       pretraining: number of the pretraining that its training started from.
       interval: 95 % interval over the items, for this training alone.
       predictions: key of the predictions that were scored.
-      checkpoint: manifest of the checkpoint that made them.
+      checkpoint: manifest of the checkpoint that made them, or whose cast did.
     """
 
     score: Score
@@ -87,5 +88,5 @@ def _score_row(score: Score, pretraining: int, recall: Callable[[str], Artifact]
         pretraining=pretraining,
         interval=estimate_interval([PairedScores.of([score.score], [score.items])], [pretraining]),
         predictions=predictions.key,
-        checkpoint=recall(predictions.inputs["checkpoint"].key).manifest,
+        checkpoint=trained_checkpoint(predictions, recall),
     )

@@ -107,7 +107,7 @@ def _read_score(
     manifest = recall(artifact.manifest.inputs["predictions"].key).manifest
     # The circumstances of a score are those of its evaluation and of the training before it: either
     # may have rounded differently.
-    trained = recall(manifest.inputs["checkpoint"].key).manifest
+    trained = trained_checkpoint(manifest, recall)
     # The batch size changes no answer's text beyond rounding, so it does not divide scores.
     decode = with_births(DecodeConfig, manifest.config["decode"])
     del decode["batch_size"]
@@ -118,6 +118,7 @@ def _read_score(
         metric=metrics["metric"],
         artifact=artifact.key,
         accepted=accepted,
+        bfloat16=manifest.counts.get("precision") == "bfloat16",
         items=items,
         plain=plain,
         answer_ms=cast(float | None, manifest.counts.get(ANSWER_MS)),
@@ -128,6 +129,14 @@ def _read_score(
             cpu=_training_and_evaluation(_processor_text(trained), _processor_text(manifest)),
         ),
     )
+
+
+def trained_checkpoint(predictions: Manifest, recall: Callable[[str], Artifact]) -> Manifest:
+    """Returns the checkpoint behind predictions, also of those that were decoded from its cast."""
+    checkpoint = recall(predictions.inputs["checkpoint"].key).manifest
+    if checkpoint.kind == "cast":
+        return recall(checkpoint.inputs["checkpoint"].key).manifest
+    return checkpoint
 
 
 def check_scores(artifact: Artifact) -> None:

@@ -127,9 +127,10 @@ def _read_cell(section: Mapping[str, Any], entry: Mapping[str, Any]) -> Cell:
     """Returns a cell; one that is not planned has only its method and budget in `entry`."""
     shared = {"benchmark": section["benchmark"], "method": entry["method"]}
     place = {**shared, "budget": entry["budget"]}
-    accepted = entry.get("accepted", False)  # The JSON says it of the cell, not of each score.
+    # The JSON says it of the cell, not of each score.
+    marks = {name: entry.get(name, False) for name in ("accepted", "bfloat16")}
     scores = tuple(
-        Score(**place, **score, metric=section["metric"], accepted=accepted)
+        Score(**place, **score, metric=section["metric"], **marks)
         for score in entry.get("scores", ())
     )
     cost = None

@@ -23,6 +23,10 @@ DIFFERENCES = """\
 Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
 differences that stand when corrected for the number of benchmarks (Holm, 5 %)."""
 ACCEPTED = "† rests on an artifact that was kept although its code has changed since."
+BFLOAT16 = (
+    "‡ was decoded from parameters kept in bfloat16, after the float32 ones that the other cells "
+    "were decoded from had been let go."
+)
 ONE_SEED = "they hold for these trainings, since there is one seed"
 ONE_PRETRAINING = "they hold given these checkpoints, since there is one pretraining"
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
@@ -86,6 +90,8 @@ def report_notes(report: Report) -> list[str]:
     notes += report.notes
     if any(cell.accepted for section in sections for cell in section.cells):
         notes.append(ACCEPTED)
+    if any(cell.bfloat16 for section in sections for cell in section.cells):
+        notes.append(BFLOAT16)
     return notes
 
 

@@ -136,7 +136,7 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         name="mean",
         meaning="mean score over seeds; shown ± `std`, and with (2/3), the seeds that are finished "
         "of those planned, while some are missing; † where it depends on an artifact that was kept "
-        "although its code has changed",
+        "although its code has changed, ‡ where it was decoded from parameters in bfloat16",
         value=lambda row: row.cell.mean,
         heading="score @{}",
         text=lambda row: score_text(row.cell),
@@ -200,6 +200,12 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         name="accepted",
         meaning="whether it depends on an artifact that was kept although its code has changed",
         value=lambda row: row.cell.accepted,
+    ),
+    ResultColumn(
+        name="bfloat16",
+        meaning="whether it was decoded from parameters kept in bfloat16, and not from the float32 "
+        "ones (`keep.transfers`)",
+        value=lambda row: row.cell.bfloat16,
     ),
     ResultColumn(
         name="metric",

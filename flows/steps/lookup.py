@@ -1,16 +1,19 @@
 """Looks up the artifact of a step in the store, or one that other code made."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Set
 from typing import Literal
 
 from flows.steps.accepted import is_accepted
 from flows.steps.kind import Step
+from flows.steps.kinds.cast import CAST
+from flows.steps.kinds.predictions import PREDICTIONS
 from flows.steps.registry import code_digest, kind_of, libraries_of
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
-State = Literal["reused", "let go", "accepted", "stale", "missing"]
+State = Literal["reused", "accepted", "stale", "missing"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,15 +21,17 @@ class StepLookup:
     """A step whose inputs are known, and its artifact in the store.
 
     Attributes:
-      state: "reused": this code made it. "let go": this code made it, but its run did not keep its
-        files, so a step that reads them needs it made again. "accepted": other code made it, and
-        somebody accepted it. "stale": other code made it, and nobody did.
+      recipe: how to make it; predictions of a checkpoint whose files were let go read its cast.
+      state: "reused": this code made it. "accepted": other code made it, and somebody accepted it.
+        "stale": other code made it, and nobody did.
       artifact: the artifact; None where the state is "missing".
+      is_pruned: whether its files were let go, so a step that reads them needs it made again.
     """
 
     recipe: Recipe
     state: State
     artifact: Artifact | None
+    is_pruned: bool = False
 
 
 def look_up(
@@ -41,6 +46,9 @@ def look_up(
 ) -> StepLookup:
     """Looks a step up in the store.
 
+    Predictions are looked up twice if their checkpoint's files were let go and there is a cast of
+    it: as decoded from the checkpoint, and as decoded from the cast.
+
     Args:
       store: the store to look in.
       step: the step to look up.
@@ -52,14 +60,67 @@ def look_up(
       before: the store at an earlier moment, whose one listing serves to find artifacts of other
         code; None asks `store`.
     """
+    look_up_with = functools.partial(
+        _look_up, store, step, accepted=accepted, source=source, pin=pin, before=before
+    )
+    lookup = look_up_with(inputs)
+    # What was decoded from the float32 checkpoint comes first, and stays re-used. What is to be
+    # decoded now can only be decoded from the cast:
+    #
+    #   from the checkpoint   from the cast   then
+    #   reused, accepted                      that of the checkpoint
+    #   stale, missing        any other       that of the cast
+    #   stale                 missing         stale, to be decoded from the cast
+    #   missing               missing         missing, to be decoded from the cast
+    if step.kind != PREDICTIONS.name or lookup.state not in ("stale", "missing"):
+        return lookup
+    cast = find_cast(store, inputs["checkpoint"], pin, before)
+    if cast is None:
+        return lookup
+    of_cast = look_up_with({**inputs, "checkpoint": cast})
+    if of_cast.state == "missing":
+        return dataclasses.replace(lookup, recipe=of_cast.recipe)
+    return of_cast
+
+
+def find_cast(
+    store: Store,
+    checkpoint: Artifact,
+    pin: Callable[..., None] = lambda *keys: None,
+    before: Store | None = None,
+) -> Artifact | None:
+    """Returns the cast of a checkpoint whose files were let go; None if there is none.
+
+    Whatever code made it: what it was made from is gone. Arguments are those of `look_up`.
+    """
+    if store.find_pruned(checkpoint.key) is None:
+        return None
+    recipe = Recipe(kind=CAST.name, name="", inputs={"checkpoint": checkpoint.as_input})
+    casts = (before or store).artifacts_of_identity(recipe.identity)
+    pin(*(cast.key for cast in casts))
+    return next((cast for cast in casts if store.find(cast.key)), None)
+
+
+def _look_up(
+    store: Store,
+    step: Step,
+    inputs: Mapping[str, Artifact],
+    *,
+    accepted: Set[Step],
+    source: str,
+    pin: Callable[..., None],
+    before: Store | None,
+) -> StepLookup:
+    """Does as `look_up`, with these inputs alone."""
     # From the best answer to the worst:
     #
-    #   the same key                     reused, or let go if its files were not kept
+    #   the same key                     reused
     #   the same identity, other code    accepted, if somebody accepted it; else stale
     #   nothing                          missing
     #
     # The identity is the key without the code: kind, contents of the inputs, config, seed and
-    # versions of libraries.
+    # versions of libraries. An artifact whose files were let go counts like any other: only a step
+    # that reads them asks for more.
     accepted_roles = {role for role, read in step.inputs.items() if read in accepted}
     recipe = Recipe(
         kind=step.kind,
@@ -77,15 +138,21 @@ def look_up(
     if artifact := store.find(recipe.key):
         return StepLookup(recipe=recipe, state="reused", artifact=artifact)
     if artifact := store.find_pruned(recipe.key):
-        return StepLookup(recipe=recipe, state="let go", artifact=artifact)
+        return StepLookup(recipe=recipe, state="reused", artifact=artifact, is_pruned=True)
     other_artifacts = (before or store).artifacts_of_identity(recipe.identity)
     pin(*(artifact.key for artifact in other_artifacts))
-    other_artifacts = [artifact for artifact in other_artifacts if store.find(artifact.key)]
+    if step.kind == CAST.name and (cast := find_cast(store, inputs["checkpoint"], pin, before)):
+        return StepLookup(recipe=recipe, state="reused", artifact=cast)
+    others: list[StepLookup] = []
     for artifact in other_artifacts:
-        if is_accepted(store, artifact, recipe.code):
-            return StepLookup(recipe=recipe, state="accepted", artifact=artifact)
-    if other_artifacts:
-        return StepLookup(recipe=recipe, state="stale", artifact=other_artifacts[0])
+        is_pruned = store.find(artifact.key) is None
+        if not is_pruned or store.find_pruned(artifact.key):
+            state = "accepted" if is_accepted(store, artifact, recipe.code) else "stale"
+            others.append(
+                StepLookup(recipe=recipe, state=state, artifact=artifact, is_pruned=is_pruned)
+            )
+    if others:  # The newest that was accepted, or else the newest.
+        return min(others, key=lambda lookup: lookup.state == "stale")
     return StepLookup(recipe=recipe, state="missing", artifact=None)
 
 

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from flows.steps.kind import Kind, Step
+from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.chance import CHANCE
 from flows.steps.kinds.checkpoint import CHECKPOINT
 from flows.steps.kinds.corpus import CORPUS
@@ -40,6 +41,7 @@ KINDS: dict[str, Kind] = {
         TOKENIZER,
         MASK_CODEC,
         CHECKPOINT,
+        CAST,
         PREDICTIONS,
         SCORES,
         CHANCE,

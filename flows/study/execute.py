@@ -373,7 +373,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 lookup = session.look_up(step)
                 keys.append(lookup.recipe.key)
                 remade = lookup.state == "accepted" and session.rebuilds(node)
-                remade = remade or (lookup.state == "let go" and _is_wanted(session, node, lookup))
+                remade = remade or (lookup.is_pruned and _is_wanted(session, node, lookup))
                 if lookup.state == "stale":
                     session.allow(node, cast(Artifact, lookup.artifact))
                 if lookup.artifact is None or lookup.state == "stale" or remade:
@@ -415,12 +415,19 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
 
 
 def _is_wanted(session: RunSession, node: GraphNode, lookup: StepLookup) -> bool:
-    """Whether a step of the node must be made and reads `lookup`, whose files were let go."""
+    """Whether a step of the node must be made and reads `lookup`, whose files were let go.
+
+    Predictions that can be decoded from its cast do not read it.
+    """
     # The readers can only be looked up once this step has an artifact, so it gets the old one.
     step = next(step for step in node.steps if step.name == lookup.recipe.name)
-    session.artifacts[step] = cast(Artifact, lookup.artifact)
-    readers = (reader for reader in node.steps if step in reader.inputs.values())
-    return any(session.look_up(reader).state in ("missing", "stale") for reader in readers)
+    pruned = session.artifacts[step] = cast(Artifact, lookup.artifact)
+    lookups = (session.look_up(s) for s in node.steps if step in s.inputs.values())
+    return any(
+        reader.state in ("missing", "stale")
+        and pruned.key in {entry.key for entry in reader.recipe.inputs.values()}
+        for reader in lookups
+    )
 
 
 def _run_job(

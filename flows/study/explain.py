@@ -20,7 +20,9 @@ from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, device_seconds, look_up
+from flows.steps.kinds.cast import CAST
+from flows.steps.kinds.predictions import PREDICTIONS
+from flows.steps.lookup import StepLookup, device_seconds, find_cast, look_up
 from flows.steps.registry import full_config, kind_of, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import Phase, graph_of
@@ -37,6 +39,8 @@ from infra.store.store import Artifact, Store
 State = Literal["reused", "accepted", "follows", "new", "stale"]
 STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
 """Every state, the most important last: a node has the last state that one of its steps is in."""
+
+_DECODED_FROM_CAST = "decoded from parameters in bfloat16, since the float32 ones were let go"
 
 _MAX_NAMES = 3
 """Most reasons or names given in one line; the others are only counted."""
@@ -73,7 +77,7 @@ class Explanation:
     """The verdict on every step of a graph; reads the store and starts nothing.
 
     Attributes:
-      graph: the study's graph.
+      graph: the study's graph, without casts that are not there and would need a training.
       store: the store.
       view: the store as it was when the verdicts were found, from one listing.
       steps: step -> the verdict on it.
@@ -104,6 +108,7 @@ class Explanation:
                 self.accepted.add(step)
         if self._pruned_steps:
             self._judge_pruned_steps()
+            self._leave_out_casts()
 
     @property
     def study(self) -> StudyConfig:
@@ -336,7 +341,7 @@ class Explanation:
             return Verdict(state="follows", why=why, artifact=earlier)
         if lookup.artifact is None:
             return dataclasses.replace(self._judge_new(step, inputs), key=lookup.recipe.key)
-        if lookup.state == "let go":
+        if lookup.is_pruned:
             self._pruned_steps.append(step)
         seconds = device_seconds(lookup.artifact)
         # Its own code changed; the names of what changed are what a person decides by.
@@ -417,18 +422,44 @@ class Explanation:
     def _judge_pruned_steps(self) -> None:
         """Makes those steps "new" whose files were let go, but which a step to be made would read.
 
-        This needs the verdicts on all readers, which come later in the graph's order.
+        Predictions read the cast instead, where there is one, and their verdict says so. This needs
+        the verdicts on all readers, which come later in the graph's order.
         """
-        reader_names: dict[Step, list[str]] = {}
+        readers_by_step: dict[Step, list[Step]] = {}
         for step in self.graph.steps:
-            if self.steps[step].state in ("new", "stale"):
+            if self.steps[step].state in ("new", "stale") and step.kind != CAST.name:
                 for read in step.inputs.values():
-                    reader_names.setdefault(read, []).append(step.name)
+                    readers_by_step.setdefault(read, []).append(step)
         for step in self._pruned_steps:
-            if step in reader_names:
-                readers = abbreviate_list(reader_names[step], _MAX_NAMES)
-                why = (f"its files were not kept, and {readers} would read them",)
-                self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
+            readers, verdict = readers_by_step.get(step, []), self.steps[step]
+            assert verdict.artifact is not None
+            if readers and find_cast(self.store, verdict.artifact):
+                for reader in (r for r in readers if r.kind == PREDICTIONS.name):
+                    why = (*self.steps[reader].why, _DECODED_FROM_CAST)
+                    self.steps[reader] = dataclasses.replace(self.steps[reader], why=why)
+                readers = [r for r in readers if r.kind != PREDICTIONS.name]
+            if readers and verdict.state != "stale":
+                names = abbreviate_list([reader.name for reader in readers], _MAX_NAMES)
+                why = (f"its files were not kept, and {names} would read them",)
+                self.steps[step] = dataclasses.replace(verdict, state="new", why=why)
+
+    def _leave_out_casts(self) -> None:
+        """Leaves out casts of checkpoints whose files were let go before there was a cast.
+
+        To keep the parameters is not worth a training; where one is made anyway, they are kept.
+        """
+        made = ("new", "stale")
+        pruned = {step for step in self._pruned_steps if self.steps[step].state not in made}
+        casts = {
+            step
+            for step, verdict in self.steps.items()
+            if step.kind == CAST.name
+            and verdict.artifact is None
+            and not pruned.isdisjoint(step.inputs.values())
+        }
+        self.graph = self.graph.without(casts)
+        self.steps = {step: v for step, v in self.steps.items() if step not in casts}
+        self._owner = {step: node for node in self.graph.nodes for step in node.steps}
 
     def _node_names(self, steps: Sequence[Step]) -> str:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""

@@ -410,7 +410,7 @@ def run_study_graph(
             flow_run_id=journal.flow_run_id,
             holds=holds,
             config=config,
-            disk_use=describe_disk_use(session.artifacts.values(), config.keep),
+            disk_use=describe_disk_use(session.view, session.artifacts.values(), config.keep),
         )
         seconds = time.monotonic() - start_time
         log.info(run_log.closing_line(result.summary, result.failed, seconds, result.results))

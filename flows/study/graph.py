@@ -102,6 +102,7 @@ class _GraphBuilder:
         #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
         #   evaluate   checkpoint, evaluation split ─▶ predictions
         #              predictions, evaluation split ─▶ scores
+        #              checkpoint ─▶ cast, with `keep.transfers: bfloat16`
         #   report     scores, chance, screened ─▶ results
         #
         # Each phase adds its nodes after those that they read, and hands on the steps by name, so
@@ -393,6 +394,14 @@ class _GraphBuilder:
                         )
                         # On a worker, too: a user's own metric may be slow, or end its process.
                         jobs.append(StepJob(steps=tuple(scores.values()), cpus=1))
+                        # After the predictions, which are of the float32 parameters.
+                        if config.keep.transfers == "bfloat16":
+                            cast = Step(
+                                kind="cast",
+                                name=f"cast {method} {benchmark}{config.at} seed={seed}",
+                                inputs={"checkpoint": checkpoint},
+                            )
+                            jobs.append(StepJob(steps=(cast,), cpus=1))
                     self.nodes.append(GraphNode(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 

@@ -10,6 +10,7 @@ predictions and their scores:
                             evaluate parcel chartqa:test_human seed=48213 budget=64  …
       job 3   scores        score parcel chartqa:test_human seed=48213 budget=16
                             score parcel chartqa:test_human seed=48213 budget=64  …
+      job 4   cast          cast parcel chartqa seed=48213, with `keep.transfers: bfloat16`
 """
 
 import dataclasses
@@ -94,6 +95,14 @@ class StudyGraph:
     def steps(self) -> tuple[Step, ...]:
         """Every step, in order."""
         return tuple(step for node in self.nodes for step in node.steps)
+
+    def without(self, steps: set[Step]) -> "StudyGraph":
+        """Returns the graph without some steps, which are whole jobs and which no step reads."""
+        nodes = []
+        for node in self.nodes:
+            jobs = tuple(job for job in node.jobs if not steps.issuperset(job.steps))
+            nodes.append(node if jobs == node.jobs else dataclasses.replace(node, jobs=jobs))
+        return dataclasses.replace(self, nodes=tuple(nodes))
 
     @functools.cached_property
     def upstream(self) -> Mapping[GraphNode, tuple[GraphNode, ...]]:

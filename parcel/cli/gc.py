@@ -35,10 +35,10 @@ def gc(
 ) -> None:
     """Lists what no run needs any more, with its size; --delete deletes it.
 
-    Checkpoints that a study does not keep (keep.transfers: predictions) lose their files, not their
-    manifest. Never deleted: what a record in runs/ names, and everything that was made from; what
-    a running study uses; what somebody is working on; what is younger than AGE. Delete a run's
-    record to free its results.
+    Checkpoints that a study does not keep (keep.transfers: predictions or bfloat16) lose their
+    files, not their manifest. Never deleted: what a record in runs/ names, and everything that was
+    made from; what a running study uses; what somebody is working on; what is younger than AGE.
+    Delete a run's record to free its results.
     """
     from infra.store import gc as garbage
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from flows.steps import registry, user_code
+from flows.study import explain
 from infra import references, source_code
 from infra.store.store import Store
 from model.eval.metrics import registry as metrics
@@ -19,6 +20,24 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch):
+    """Changes a source file, as far as the code of steps is concerned."""
+
+    def apply(path: str, old: str, new: str) -> None:
+        files = source_code.checkout().files
+        text = files[path].decode()
+        assert old in text
+        changed = source_code.Tree({**files, path: text.replace(old, new).encode()})
+        for module in (registry, explain, source_code):
+            monkeypatch.setattr(module, "checkout", lambda: changed)
+        registry._code_digest.cache_clear()
+
+    yield apply
+    monkeypatch.undo()
+    registry._code_digest.cache_clear()
 
 
 @pytest.fixture

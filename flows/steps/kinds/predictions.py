@@ -57,6 +57,10 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
     for work in works:
         with (work.out / files.PREDICTIONS).open("rb") as lines:
             work.counts["num"] = sum(1 for _ in lines)
+        # Of parameters that were kept in another type than they were trained in.
+        checkpoint = work.artifacts["checkpoint"].manifest
+        if precision := checkpoint.counts.get("precision"):
+            work.counts["precision"] = precision
         if work.config.budget in seconds:
             work.counts["answer_ms"] = round(1e3 * seconds[work.config.budget], 3)
         # Small models often give the same answers. Their scores must not be one artifact all the
@@ -64,7 +68,7 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
         work.content = listing_sha256(
             {
                 files.PREDICTIONS: file_sha256(work.out / files.PREDICTIONS),
-                "checkpoint": work.artifacts["checkpoint"].manifest.content,
+                "checkpoint": checkpoint.content,
             }
         )
 

@@ -60,7 +60,10 @@ def rich_report() -> Report:
         return {"a": (value,), "b": (value / 2,), "c": (100.0, value)}
 
     low = [
-        dataclasses.replace(s, items=items(s.score), accepted=s.seed == SEEDS[1]) for s in scores()
+        dataclasses.replace(
+            s, items=items(s.score), accepted=s.seed == SEEDS[1], bfloat16=s.budget == 64
+        )
+        for s in scores()
     ]
     high = [dataclasses.replace(s, benchmark=f"{s.benchmark}@448") for s in low]
     costs = tuple(

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -35,8 +36,10 @@ def commit(
     files: Mapping[str, str],
     accelerator: str,
     items: Sequence[Mapping[str, Any]] = (),
+    counts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Artifact:
     attempt = Attempt(store, recipe)
+    attempt.counts = dict(counts)
     for name, text in files.items():
         (attempt.path / name).write_text(text)
     if items:
@@ -65,8 +68,11 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def study(store: Store, *, odd_one: str = "cpu") -> dict[str, Artifact]:
-    """Returns the inputs of a report; the last seed of parcel was trained on `odd_one`."""
+def study(store: Store, *, odd_one: str = "cpu", cast_one: str = "") -> dict[str, Artifact]:
+    """Returns the inputs of a report; the last seed of parcel was trained on `odd_one`.
+
+    The predictions of `cast_one`, "parcel 1", were decoded from a cast of the checkpoint.
+    """
     data = commit(store, Recipe(kind="dataset", name="eval"), {"x": "x"}, "")
     found = {}
     right = {"vanilla": ("1111", "1110", "1111"), "parcel": ("1011", "0011", "1011")}
@@ -76,13 +82,18 @@ def study(store: Store, *, odd_one: str = "cpu") -> dict[str, Artifact]:
             kind = odd_one if name == "parcel 3" else "cpu"
             recipe = Recipe(kind="checkpoint", name=name, config={"method": method}, seed=seed)
             trained = commit(store, recipe, {"p": name}, kind)
+            counts: dict[str, Any] = {}
+            if name == cast_one:
+                # A cast knows no accelerator: nothing is computed on one.
+                recipe = Recipe(kind="cast", name=name, inputs={"checkpoint": trained.as_input})
+                trained, counts = commit(store, recipe, {"p": name}, ""), {"precision": "bfloat16"}
             recipe = Recipe(
                 kind="predictions",
                 name=name,
                 inputs={"checkpoint": trained.as_input, "data": data.as_input},
                 config={"decode": {"text_len": 8, "batch_size": seed}},
             )
-            answered = commit(store, recipe, {"p": name}, "cpu")
+            answered = commit(store, recipe, {"p": name}, "cpu", counts=counts)
             recipe = Recipe(
                 kind="scores",
                 name=name,
@@ -134,6 +145,30 @@ def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
     (difference,) = section.comparisons
     assert (difference.mean, difference.over) == (pytest.approx(-25.0), "seeds and items")
     assert report.notes == ()
+
+
+def test_a_cell_decoded_from_a_cast_is_marked_and_counts_by_its_training(store: Store):
+    report = gather_report(PLAN, (), study(store, cast_one="parcel 1"), store.get_cached)
+    (section,) = report.sections
+    cell = section.cell("parcel", 256)
+    assert [s.bfloat16 for s in cell.scores] == [True, False, False]
+    assert report.notes == ()  # It is of the platform of the others.
+    text = render_report(report, "md")
+    (row,) = (line for line in text.splitlines() if line.startswith("| parcel | 66.7"))
+    assert "66.7 ± 14.4 ‡" in row
+    assert text.count("‡") == 2
+    assert "‡ was decoded from parameters kept in bfloat16, after" in text
+    (line,) = (
+        r
+        for r in csv.DictReader(io.StringIO(render_report(report, "csv")))
+        if r["bfloat16"] == "True"
+    )
+    assert (line["method"], line["budget"]) == ("parcel", "256")
+
+
+def test_a_table_of_float32_parameters_has_no_such_mark(store: Store):
+    report = gather_report(PLAN, (), study(store), store.get_cached)
+    assert "‡" not in render_report(report, "md")
 
 
 def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):

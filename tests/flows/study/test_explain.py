@@ -15,14 +15,12 @@ from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import device_seconds, look_up
 from flows.steps.registry import full_config, manifest_recipe, typed_config
-from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
 from flows.study.nodes import StudyGraph
-from infra import source_code as code_module
 from infra.errors import ConfigError
-from infra.source_code import Tree, checkout
+from infra.source_code import checkout
 from infra.store.digest import identity_json
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 
@@ -63,7 +61,7 @@ def told(store: Store, graph: StudyGraph) -> dict[str, tuple[str, str]]:
     explanation = Explanation(store, graph)
     return {
         node.name: (verdict.state, "; ".join(verdict.why))
-        for node in graph.nodes
+        for node in explanation.graph.nodes
         for verdict in [explanation.of_node(node)]
     }
 
@@ -71,23 +69,6 @@ def told(store: Store, graph: StudyGraph) -> dict[str, tuple[str, str]]:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def edit(monkeypatch: pytest.MonkeyPatch):
-    """Changes a source file, as far as the code of steps is concerned."""
-
-    def apply(path: str, old: str, new: str) -> None:
-        text = checkout().files[path].decode()
-        assert old in text
-        changed = Tree({**checkout().files, path: text.replace(old, new).encode()})
-        for module in (registry, explain, code_module):
-            monkeypatch.setattr(module, "checkout", lambda: changed)
-        registry._code_digest.cache_clear()
-
-    yield apply
-    monkeypatch.undo()
-    registry._code_digest.cache_clear()
 
 
 def test_an_empty_store_has_nothing_and_a_full_one_everything(store: Store):
