@@ -59,13 +59,13 @@ class PreparedDataset(NamedTuple):
       info: content of `dataset.json`.
       files: name in the dataset -> (name in the work folder, digest and size).
       num_taken: number of shards re-used from an earlier dataset.
-      num_omissions: number of entries in `omissions.jsonl`.
+      omissions: what looks like data in the source's folder, and was not read.
     """
 
     info: DatasetInfo
     files: dict[str, tuple[str, File]]
     num_taken: int
-    num_omissions: int
+    omissions: list[Omission]
 
 
 def prepare_dataset(
@@ -362,7 +362,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         sha256 = hashlib.sha256(text).hexdigest()
         files_of_dataset[file] = file, File(sha256=sha256, size=len(text))
     num_taken = sum(report.is_taken for report in reports)
-    return PreparedDataset(info, files_of_dataset, num_taken, len(omissions))
+    return PreparedDataset(info, files_of_dataset, num_taken, omissions)
 
 
 def _omissions(work_folder: WorkFolder) -> list[Omission]:

@@ -104,7 +104,7 @@ def _sample_or_reject(
         values = row()
         if not isinstance(values, Mapping):
             raise BadInput(f"row is a {type(values).__name__}, not an object")
-        return _sample_of_row(corpus, path, number, without_absent(values))
+        return _sample_of_row(corpus, path, number, values)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
         return _reject_row(corpus, path, number, str(error))
 
@@ -120,13 +120,16 @@ def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
     return base if number is None else f"{base}/{number:09d}"
 
 
-def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> WebImage:
+def _sample_of_row(corpus: Corpus, path: Path, number: int, values: Mapping) -> WebImage:
+    row = without_absent(values)
     media = _media_of_row(corpus, path, number, row)
+    if media is None:
+        raise BadInput(f"no image among the fields {', '.join(map(str, values))}")
     return WebImage.from_fields(_row_id(corpus, path, number), media, row)
 
 
-def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media:
-    """Returns a row's pixels."""
+def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media | None:
+    """Returns a row's pixels; None if no field has any."""
     # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     # What cannot be read is an error only if nothing before it can.
     for field in filter(row.__contains__, _BYTES):
@@ -142,7 +145,7 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
             return corpus.media(path.parent / name, video=field.startswith("video"))
     for field in filter(row.__contains__, _URLS):
         return _find_download(corpus, path, text_of(row[field], field))
-    raise BadInput(f"no image among the fields {', '.join(map(str, row))}")
+    return None
 
 
 def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
