@@ -29,7 +29,7 @@ from pipelines.sources.registry import source_spec
 from pipelines.sources.values import answer_of, text_of, without_absent
 
 MARK = b"\xef\xbb\xbf"
-MEMBER = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
+MEMBER = re.compile(r"^((?:.*/|)[^./]+)[.]([^/]*)$")
 """How webdataset takes a member's name apart: key and extension."""
 
 
@@ -124,7 +124,7 @@ def test_a_text_is_a_text_or_the_row_names_field_and_value(place, value):
         write_rows(Path(folder), [with_value(place, value), GOOD])
         listed = Listed(Path(folder), per_task=9)
     whole = [item for item in listed.items if "/000000001#" in item.id]
-    assert len(whole) == 8  # The row after it is as good as ever.
+    assert len(whole) == 7  # The row after it is as good as ever.
     for item in listed.items:
         for text in (item.prefix, item.lang, *item.suffixes, *item.answers):
             assert isinstance(text, str)
@@ -228,7 +228,7 @@ def test_absent_values_are_those_of_every_library():
     assert without_absent(row) == {"b": [None, {}], "d": 3, "e": 0, "f": ""}
     assert answer_of(np.int64(3), "x") == "3"
     for value in (np.bool_(True), math.inf, [1], b"\xff"):
-        with pytest.raises(BadInput, match="^x "):
+        with pytest.raises(BadInput, match=r"^x "):
             answer_of(value, "x")
 
 
@@ -334,7 +334,7 @@ def sparse_member(name: str, pieces: list[tuple[int, bytes]], size: int) -> byte
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=512, max_size=512)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=512, max_size=512)), max_size=3),
     st.integers(1, 3),
     st.booleans(),
 )
@@ -414,7 +414,9 @@ FIELDS = st.fixed_dictionaries(
         "caption": st.one_of(WORDS, st.lists(WORDS, min_size=1, max_size=3)),
         "LANGUAGE": st.sampled_from(["de", "en"]),
         "captions": st.dictionaries(st.sampled_from(["fr", "it"]), WORDS, min_size=1),
-        "qa": st.lists(st.fixed_dictionaries({"question": WORDS, "answer": WORDS}), min_size=1),
+        "qa": st.lists(
+            st.fixed_dictionaries({"question": WORDS, "answer": WORDS}), min_size=1, max_size=3
+        ),
     },
 )
 CELLS = st.sampled_from(["bytes", "struct", "struct of path", "list", "list of path", "path"])
