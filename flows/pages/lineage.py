@@ -19,6 +19,9 @@ from flows.steps.accepted import accepted_codes
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
+from pipelines.records.dataset import OMISSIONS
+from pipelines.records.holdings import group_omissions, omission_lines
+from pipelines.records.schema import Omission
 
 _GRAPH_NODES = 14
 """Largest number of boxes in a diagram; above it, ancestors of one sort share a box."""
@@ -81,7 +84,14 @@ def page(
     for what, curves in curves_of(artifact).items():
         data = base64.b64encode(curves_png(what, curves)).decode()
         lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
-    lines += ["", *sample_table(cards), "## Made from", "", *_inputs_table(store, manifest)]
+    lines += [
+        "",
+        *_omissions_list(artifact),
+        *sample_table(cards),
+        "## Made from",
+        "",
+        *_inputs_table(store, manifest),
+    ]
     # Unknown is not the same as none: while the run goes on, users are still to come.
     if users is not None:
         lines += ["", "## Used by", "", *_users_list(users)]
@@ -91,6 +101,19 @@ def page(
     config = json.dumps(manifest.config, indent=1, sort_keys=True)
     lines += ["", "<details><summary>Config</summary>", "", "```json", config, "```", "</details>"]
     return "\n".join(lines) + "\n"
+
+
+def _omissions_list(artifact: Artifact) -> list[str]:
+    """Returns the files of a dataset's sources that look like data and were not read."""
+    if OMISSIONS not in artifact.manifest.files:
+        return []
+    try:
+        text = artifact.files.read(f"{artifact.folder}/{OMISSIONS}").decode()
+    except FileNotFoundError:  # gc let its files go.
+        return []
+    omissions = [Omission(**json.loads(line)) for line in text.split("\n") if line]
+    lines = omission_lines(group_omissions(omissions))
+    return ["## Looks like data, and was not read", "", "```text", *lines, "```", ""]
 
 
 def _inputs_table(store: Store, manifest: Manifest) -> list[str]:

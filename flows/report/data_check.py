@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.report.text_lists import abbreviate_list
-from pipelines.records.holdings import Holdings, PartHoldings
+from pipelines.records.holdings import Holdings, PartHoldings, omission_lines
 from pipelines.sources.check import RawFileCheck
 
 _HEAD = ("row", "folder", "split", "files", "examples", "published", "images")
@@ -21,7 +21,7 @@ def _align_table(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def holdings_text(holdings: Holdings) -> str:
-    """Returns tables of the parts of a dataset or a corpus, and of its rejects."""
+    """Returns tables of a dataset or a corpus: its parts, its rejects, and what was not read."""
     # The lines of a small dataset:
     #
     #   train: 1,210 inputs = 1,200 records + 10 rejects
@@ -46,6 +46,7 @@ def holdings_text(holdings: Holdings) -> str:
         f"{holdings.num_rejected:,} rejects",
         *_align_table([_PART_HEAD, *parts]),
         *(_align_table([_REJECT_HEAD, *kinds]) if kinds else []),
+        *omission_lines(holdings.omissions),
     ]
     return "\n".join(lines) + "\n"
 

@@ -78,7 +78,7 @@ def as_json(scored_file: ScoredFile) -> str:
 
 def _read_predictions(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # Programs on Windows put a mark at its beginning.
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(

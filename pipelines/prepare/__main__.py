@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
+from pipelines.records.dataset import Dataset
+from pipelines.records.holdings import group_omissions, omission_lines
 from pipelines.sources.corpus import WEB_TASKS, parse_features
 from pipelines.sources.registry import SOURCES
 
@@ -41,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{info.name}: {info.num_inputs} inputs = {info.num_records} records + "
         f"{info.num_rejected} rejects, in {request['out']}"
     )
+    for line in omission_lines(group_omissions(Dataset(request["out"]).omissions())):
+        print(line)
     return 0
 
 

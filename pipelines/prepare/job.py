@@ -4,6 +4,8 @@
            code                       digest of the code that works here; other code starts over
            lists/00007                items of a group of units, sorted by shard, then by id
            lists/00007.json           receipt: counts, and where each shard's items end
+           lists/00007.omissions      what their reading passed over, if anything (found/ and
+                                      pieces/ have such files, too)
            found/00007                candidates, if only a part of the split is taken
            found/00007.ranks          hashes of the candidates' ids
            found/bounds.json          smallest and largest hash that is taken
@@ -50,6 +52,9 @@ from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
 
 ERROR = "error.json"
+OMITTED = ".omissions"
+"""End of the names of files that say what reading has passed over."""
+
 _UNITS = 16
 """Most units in a list."""
 _LISTS = 64
@@ -300,6 +305,11 @@ class WorkFolder:
                     yield from io.TextIOWrapper(copy, "utf-8", newline="\n")  # type: ignore[arg-type]
                     return
         raise OSError(f"{self.job.work}/{name} does not match its checksum")
+
+    def note_omissions(self, name: str, corpus: Corpus) -> None:
+        """Notes what reading has passed over, beside a list or a piece, if anything."""
+        if lines := "".join(f"{omission.to_json()}\n" for omission in corpus.omissions()):
+            self.files.put(f"{name}{OMITTED}", lines.encode())
 
     def note_error(self, error: BaseException) -> None:
         """Notes why the run fails, for the process that started it."""

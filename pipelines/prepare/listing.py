@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from pipelines.prepare.job import WorkFolder, parse_receipt
+from pipelines.prepare.job import PrepareJob, WorkFolder, parse_receipt
 from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import UnpackedMedia
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.slicing import slice_bounds
 
@@ -68,10 +68,10 @@ def list_units(work_folder: WorkFolder, number: int, units: Sequence[str]) -> Li
         work_folder.files.atomic_write(f"unpacked/{number:05d}") as unpacked,
         unpacked.open("wb") as unpacked_file,
     ):
-        items = items_of_units(
-            work_folder, units, UnpackedMedia(unpacked_file, f"unpacked/{number:05d}")
-        )
+        corpus = work_folder.corpus(UnpackedMedia(unpacked_file, f"unpacked/{number:05d}"))
+        items = items_of_units(work_folder.job, corpus, units)
         receipt = _write_list(work_folder, f"{folder}/{number:05d}", map(line_of_item, items))
+    work_folder.note_omissions(f"{folder}/{number:05d}", corpus)
     work_folder.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
     return _totals_of_receipt(receipt)
 
@@ -193,10 +193,9 @@ def _totals_of_receipt(receipt: Mapping[str, Any]) -> ListTotals:
 
 
 def items_of_units(
-    work_folder: WorkFolder, units: Sequence[str], unpacked: UnpackedMedia
+    job: PrepareJob, corpus: Corpus, units: Sequence[str]
 ) -> Iterator[Item | Reject]:
     """Yields the items of some units; with a `limit`, those whose ids have the smallest hashes."""
-    job, corpus = work_folder.job, work_folder.corpus(unpacked)
     items = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
     )

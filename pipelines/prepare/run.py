@@ -15,6 +15,7 @@ from infra.store.manifest import File
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import (
+    OMITTED,
     EarlierDataset,
     PrepareJob,
     ShardReport,
@@ -26,9 +27,11 @@ from pipelines.prepare.job import (
 )
 from pipelines.prepare.listing import list_totals
 from pipelines.prepare.reuse import REPORTS, format_reports, split_earlier_rejects
-from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInfo
+from pipelines.records.dataset import DESCRIPTION, OMISSIONS, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
+from pipelines.records.schema import Omission
 from pipelines.records.tfrecord import index_path
+from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
 
@@ -56,11 +59,13 @@ class PreparedDataset(NamedTuple):
       info: content of `dataset.json`.
       files: name in the dataset -> (name in the work folder, digest and size).
       num_taken: number of shards re-used from an earlier dataset.
+      omissions: what looks like data in the source's folder, and was not read.
     """
 
     info: DatasetInfo
     files: dict[str, tuple[str, File]]
     num_taken: int
+    omissions: list[Omission]
 
 
 def prepare_dataset(
@@ -348,11 +353,29 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         num_rejected=num_rejected,
         image_px=job.config.image_px,
     )
-    for file, text in ((REPORTS, format_reports(reports)), (DESCRIPTION, info.to_json().encode())):
+    texts = {REPORTS: format_reports(reports), DESCRIPTION: info.to_json().encode()}
+    omissions = _omissions(work_folder)
+    if omissions:
+        texts[OMISSIONS] = "".join(f"{omission.to_json()}\n" for omission in omissions).encode()
+    for file, text in texts.items():
         work_folder.files.put(file, text)
         sha256 = hashlib.sha256(text).hexdigest()
         files_of_dataset[file] = file, File(sha256=sha256, size=len(text))
-    return PreparedDataset(info, files_of_dataset, sum(report.is_taken for report in reports))
+    num_taken = sum(report.is_taken for report in reports)
+    return PreparedDataset(info, files_of_dataset, num_taken, omissions)
+
+
+def _omissions(work_folder: WorkFolder) -> list[Omission]:
+    """Returns what looks like data in the source's folder, and was not read."""
+    job, files = work_folder.job, work_folder.files
+    found = set(job.spec.omissions_of(work_folder.corpus(UnpackedMedia()), job.split))
+    # Noted by whoever read the source's files: as candidates for a part, for a list or for a piece.
+    for folder in ("found", "lists", "pieces"):
+        for name in files.listing(folder):
+            if name.endswith(OMITTED):
+                rows = map(json.loads, work_folder.lines(f"{folder}/{name}"))
+                found.update(Omission(**row) for row in rows)
+    return sorted(found)
 
 
 def _write_rejects(work_folder: WorkFolder, files: list[str]) -> File:

@@ -17,7 +17,7 @@ from pipelines.records import example
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, part_with_images
 from pipelines.records.tfrecord import Frames, index_path
-from pipelines.sources.corpus import UnpackedMedia
+from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.decode import DecodeMedia
@@ -55,11 +55,13 @@ def write_archives(
     ):
         media_reader = MediaReader(work_folder.data_root, Disk(Path(folder), durable=False))
         record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video))
-        items = items_of_units(work_folder, units, UnpackedMedia(unpacked, "unpacked"))
+        corpus = work_folder.corpus(UnpackedMedia(unpacked, "unpacked"))
+        items = items_of_units(work_folder.job, corpus, units)
         return _write_records(
             work_folder,
             name,
             _make_records(record_maker, (line_of_item(entry)[0] for entry in items)),
+            corpus=corpus,
         )
 
 
@@ -140,8 +142,17 @@ def _write_records(
     name: str,
     results: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
+    corpus: Corpus | None = None,
 ) -> ShardReport:
-    """Writes the records, the rejects and, last, the report of a piece."""
+    """Writes the records, the rejects and, last, the report of a piece.
+
+    Args:
+      work_folder: the worker's access to the run.
+      name: prefix of the names of the piece's files.
+      results: each item with its record or reject.
+      inputs: digest of the items; None computes none.
+      corpus: corpus that the items are read from meanwhile; None if they were listed before.
+    """
     num_items = num_rejects = 0
     # Files are opened at the first record that needs them: which parts a piece has shows only
     # while its items are decoded.
@@ -174,6 +185,8 @@ def _write_records(
         },
         inputs=inputs.hexdigest() if inputs else "",
     )
+    if corpus is not None:
+        work_folder.note_omissions(name, corpus)
     work_folder.files.put(f"{name}.json", report.to_json())
     return report
 

@@ -4,6 +4,7 @@ dataset.json                     parts, counts
 caption-00000-of-00002.tfrecord  shards of the part "caption"
 caption-00000-of-00002.idx       their offset indexes
 rejects.jsonl                    one `Reject` a line, sorted by id
+omissions.jsonl                  one `Omission` a line, sorted; absent if there are none
 """
 
 import bisect
@@ -18,11 +19,12 @@ from infra.store.stored_folder import StoredFolder, open_stored_folder
 from pipelines.records import example
 from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
 from pipelines.records.hashing import stable_hash
-from pipelines.records.schema import Record, Reject
+from pipelines.records.schema import Omission, Record, Reject
 from pipelines.records.tfrecord import Shard
 
 DESCRIPTION = "dataset.json"
 REJECTS = "rejects.jsonl"
+OMISSIONS = "omissions.jsonl"
 
 _BLOCKS_AHEAD = 16
 """Blocks fetched ahead while records are read in order."""
@@ -209,6 +211,14 @@ class Dataset:
         with (self.place.local_folder(REJECTS) / REJECTS).open(encoding="utf-8") as lines:
             for line in lines:
                 yield Reject(**json.loads(line))
+
+    def omissions(self) -> Iterator[Omission]:
+        """Yields what looks like data in the source's folder, and was not read."""
+        folder = self.place.local_folder((DESCRIPTION, OMISSIONS))
+        if (folder / OMISSIONS).is_file():
+            with (folder / OMISSIONS).open(encoding="utf-8") as lines:
+                for line in lines:
+                    yield Omission(**json.loads(line))
 
 
 def shard_of(record_id: str, num_shards: int) -> int:

@@ -2,13 +2,17 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pipelines.records.dataset import Dataset
-from pipelines.records.schema import Reject
+from pipelines.records.schema import Omission, Reject
 
 _DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'")
 """Numbers and quoted values, which differ between rejects of one kind."""
+
+
+_NAMED = 20
+"""Most files that are named for one reason."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -49,6 +53,23 @@ class RejectHoldings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class OmissionHoldings:
+    """What was passed over for one reason.
+
+    Attributes:
+      reason: what of the sources was not read.
+      num: number of files, archive members or records.
+      sources: the first of them by name, each a file or one of a file.
+      num_sources: number of the files.
+    """
+
+    reason: str
+    num: int
+    sources: tuple[str, ...]
+    num_sources: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Holdings:
     """Counts of a dataset.
 
@@ -56,11 +77,13 @@ class Holdings:
       name: the dataset's name, for example "chartqa/train".
       parts: part name -> its counts.
       rejects: kinds of rejects, the most frequent first.
+      omissions: what looks like data and is in neither, by reason.
     """
 
     name: str
     parts: dict[str, PartHoldings]
     rejects: tuple[RejectHoldings, ...]
+    omissions: tuple[OmissionHoldings, ...] = ()
 
     @property
     def num_records(self) -> int:
@@ -85,7 +108,40 @@ def count_holdings(dataset: Dataset) -> Holdings:
                 suffixes=len(record.suffixes),
                 lang=record.lang,
             )
-    return Holdings(name=dataset.info.name, parts=parts, rejects=group_rejects(dataset.rejects()))
+    return Holdings(
+        name=dataset.info.name,
+        parts=parts,
+        rejects=group_rejects(dataset.rejects()),
+        omissions=group_omissions(dataset.omissions()),
+    )
+
+
+def group_omissions(omissions: Iterable[Omission]) -> tuple[OmissionHoldings, ...]:
+    """Groups omissions by their reasons."""
+    groups: dict[str, list[Omission]] = {}
+    for omission in sorted(omissions):
+        groups.setdefault(omission.reason, []).append(omission)
+    return tuple(
+        OmissionHoldings(
+            reason=reason,
+            num=sum(omission.num for omission in group),
+            sources=tuple(
+                f"{omission.source}/{omission.example}" if omission.example else omission.source
+                for omission in group[:_NAMED]
+            ),
+            num_sources=len(group),
+        )
+        for reason, group in sorted(groups.items())
+    )
+
+
+def omission_lines(groups: Iterable[OmissionHoldings]) -> Iterator[str]:
+    """Yields a line for each file that was passed over, up to a number of them for each reason."""
+    for group in groups:
+        yield f"not read: {group.num:,} x {group.reason}"
+        yield from (f"  {source}" for source in group.sources)
+        if group.num_sources > len(group.sources):
+            yield f"  and in {group.num_sources - len(group.sources):,} more files"
 
 
 def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:

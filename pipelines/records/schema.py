@@ -130,3 +130,24 @@ class Reject:
     def to_json(self) -> str:
         """Returns the reject as one line."""
         return json.dumps(vars(self), sort_keys=True, ensure_ascii=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+class Omission:
+    """What looks like data in a source's folder, and is neither a record nor a reject.
+
+    Attributes:
+      source: the file, relative to the corpus root [path].
+      reason: what of it was not read, in one line.
+      num: number of files, archive members or records that this is about.
+      example: one of them, where `source` holds several; else "".
+    """
+
+    source: str
+    reason: str
+    num: int = 1
+    example: str = ""
+
+    def to_json(self) -> str:
+        """Returns the omission as one line."""
+        return json.dumps(vars(self), sort_keys=True, ensure_ascii=False)

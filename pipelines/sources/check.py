@@ -7,7 +7,7 @@ from pathlib import Path
 
 from infra.store.raw_path import raw_path
 from pipelines.benchmarks.row import Benchmark
-from pipelines.records.holdings import Holdings, PartHoldings, group_rejects
+from pipelines.records.holdings import Holdings, PartHoldings, group_omissions, group_rejects
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.layout import find_file
@@ -136,7 +136,12 @@ def check_corpus(
         else:
             part = parts.setdefault(item.part, PartHoldings())
             part.add(images=len(item.media), suffixes=len(item.suffixes), lang=item.lang)
-    return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=group_rejects(rejects))
+    return Holdings(
+        name=f"{spec.name}/{split}",
+        parts=parts,
+        rejects=group_rejects(rejects),
+        omissions=group_omissions({*corpus.omissions(), *spec.omissions_of(corpus, split)}),
+    )
 
 
 def _check_row(

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 import google_crc32c
 
 from infra.store.raw_path import local_copy, raw_path
-from pipelines.records.schema import BadInput
+from pipelines.records.schema import BadInput, Omission
 from pipelines.sources.item import Media
 
 WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", "segment")
@@ -58,8 +58,32 @@ class UnpackedMedia:
         return {"store": self._name, "offset": offset, "size": len(data), "crc32c": crc}
 
 
+class OmissionCounts:
+    """What the reading of one file passes over: reason -> number, and one of them by name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, str]] = {}
+
+    def add(self, reason: str, example: str = "", num: int = 1) -> None:
+        """Counts one thing, or several, that are passed over for the same reason."""
+        count, first = self._counts.get(reason, (0, example))
+        self._counts[reason] = count + num, min(first, example)
+
+    def clear(self) -> None:
+        """Forgets all counts, before the file is read again."""
+        self._counts.clear()
+
+    def omissions(self, source: str) -> Iterator[Omission]:
+        """Yields an omission per reason."""
+        for reason, (num, example) in self._counts.items():
+            yield Omission(source=source, reason=reason, num=num, example=example)
+
+
 class Corpus:
-    """The folder of one source; it notes every annotation file that is read from it."""
+    """The folder of one source.
+
+    It notes every annotation file that is read from it, and what its readers pass over.
+    """
 
     def __init__(
         self,
@@ -94,6 +118,7 @@ class Corpus:
         self.folder = self.data_root / path
         self.unpacked = unpacked
         self.annotations: set[str] = set()
+        self._omissions: dict[str, OmissionCounts] = {}
         if not self.folder.is_dir():
             raise FileNotFoundError(f"{self.folder} is not a folder; check data_root and path.")
 
@@ -123,6 +148,15 @@ class Corpus:
         self.annotations.add(self.relative(path))
         return path
 
+    def omission_counts(self, path: Path) -> OmissionCounts:
+        """Returns the count of what is passed over in a file, to which its reader adds."""
+        return self._omissions.setdefault(self.relative(path), OmissionCounts())
+
+    def omissions(self) -> list[Omission]:
+        """Returns what the readers have passed over so far, by file and reason."""
+        counts = self._omissions.items()
+        return sorted(o for source, of_file in counts for o in of_file.omissions(source))
+
     @contextlib.contextmanager
     def local_annotation(self, path: Path) -> Iterator[Path]:
         """Notes `path` as an input, and yields it as a file on this machine.
@@ -144,6 +178,14 @@ class Corpus:
         """Yields every file below the folder, sorted; memory holds one folder's names per level."""
         return _walk_files(self.folder)
 
+    def read_text(self, path: Path) -> str:
+        """Notes `path` as an input, and returns its text without a byte order mark.
+
+        Raises:
+          ValueError: if it is not UTF-8.
+        """
+        return self.annotation(path).read_text(encoding="utf-8-sig")
+
     def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
         """Returns the content of a JSON file, after `compact` has replaced each of its objects.
 
@@ -151,8 +193,7 @@ class Corpus:
           ValueError: if it is not JSON, naming the file.
         """
         try:
-            text = self.annotation(path).read_text(encoding="utf-8")
-            return json.loads(text, object_hook=compact)
+            return json.loads(self.read_text(path), object_hook=compact)
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
 

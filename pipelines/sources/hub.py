@@ -9,6 +9,7 @@ from typing import Any
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Media
+from pipelines.sources.values import is_absent
 
 _BATCH = 64
 """Rows read at a time; a scanned page has some megabytes."""
@@ -62,28 +63,57 @@ class TablePictures:
         """Stores the picture in a row's cell "image", if it is new, and returns a reference to it.
 
         Args:
-          row: the row; the cell is bytes, or {"bytes", "path"} as `datasets` writes pictures.
+          row: the row; its cell is as in `picture_cell`.
           name: file name in the authors' layout; "" takes the cell's path or the digest.
           fields: further fields of `Media`.
 
         Raises:
           BadInput: if the cell holds no picture.
         """
-        cell, path = row["image"], ""
-        # A picture is bytes, or bytes with the path of the file that they came from.
-        if isinstance(cell, Mapping):
-            cell, path = cell.get("bytes"), str(cell.get("path") or "")
-        if not isinstance(cell, bytes) or not cell:
-            raise BadInput("row has no picture")
-        digest = hashlib.sha256(cell)
+        data, path = picture_cell(row["image"], "image")
+        if not data:
+            if not path:
+                raise BadInput("row has no picture")
+            return self._corpus.media(row.table.parent / path, **fields)
+        digest = hashlib.sha256(data)
         name = name or Path(path).name or digest.hexdigest()[:16]
         # The name is part of the key: it becomes part of the records' ids.
         media = self._stored.get((digest.digest(), name))
         if media is None:
-            place: dict[str, Any] = self._corpus.unpacked.append(cell)
+            place: dict[str, Any] = self._corpus.unpacked.append(data)
             media = Media(path=self._corpus.relative(row.table), member=name, **place)
             self._stored[digest.digest(), name] = media
         return dataclasses.replace(media, **fields) if fields else media
+
+
+def picture_cell(cell: object, field: str) -> tuple[bytes, str]:
+    """Returns the bytes of the picture in a cell, and the path or URL of its file.
+
+    Args:
+      cell: bytes, a path, {"bytes", "path"} as `datasets` writes pictures, or a list of one of
+        these. With bytes, a path is only the name that they once had.
+      field: name of the cell.
+
+    Returns:
+      The bytes and the path; both are empty if the cell is.
+
+    Raises:
+      BadInput: if the cell holds anything else, naming the field.
+    """
+    if isinstance(cell, list | tuple) and len(cell) > 1:
+        raise BadInput(f"{field} lists {len(cell)} files, one is expected")
+    if isinstance(cell, list | tuple):
+        cell = cell[0] if cell else None
+    data, path = (None, cell) if isinstance(cell, str) else (cell, None)
+    if isinstance(cell, Mapping) and not cell.keys().isdisjoint(("bytes", "path")):
+        data, path = cell.get("bytes"), cell.get("path")
+    data, path = (None if is_absent(value) else value for value in (data, path))
+    if not isinstance(data, bytes | None) or not isinstance(path, str | None):
+        raise BadInput(
+            f"{field} must be a picture's bytes or path, {{bytes, path}} or a list of one, got "
+            f"{cell!r}"[:160]
+        )
+    return data or b"", path or ""
 
 
 def number_under(row: Mapping[str, Any], key: str) -> Any:

@@ -94,6 +94,9 @@ class Item:
       annotated_size: width and height the boxes refer to; None if not stated [pixels].
       answers: the record's answers.
       meta: the record's meta.
+
+    Raises:
+      BadInput: if a text is none, naming the field and the value.
     """
 
     id: str
@@ -109,6 +112,17 @@ class Item:
     annotated_size: tuple[int, int] | None = None
     answers: tuple[str, ...] = ()
     meta: dict[str, object] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Every record's texts come through here, whatever its reader: what is no text is a reject.
+        for name in ("id", "part", "prefix", "task", "lang"):
+            _check_text(name, getattr(self, name))
+        for name in ("suffixes", "answers", "masks"):
+            for text in getattr(self, name):
+                _check_text(name, text)
+        for texts in self.prefixes:
+            for text in texts:
+                _check_text("prefixes", text)
 
     def to_json(self) -> str:
         """Returns the item as one line."""
@@ -128,6 +142,11 @@ class Item:
         for name in ("suffixes", "masks", "answers"):
             raw[name] = tuple(raw[name])
         return cls(**raw)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise BadInput(f"{name} must be a text, got {value!r}"[:120])
 
 
 Listing = Iterator[Item | Reject]

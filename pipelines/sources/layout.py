@@ -7,6 +7,7 @@ from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
+from pipelines.sources.values import answer_of, text_of
 
 
 def find_annotation(corpus: Corpus, *names: str) -> Path:
@@ -133,8 +134,8 @@ def text_under(row: Mapping, key: str) -> str:
     Raises:
       BadInput: if it is not a text, or is empty.
     """
-    value = row[key]
-    if not isinstance(value, str) or not value.strip():
+    value = text_of(row[key], key)
+    if not value.strip():
         raise BadInput(f"{key} must be a text, got {value!r}"[:120])
     return value
 
@@ -160,6 +161,4 @@ def texts_under(row: Mapping, key: str) -> list[str]:
     values = row[key]
     if not isinstance(values, list) or not values:
         raise BadInput(f"{key} must be a list of texts, got {values!r}"[:120])
-    if any(isinstance(v, bool) or not isinstance(v, str | int | float) for v in values):
-        raise BadInput(f"{key} must hold texts only, got {values!r}"[:120])
-    return [str(v) for v in values]
+    return [answer_of(value, key) for value in values]

@@ -1,6 +1,5 @@
 """Reading of annotation files, whatever their format, row by row."""
 
-import bz2
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import table_rows
 from pipelines.sources.item import Item, Listing
+from pipelines.sources.unpacking import open_unpacked
 
 Form = Literal["list", "dict", "csv", "table", "lines"]
 
@@ -82,8 +82,8 @@ def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
 
 
 def json_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file that hold anything; the file may be packed with bzip2."""
-    with path.open("rb") as file, bz2.open(file) if path.suffix == ".bz2" else file as lines:
+    """Yields the lines of a file that hold anything; the file may be packed."""
+    with open_unpacked(path) as lines:
         yield from (line for line in lines if line.strip())
 
 
@@ -93,7 +93,7 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
     Raises:
       ValueError: if a column is missing, naming the file.
     """
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         if missing := set(columns) - set(reader.fieldnames or ()):
             raise ValueError(f"{path} lacks the column {min(missing)!r}.")

@@ -5,14 +5,14 @@ Each reader's module lists its specs in `SOURCES`; `pipelines.sources.registry` 
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark
-from pipelines.records.schema import Reject
+from pipelines.records.schema import Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import SHARED
+from pipelines.sources.layout import SHARED, find_file
 from pipelines.sources.slicing import Slice, are_disjoint, parse_slice, read_slice
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
@@ -20,6 +20,9 @@ _FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
 Files = Callable[[str], tuple[tuple[str, ...], ...]]
 """Split -> its annotation files below the source's folder, each as a tuple of its possible names,
 the published one first."""
+
+Omissions = Callable[[Corpus, str], Iterable[Omission]]
+"""(corpus, split) -> what lies in its folder, looks like data and is not read for the split."""
 
 Units = Callable[[Corpus, str], Iterator[str]]
 """(corpus, split) -> names of the units that can be listed separately."""
@@ -45,6 +48,8 @@ class SourceSpec:
       has_unique_ids: whether no two units share an id, so that a shard may be a group of units.
       unit_files: (corpus, unit) -> all files from which the unit is read; empty if they are not
         known before reading.
+      omissions: (corpus, split) -> what looks like data in its folder, but is not read; beside the
+        other possible names of an annotation file, which every source names.
       anywhere: whether its rows may name files anywhere below the data root.
       publisher: place where its authors publish it; "" for layouts that many programs write.
       containing_split: split -> the split that contains it, as "test" contains "test_human"; mostly
@@ -65,6 +70,7 @@ class SourceSpec:
     list_unit: Callable[[Corpus, str], Listing] | None = None
     has_unique_ids: bool = False
     unit_files: Callable[[Corpus, str], list[Path]] | None = None
+    omissions: Omissions = lambda corpus, split: ()
     anywhere: bool = False
     publisher: str = ""
     containing_split: Callable[[str], str] = lambda split: split
@@ -110,6 +116,18 @@ class SourceSpec:
     def files_of_unit(self, corpus: Corpus, unit: str) -> list[Path]:
         """Returns all files from which a unit is read; empty if unknown before reading."""
         return self.unit_files(corpus, unit) if unit and self.unit_files else []
+
+    def omissions_of(self, corpus: Corpus, split: str) -> list[Omission]:
+        """Returns what lies in the folder, looks like data and is not read for `split`.
+
+        What is passed over inside the files that are read is in `corpus.omissions()`.
+        """
+        found: set[Omission] = set()
+        for part in self._slices(split):
+            for names in self.files(part.split):
+                found.update(_other_names(corpus, names))
+            found.update(self.omissions(corpus, part.split))
+        return sorted(found)
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
         """Yields the would-be records of `split`, for example "train+val" or "val[:5%]".
@@ -172,6 +190,13 @@ class SourceSpec:
                     f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
         return slices
+
+
+def _other_names(corpus: Corpus, names: tuple[str, ...]) -> Iterator[Omission]:
+    """Yields the files under the other possible names of an annotation file that is read."""
+    paths = [path for name in names if (path := find_file(corpus.folder, name))]
+    for path in paths[1:]:
+        yield Omission(source=corpus.relative(path), reason=f"{paths[0].name} is read in its place")
 
 
 def read_units(

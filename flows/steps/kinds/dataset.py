@@ -12,12 +12,16 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.streamed import stream_progress
 from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import OwnSource
+
+_NAMED = 5
+"""Most files named among the counts, of those that look like data and were not read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ def make(work: StepContext) -> Iterator[Progress]:
     # The newest dataset with the same settings and code, from other raw files: shards whose inputs
     # did not change are taken from it.
     earlier = work.earlier()
-    info, files, num_reused_shards = yield from stream_progress(
+    info, files, num_reused_shards, omissions = yield from stream_progress(
         lambda report: make_dataset(
             spec.prepare,
             source=with_user_code(spec.reader),
@@ -62,6 +66,8 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
     if num_reused_shards:
         work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
+    if names := sorted({omission.source for omission in omissions}):
+        work.counts.update(not_read=abbreviate_list(names, _NAMED))
 
 
 def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:

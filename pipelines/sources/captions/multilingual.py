@@ -25,6 +25,7 @@ from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
 from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
+from pipelines.sources.values import answer_of
 
 _COCO35L_RECIPE = FinetuneRecipe(
     lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35)
@@ -126,7 +127,7 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
         # An image without captions in this language is no input, so it is no reject either.
         if split not in row:
             return None
-        key = str(row["image/key"])
+        key = answer_of(row["image/key"], "image/key")
         media = corpus.media(corpus.folder / "images" / f"{key}.jpg")
         captions = texts_under(row[split], "caption")
         return question_item(

@@ -63,8 +63,8 @@ SPLITS = ("train", "dev", "test")
 _CANVAS_HEIGHT = 2560
 
 
-def _screen_ids(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split()
+def _screen_ids(corpus: Corpus, path: Path) -> list[str]:
+    return corpus.read_text(path).split()
 
 
 def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
@@ -80,12 +80,13 @@ def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Li
         media = corpus.media(folder / f"{screen}.jpg")
         return question_item(SCREEN2WORDS, split, media, screen, "", texts)
 
-    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), item_of_row)
+    screens = _screen_ids(corpus, listed)
+    yield from read_rows(corpus, listed, f"screen2words/{split}", screens, item_of_row)
 
 
 def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
     # One table for all splits; the lists say which screens belong to this one.
-    screens = set(_screen_ids(listed))
+    screens = set(_screen_ids(corpus, listed))
     folder = image_folder(corpus, "combined", "rico")
     trees: dict[str, object] = {}
 

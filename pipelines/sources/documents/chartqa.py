@@ -19,6 +19,7 @@ from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.row_files import read_file
+from pipelines.sources.values import answer_of
 
 _RECIPE = FinetuneRecipe(
     lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1
@@ -104,7 +105,8 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
             media = corpus.media(folder / "png" / image)
             text, label = text_under(row, "query"), row["label"]
         key, meta = f"{kind}-{number}", {"kind": kind}
-        return question_item(CHARTQA, part, media, key, text, [str(label)], image=image, meta=meta)
+        answers = [answer_of(label, "label")]
+        return question_item(CHARTQA, part, media, key, text, answers, image=image, meta=meta)
 
     # Authors' files have a kind each; in tables a column says which kind a row is.
     if tables:

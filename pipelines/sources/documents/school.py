@@ -29,6 +29,7 @@ from pipelines.sources.hub import TablePictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
 from pipelines.sources.layout import choice_under, question_item, text_under, texts_under
 from pipelines.sources.row_files import load_dict, read_file, read_rows
+from pipelines.sources.values import text_of
 
 _AI2D_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
@@ -115,7 +116,7 @@ def _ai2d_rows(
     corpus: Corpus, split: str, ids: Path, questions: Path
 ) -> Iterator[tuple[Path, str, Mapping | None]]:
     """Yields (file, question, its row); (file, error, None) for a file that cannot be read."""
-    test = set(ids.read_text(encoding="utf-8").split())
+    test = set(corpus.read_text(ids).split())
     for path in sorted(questions.glob("*.json")):
         if (Path(path.stem).stem in test) == (split == "test"):
             try:
@@ -132,7 +133,15 @@ def _diagram_labels(corpus: Corpus, path: Path) -> Edit:
     labels = []
     for row in load_dict(corpus, path, "text").values():
         (x0, y0), (x1, y1) = row["rectangle"]
-        labels.append((float(x0), float(y0), float(x1), float(y1), str(row["replacementText"])))
+        labels.append(
+            (
+                float(x0),
+                float(y0),
+                float(x1),
+                float(y1),
+                text_of(row["replacementText"], "replacementText"),
+            )
+        )
     return Edit(labels=tuple(labels))
 
 

@@ -18,30 +18,10 @@ from infra.references import add_sources, load_reference
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
+from pipelines.sources.omissions import is_media
 from pipelines.sources.own.rows import Numbered, items_of
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
-
-_MEDIA = {
-    ".avi",
-    ".bmp",
-    ".gif",
-    ".jpeg",
-    ".jpg",
-    ".m4v",
-    ".mkv",
-    ".mov",
-    ".mp4",
-    ".mpg",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webm",
-    ".webp",
-    ".wmv",
-}
-"""Extensions of pictures and clips."""
 
 
 def read_function(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
@@ -52,7 +32,7 @@ def read_function(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[
     """
     add_sources(dict(source.code))
     for path in corpus.files():
-        if path.suffix.lower() not in _MEDIA:
+        if not is_media(path.name):
             corpus.annotation(path)
     rows = _call_reader(load_reference(source.reader), source.reader, corpus, split)
     yield from items_of(corpus, split, rows, source=source, file=corpus.folder, unit="row")

@@ -1,10 +1,12 @@
 """A folder of raw files without annotations: one record per file, to see which files decode."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from pipelines.records.schema import Reject
+from pipelines.records.schema import Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
+from pipelines.sources.omissions import is_hidden
 from pipelines.sources.spec import SourceSpec
 
 _SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
@@ -25,10 +27,10 @@ def read_videos(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
 
 def _file_items(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
     for path in corpus.files():
-        if path.suffix.lower() in _SIDECARS:
+        if path.suffix.lower() in _SIDECARS or is_hidden(_name(corpus, path)):
             continue
         yield Item(
-            id=f"{name}/{path.relative_to(corpus.folder).as_posix()}",
+            id=f"{name}/{_name(corpus, path)}",
             part=name,
             media=(corpus.media(path, video=video),),
             prefix="caption en",
@@ -37,12 +39,27 @@ def _file_items(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Re
         )
 
 
+def _sidecar_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
+    """Yields the files that are not taken for media: their texts enter no record."""
+    del split
+    for path in corpus.files():
+        if is_hidden(_name(corpus, path)):
+            yield Omission(source=corpus.relative(path), reason="hidden file")
+        elif path.suffix.lower() in _SIDECARS:
+            yield Omission(source=corpus.relative(path), reason="text beside media")
+
+
+def _name(corpus: Corpus, path: Path) -> str:
+    return path.relative_to(corpus.folder).as_posix()
+
+
 SOURCES = (
     SourceSpec(
         name="images",
         folder="images",
         splits=("train",),
         read=read_images,
+        omissions=_sidecar_omissions,
         antialias=True,
         antialias_eval=True,
     ),
@@ -51,6 +68,7 @@ SOURCES = (
         folder="videos",
         splits=("train",),
         read=read_videos,
+        omissions=_sidecar_omissions,
         antialias=False,
         antialias_eval=False,
     ),

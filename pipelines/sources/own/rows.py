@@ -15,9 +15,9 @@ images, answers or suffixes are JSON; a column `meta.kind` is the field `kind` o
 Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix.
 """
 
-import bz2
 import csv
 import functools
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,12 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.benchmarks.row import fill_prompt, prompt_fields
-from pipelines.records.schema import BadInput, Reject
+from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, checked_task
 from pipelines.sources.layout import find_annotation
+from pipelines.sources.omissions import data_files
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
+from pipelines.sources.unpacking import PACKINGS, open_unpacked
+from pipelines.sources.values import answer_of, language_of, text_of, without_absent
 
 KEYS = (
     "image",
@@ -94,6 +97,8 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
     # its texts. Each says what is accepted.
     if not isinstance(row, Mapping):
         raise BadInput(f"must be an object with {', '.join(KEYS)}; got {row!r:.60}")
+    # Tools that write one schema for all rows write null for what a row lacks, pandas NaN.
+    row = without_absent(row)
     if unknown := set(row) - set(KEYS):
         raise BadInput(
             f"no such key: {min(map(str, unknown))}; accepted: {', '.join(KEYS)} (what a metric "
@@ -108,17 +113,19 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
         raise BadInput("answers, or suffix, must be given")
     # One of both is enough: what may be written is what is accepted, unless the row says otherwise.
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
-    task, lang = checked_task(str(row.get("task") or source.name)), str(row.get("lang") or "en")
+    task = checked_task(text_of(row.get("task") or source.name, "task"))
+    lang = language_of(row.get("lang"), "lang")
+    key = answer_of(row["id"], "id") if "id" in row else place
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
     # A record stores meta as JSON, so what JSON cannot hold is refused here.
     try:
-        json.dumps(dict(meta))
-    except TypeError as error:
+        json.dumps(dict(meta), allow_nan=False)
+    except (TypeError, ValueError) as error:
         raise BadInput(f"meta must be of texts, numbers, lists and objects: {error}") from None
     return Item(
-        id=f"{source.name}/{split}/{paths[0]}#{row.get('id', place)}",
+        id=f"{source.name}/{split}/{paths[0]}#{key}",
         part=task,
         media=tuple(corpus.media(corpus.folder / path, video="video" in row) for path in paths),
         prefix=_prefix(row, source.prompt, lang),
@@ -149,11 +156,11 @@ def _texts_under(row: Mapping, key: str) -> tuple[str, ...]:
     values = [os.fspath(part) if isinstance(part, os.PathLike) else part for part in values]
     if not values or any(not isinstance(text, str) for text in values):
         raise BadInput(f"{key} must be a text or a list of texts, got {value!r}"[:120])
-    return tuple(values)
+    return tuple(text_of(text, key) for text in values)
 
 
 def _json_lines(path: Path) -> Numbered:
-    with bz2.open(path, "rb") if path.suffix == ".bz2" else path.open("rb") as lines:
+    with open_unpacked(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, lambda line=line: json.loads(line)
@@ -162,7 +169,8 @@ def _json_lines(path: Path) -> Numbered:
 def _table_rows(path: Path) -> Numbered:
     # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written
     # (`line_of_item`).
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    with open_unpacked(path) as data:
+        file = io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline="")
         table = csv.DictReader(file)
         try:
             for row in table:
@@ -193,11 +201,23 @@ def _parse_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _jsonl_files(split: str) -> tuple[tuple[str, ...], ...]:
-    return ((f"{split}.jsonl", f"{split}.jsonl.bz2"),)
+    return (_possible_names(split, "jsonl", "ndjson", "JSONL"),)
 
 
 def _csv_files(split: str) -> tuple[tuple[str, ...], ...]:
-    return ((f"{split}.csv",),)
+    return (_possible_names(split, "csv", "CSV"),)
+
+
+def _possible_names(split: str, form: str, *other_names: str) -> tuple[str, ...]:
+    return (*(f"{split}.{form}{p}" for p in PACKINGS), *(f"{split}.{n}" for n in other_names))
+
+
+def _row_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
+    """Yields the files that are named like the split and look like data, but the one read."""
+    names = {name for form in _FORMATS.values() for name in form[1](split)[0]}
+    for path in corpus.folder.iterdir():
+        if path.name.startswith(f"{split}.") and path.name not in names and path.is_file():
+            yield from data_files(corpus, "jsonl or csv", [path.name])
 
 
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
@@ -214,6 +234,7 @@ def row_source(source: OwnSource) -> SourceSpec:
         antialias=True,
         antialias_eval=True,
         files=files,
+        omissions=_row_omissions,
         anywhere=True,
     )
 

@@ -18,6 +18,7 @@ from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.row_files import read_file
+from pipelines.sources.values import text_of
 
 NLVR = Benchmark(
     name="nlvr",
@@ -53,7 +54,7 @@ def read_nlvr(corpus: Corpus, split: str) -> Listing:
                 id=f"nlvr/{split}/{name}",
                 part="nlvr",
                 media=tuple(corpus.media(image) for image in pair),
-                prefix=NLVR.prefix(row["sentence"]),
+                prefix=NLVR.prefix(text_of(row["sentence"], "sentence")),
                 suffixes=(label,),
                 task="nlvr",
                 answers=(label,),

@@ -26,6 +26,7 @@ from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
+from pipelines.sources.values import text_of
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,
@@ -246,7 +247,9 @@ def _referred_object(
         size=(width, height),
         box=(x, y, x + w, y + h),
         mask=mask,
-        sentences=[(str(s["sent_id"]), prefix(s["sent"])) for s in ref["sentences"]],
+        sentences=[
+            (str(s["sent_id"]), prefix(text_of(s["sent"], "sent"))) for s in ref["sentences"]
+        ],
         meta={**ids, "box": [y / height, x / width, (y + h) / height, (x + w) / width]},
     )
 

@@ -22,6 +22,7 @@ from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under
 from pipelines.sources.row_files import index_rows, load_list, read_file
+from pipelines.sources.values import answer_of
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 
@@ -97,7 +98,7 @@ def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
 def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Listing:
     find = video_finder(corpus.folder / "YouTubeClips", ".avi")
     # A line is "<youtube>_<start>_<end> vid12": everything before the last space names the file.
-    lines = mapping.read_text(encoding="utf-8").splitlines()
+    lines = corpus.read_text(mapping).splitlines()
     clips = {video: clip for clip, _, video in (line.strip().rpartition(" ") for line in lines)}
 
     def item_of_row(row: dict) -> Item:
@@ -120,10 +121,9 @@ def _question_item(
 
 def _answer_of(row: dict) -> str:
     """Returns the answer; a number becomes a text."""
-    answer = row["answer"]
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
-        raise BadInput(f"answer must be a text, got {answer!r}"[:120])
-    return str(answer)
+    if not (answer := answer_of(row["answer"], "answer")):
+        raise BadInput("answer must be a text, got ''")
+    return answer
 
 
 SOURCES = (

@@ -26,6 +26,7 @@ from pipelines.sources.hub import TablePictures, TableRow, answer_texts, number_
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
 from pipelines.sources.row_files import index_rows, load_list, read_file
+from pipelines.sources.values import answer_of, is_absent
 
 VQAV2 = Benchmark(
     name="vqav2",
@@ -160,7 +161,11 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         answers = []
         if split != "test":
             # Of ten people, some gave no answer; those who did are enough.
-            answers = [str(answer) for answer in answer_texts(row["answers"]) if answer]
+            answers = [
+                answer_of(answer, "answers")
+                for answer in answer_texts(row["answers"])
+                if not is_absent(answer) and answer != ""
+            ]
             if not answers:
                 raise BadInput("every answer is empty")
         # "VizWiz_val_00000042.jpg" is question 42: there is one question per picture.

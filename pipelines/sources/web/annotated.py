@@ -125,7 +125,7 @@ def _region_box(region: Mapping[str, Any]) -> list[float]:
 def _web_items(
     corpus: Corpus, identity: str, media: Media, metadata: Mapping[str, Any]
 ) -> Iterator[Item | Reject]:
-    sample = WebImage(id=identity, media=media, text="", metadata=metadata)
+    sample = WebImage(id=identity, media=media, metadata=metadata)
     return web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
 
 

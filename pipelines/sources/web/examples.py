@@ -10,6 +10,9 @@
     {image: image, question: question, answer: answers}
     {image: image, prefix: prefix, suffix: suffix, task: task}    (and mask: COCO run lengths)
 
+A sequence within a sequence (ragged in TensorFlow Datasets) may only be the answers: those of each
+of several questions. Features that no field names are in the account of what was passed over.
+
 The split of a file is a word of its name, between dots, dashes and underscores; a file without one
 belongs to "train". Pictures are not copied: a record's bytes are found again by offset. Only those
 of a packed file are unpacked, once. TensorFlow is not needed.
@@ -20,9 +23,11 @@ Source: TensorFlow Datasets, `core/features/feature.proto` and `core/proto/datas
 import contextlib
 import dataclasses
 import gzip
+import itertools
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,17 +35,21 @@ from typing import Any, BinaryIO
 from google_crc32c import value as crc32c
 
 from pipelines.records.example import features_of
-from pipelines.records.schema import BadInput, Reject, is_of_machine
+from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import read_frames
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media, checked_task
+from pipelines.sources.omissions import data_files, is_hidden, note_empty
 from pipelines.sources.spec import SourceSpec, read_units
+from pipelines.sources.values import answer_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
-_FILE = re.compile(r"\.(tfrecord|tfrecords|tfrec)([.-]|$)")
+_FILE = re.compile(r"\.(tfrecord|tfrecords|tfrec)([.-]|$)", re.IGNORECASE)
 _GZIP = b"\x1f\x8b"
 _MAX_IMAGES = 2
+_RAGGED = re.compile(r"/ragged_(flat_values|row_lengths_\d+)$")
+"""What TensorFlow Datasets adds to the name of a sequence of sequences."""
 _JSON = ("ocr", "objects", "qa", "captions")
 """Fields that hold annotations of web images, as JSON."""
 
@@ -52,7 +61,7 @@ _DAMAGE = (ValueError, OSError, EOFError, zlib.error)
 
 def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
     """Yields the names of a split's files below the folder, in order."""
-    files = [path for path in corpus.files() if _FILE.search(path.name)]
+    files = [path for path in corpus.files() if _is_record_file(corpus, path)]
     if not files:
         raise FileNotFoundError(f"{corpus.folder} holds no .tfrecord file.")
     files_of_split = [path for path in files if split_of(path) == split]
@@ -70,9 +79,42 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
         yield path.relative_to(corpus.folder).as_posix()
 
 
+def _is_record_file(corpus: Corpus, path: Path) -> bool:
+    return bool(_FILE.search(path.name)) and not is_hidden(str(path.relative_to(corpus.folder)))
+
+
+def _tfrecord_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
+    """Yields the files that look like data and are of no split."""
+    del split
+    names = (
+        path.relative_to(corpus.folder).as_posix()
+        for path in corpus.files()
+        if not _is_record_file(corpus, path)
+    )
+    yield from data_files(corpus, "tfrecord", names)
+
+
+def _tfds_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
+    """Yields the files of records that dataset_info.json announces for no split."""
+    del split
+    folder = _tfds_folder(corpus)
+    name, lengths = _tfds_lengths(corpus, folder)
+    announced = {
+        file for split_name in lengths for file in _tfds_files(folder, name, split_name, lengths)
+    }
+    for path in corpus.files():
+        if _FILE.search(path.name) and path not in announced:
+            reason = "not announced in dataset_info.json"
+            yield Omission(source=corpus.relative(path), reason=reason)
+
+
 def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     """Yields the would-be records of one file."""
     path = corpus.folder / name
+    yield from note_empty(corpus, path, _items_of_tfrecord(corpus, path))
+
+
+def _items_of_tfrecord(corpus: Corpus, path: Path) -> Iterator[Item | Reject]:
     # Opened outside of the `try`: a file that cannot be opened may well be whole.
     with corpus.annotation(path).open("rb") as file:
         try:
@@ -98,10 +140,16 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
     if split not in lengths:
         splits = ", ".join(lengths) or "none"
         raise FileNotFoundError(f"{folder} has no split {split}; it has {splits}.")
+    for path in _tfds_files(folder, name, split, lengths):
+        yield path.relative_to(corpus.folder).as_posix()
+
+
+def _tfds_files(
+    folder: Path, name: str, split: str, lengths: Mapping[str, list[str]]
+) -> Iterator[Path]:
     num_shards = len(lengths[split])
     for number in range(num_shards):
-        path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{num_shards:05d}"
-        yield path.relative_to(corpus.folder).as_posix()
+        yield folder / f"{name}-{split}.tfrecord-{number:05d}-of-{num_shards:05d}"
 
 
 def _tfds_own_files(corpus: Corpus, name: str) -> list[Path]:
@@ -164,12 +212,18 @@ def _tfds_folder(corpus: Corpus) -> Path:
 
 def _check_feature_names(corpus: Corpus, folder: Path) -> None:
     """Refuses `features` that name none of the folder's features."""
-    features = sorted(_feature_names("", corpus.load_json(folder / "features.json")))
+    depths = dict(_feature_depths("", corpus.load_json(folder / "features.json")))
+    features = sorted(depths)
     _check_image_feature(corpus, folder, features)
     for field, name in corpus.features.items():
         if name not in features:
             raise ValueError(
                 f"features.{field} must be one of {', '.join(features)} of {folder}, got {name!r}."
+            )
+        if depths[name] > (2 if field == "answer" else 1):
+            raise ValueError(
+                f"features.{field} must be no sequence of sequences, but for answer, which may be "
+                f"one of several questions; got {name!r} of {folder}."
             )
 
 
@@ -182,20 +236,19 @@ def _check_image_feature(corpus: Corpus, path: Path, feature_names: list[str]) -
         )
 
 
-def _feature_names(prefix: str, feature: Any) -> Iterator[str]:
-    """Yields the flat names of the features in features.json, as an Example has them."""
+def _feature_depths(prefix: str, feature: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
+    """Yields the flat name of each feature in features.json, and how many sequences it is in."""
     if "sequence" in feature:
-        yield from _feature_names(prefix, feature["sequence"]["feature"])
+        yield from _feature_depths(prefix, feature["sequence"]["feature"], depth + 1)
     elif "featuresDict" in feature:
         for name, inner in feature["featuresDict"]["features"].items():
-            yield from _feature_names(f"{prefix}/{name}" if prefix else name, inner)
+            yield from _feature_depths(f"{prefix}/{name}" if prefix else name, inner, depth)
     else:
-        yield prefix
+        yield prefix, depth
 
 
 def _plain_text(name: str, value: object) -> str:
-    del name
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    return answer_of(value, name)
 
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
@@ -210,9 +263,7 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
         if name not in names_of:
             path = _class_names_file(folder, name)
             has_names = path.is_file()
-            names_of[name] = (
-                corpus.annotation(path).read_text("utf-8").splitlines() if has_names else []
-            )
+            names_of[name] = corpus.read_text(path).splitlines() if has_names else []
         names = names_of[name]
         return names[value] if 0 <= value < len(names) else str(value)
 
@@ -229,6 +280,7 @@ def _read_file(
     """
     # In a plain file a picture is found again by its offset in the record, so nothing is copied; in
     # a packed one there are no such offsets, and the picture is unpacked.
+    seen: Counter[str] = Counter()
     with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
@@ -243,9 +295,18 @@ def _read_file(
 
             try:
                 features = features_of(data)
+                seen.update({_RAGGED.sub("", name) for name in features})
                 yield list(_example_items(corpus, path, kind, number, features, place, text))
             except (BadInput, ValueError, TypeError, KeyError, RecursionError) as error:
                 yield [_reject_example(corpus, path, kind, str(error), number)]
+    counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
+    counts.clear()  # A part of a split is read twice.
+    for name, num in seen.items():
+        if name not in fields:
+            counts.add(f"feature {name}, which no field of features names", num=num)
+    for name, field in fields.items():
+        if seen and name not in seen:
+            counts.add(f"feature {name}, which features.{field} names: no record has it")
 
 
 @contextlib.contextmanager
@@ -268,6 +329,8 @@ def _example_items(
 ) -> Iterator[Item | Reject]:
     def values(field: str) -> tuple[str, ...]:
         name = corpus.features.get(field, "")
+        if f"{name}/ragged_flat_values" in features:
+            raise BadInput(f"{name} is a sequence of sequences, which only answers may be")
         return tuple(text(name, value) for value in features.get(name, ()))
 
     def text_of(field: str, default: str = "") -> str:
@@ -302,7 +365,23 @@ def _example_items(
         return
     if len(media) > 1:
         raise BadInput(f"a record with {len(media)} pictures needs the features prefix and suffix")
-    yield from _as_web_image(corpus, f"{kind}/{key}", next(iter(media)), lang, values)
+    answers = _ragged_answers(corpus.features.get("answer", ""), features, text)
+    yield from _as_web_image(corpus, f"{kind}/{key}", next(iter(media)), lang, values, answers)
+
+
+def _ragged_answers(
+    name: str, features: Mapping[str, Values], text: Callable[[str, object], str]
+) -> list[list[str]] | None:
+    """Returns the answers to each question, if they are a sequence of sequences; else None."""
+    flat = features.get(f"{name}/ragged_flat_values")
+    if flat is None:
+        return None
+    lengths = features.get(f"{name}/ragged_row_lengths_0", ())
+    if f"{name}/ragged_row_lengths_1" in features or sum(map(int, lengths)) != len(flat):
+        raise BadInput(f"{name} must list the answers of each question, as a sequence of sequences")
+    # Lengths 2 and 1: the answers a b c are a b to the first question, and c to the second.
+    texts = iter([text(name, value) for value in flat])
+    return [list(itertools.islice(texts, int(length))) for length in lengths]
 
 
 def _as_web_image(
@@ -311,28 +390,36 @@ def _as_web_image(
     media: Media,
     lang: str,
     values: Callable[[str], tuple[str, ...]],
+    ragged_answers: list[list[str]] | None,
 ) -> Iterator[Item | Reject]:
     """Yields the items of a web image; several captions become suffixes of one item."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
-    metadata |= {field: json.loads(text) for field in _JSON for text in values(field)[:1]}
-    questions, answers = values("question"), values("answer")
+    metadata |= {
+        field: without_absent(json.loads(text)) for field in _JSON for text in values(field)[:1]
+    }
+    questions = values("question")
+    answers = () if ragged_answers is not None else values("answer")
     # As many answers as questions are pairs. Otherwise it is one question that several people have
     # answered: the item is made of the first answer, and gets all of them below.
-    if len(questions) == len(answers):
+    if ragged_answers is not None:
+        if len(questions) != len(ragged_answers):
+            raise BadInput(f"{len(questions)} questions, answers to {len(ragged_answers)}")
+        answered = zip(questions, ragged_answers, strict=True)
+        pairs = [{"question": q, "answer": listed, "lang": lang} for q, listed in answered]
+    elif len(questions) == len(answers):
         question_answers = zip(questions, answers, strict=True)
         pairs = [{"question": q, "answer": a, "lang": lang} for q, a in question_answers]
     else:  # One question with several people's answers; all of them are set below.
         pairs = [{"question": q, "answer": a, "lang": lang} for q in questions for a in answers[:1]]
     if pairs:
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]
-    captions = [" ".join(caption.split()) for caption in values("caption") if caption.strip()]
-    sample = WebImage(
-        id=identity, media=media, text=captions[0] if captions else "", metadata=metadata
-    )
+    captions = tuple(caption for caption in values("caption") if caption.strip())
+    # The feature of captions in this language counts, not a JSON object that has some, too.
+    if captions and isinstance(metadata.get("captions"), dict):
+        metadata["captions"].pop(lang, None)
+    sample = WebImage(id=identity, media=media, captions=captions, metadata=metadata)
     for item in web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
-        # Items are made of one caption and one answer; here they get the others as further targets.
-        if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
-            item = dataclasses.replace(item, suffixes=tuple(captions))
+        # An item is made of one answer; here it gets the others as further targets.
         if isinstance(item, Item) and item.task == "vqa" and len(questions) == 1 and answers:
             item = dataclasses.replace(item, suffixes=answers, answers=answers)
         yield item
@@ -358,9 +445,16 @@ SOURCES = tuple(
         units=units,
         list_unit=list_unit,
         unit_files=unit_files,
+        omissions=omissions,
     )
-    for name, units, list_unit, unit_files in (
-        ("tfrecord", _tfrecord_units, _read_tfrecord, lambda corpus, unit: [corpus.folder / unit]),
-        ("tfds", _tfds_units, _read_tfds, _tfds_own_files),
+    for name, units, list_unit, unit_files, omissions in (
+        (
+            "tfrecord",
+            _tfrecord_units,
+            _read_tfrecord,
+            lambda corpus, unit: [corpus.folder / unit],
+            _tfrecord_omissions,
+        ),
+        ("tfds", _tfds_units, _read_tfds, _tfds_own_files, _tfds_omissions),
     )
 )

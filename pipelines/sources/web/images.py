@@ -1,20 +1,25 @@
 """Image-text corpora from the web: webdataset shards, parquet, JSONL and CC3M-style TSV.
 
-    00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata), as img2dataset
-                  and webdataset write them; .tgz too
+    00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata, or the caption),
+                  as img2dataset and webdataset write them; also packed: .tgz, .tar.bz2, .tar.xz
     x.parquet     a column of image bytes or of paths, and one of captions
-    x.jsonl       per line, "image"/"images" or "video"/"videos" (paths) and "text"/"caption"
+    x.jsonl       per line, "image"/"images" or "video"/"videos" (paths) and "text"/"caption";
+                  .ndjson is the same
     x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
 
-Every such file below the folder is read. A parquet file beside a tar of the same stem is the
-metadata of that tar (img2dataset) and holds no samples.
+Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
+.xz), and names in capitals. A parquet file beside a tar of the same stem is the metadata of that
+tar (img2dataset) and holds no samples. As in webdataset, a member's key ends at the first dot of
+its file name, what follows is its extension, and members whose names begin with a dot are nobody's.
 """
 
 import contextlib
 import json
+import os
+import posixpath
+import re
 import tarfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from tarfile import (
     EOFHeaderError,  # type: ignore[attr-defined]
@@ -22,25 +27,37 @@ from tarfile import (
     ReadError,
     TarFile,
 )
-from typing import Self
+from typing import BinaryIO, Self, cast
 
 from google_crc32c import value as crc32c
 
-from pipelines.records.schema import Reject, is_of_machine
-from pipelines.sources.corpus import Corpus
+from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
+from pipelines.sources.corpus import Corpus, OmissionCounts
 from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MAX_ENCODED
+from pipelines.sources.omissions import data_files, is_hidden, is_media, note_empty
 from pipelines.sources.spec import SourceSpec, read_units
+from pipelines.sources.unpacking import DAMAGE, PACKINGS, is_packed
+from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web import tables as web_tables
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
-_TARS = (".tar", ".tgz", ".tar.gz")
-_TABLES = {
-    ".parquet": web_tables.read_parquet,
+_TEXT_SUFFIXES = ("txt", "caption")
+_TARS = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tbz", ".tbz2", ".tgz", ".txz")
+_ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.upper())))
+"""Extensions of archives, small and in capitals."""
+_READ_LINES = {
     ".jsonl": web_tables.read_jsonl,
+    ".ndjson": web_tables.read_jsonl,
     ".tsv": web_tables.read_tsv,
 }
+_TABLES = {
+    ".parquet": web_tables.read_parquet,
+    **{f"{form}{packing}": read for form, read in _READ_LINES.items() for packing in PACKINGS},
+}
+_STATISTICS = re.compile(r"_stats\.json$")
+"""End of the names of the counts that img2dataset writes beside its archives."""
 _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 
@@ -52,26 +69,46 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
       FileNotFoundError: if there is none.
     """
     del split  # Web corpora have none.
-    names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
-    # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
-    # table, which img2dataset writes as their metadata.
-    stems: set[str] = set()
-    tars = {_archive_stem(name) for name in names if name.endswith(_TARS)}
     has_units = False
-    for name in names:
-        stem = _archive_stem(name)
-        if name.endswith(_TARS):
-            if stem in stems:
-                continue
-            stems.add(stem)
-        elif _file_suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
-            continue
-        has_units = True
-        yield name
+    for name, holds_samples in _roles(corpus):
+        if holds_samples:
+            has_units = True
+            yield name
     if not has_units:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
         )
+
+
+def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
+    """Yields the name of each file, and whether it begins a unit, but for the rest of a unit."""
+    names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
+    # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
+    # table and the statistics, which img2dataset writes beside them.
+    stems: set[str] = set()
+    tars = {_archive_stem(n) for n in names if _is_archive(n) and not is_hidden(n)}
+    for name in names:
+        stem = _archive_stem(name)
+        if _is_archive(name) and not is_hidden(name):
+            if stem not in stems:
+                yield name, True
+            stems.add(stem)
+        elif _STATISTICS.sub("", stem) not in tars:
+            yield name, _table_reader(name) is not None and not is_hidden(name)
+
+
+def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
+    """Yields the files that look like data and are in no unit."""
+    del split  # Web corpora have none.
+    roles = list(_roles(corpus))
+    yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
+    # Lists may name any picture, archives none.
+    if not any(holds and _table_reader(name) for name, holds in roles):
+        for name, _ in roles:
+            if is_media(name) and not is_hidden(name):
+                yield Omission(
+                    source=corpus.relative(corpus.folder / name), reason="no list names this file"
+                )
 
 
 def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
@@ -79,34 +116,50 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
 
     Ids begin with the stem, so archives of one stem, whose ids may be the same, are one unit.
     """
-    if files := unit_archives(corpus, unit):
-        samples = (sample for archive in files for sample in _read_tar(corpus, archive))
-    else:
-        samples = _TABLES[_file_suffix(unit)](corpus, corpus.folder / unit)
-    for sample in samples:
-        if isinstance(sample, Reject):
-            yield sample
-        else:
-            yield from web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+    for file in unit_archives(corpus, unit) or [corpus.folder / unit]:
+        for sample in note_empty(corpus, file, _samples_of_file(corpus, file, unit)):
+            if isinstance(sample, Reject):
+                yield sample
+            else:
+                yield from web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+
+
+def _samples_of_file(corpus: Corpus, file: Path, unit: str) -> Iterator[WebImage | Reject]:
+    read = _table_reader(unit)
+    return _read_tar(corpus, file) if read is None else read(corpus, file)
 
 
 def unit_archives(corpus: Corpus, unit: str) -> list[Path]:
     """Returns the archives of a unit; none for a table, which may name other files."""
-    if not unit.endswith(_TARS):
+    if not _is_archive(unit):
         return []
-    candidates = [corpus.folder / f"{_archive_stem(unit)}{suffix}" for suffix in sorted(_TARS)]
-    return [archive for archive in candidates if corpus.has(archive)]
+    archives: list[Path] = []
+    for suffix in _ARCHIVES:
+        archive = corpus.folder / f"{_archive_stem(unit)}{suffix}"
+        # A disk that ignores capitals has x.TAR where it has x.tar.
+        if corpus.has(archive) and not (
+            corpus.is_local and any(os.path.samefile(archive, other) for other in archives)
+        ):
+            archives.append(archive)
+    return archives
+
+
+def _is_archive(name: str) -> bool:
+    return name.endswith(_ARCHIVES)
 
 
 def _archive_stem(name: str) -> str:
-    for suffix in (*_TARS, ".parquet"):
-        if name.endswith(suffix):
-            return name[: -len(suffix)]
-    return name
+    suffixes = (*_ARCHIVES, ".parquet")
+    return name.removesuffix(max((s for s in suffixes if name.endswith(s)), key=len, default=""))
 
 
-def _file_suffix(name: str) -> str:
-    return PurePosixPath(name).suffix
+def _table_reader(name: str) -> Callable[[Corpus, Path], Iterator[WebImage | Reject]] | None:
+    file = PurePosixPath(name.lower())
+    return _TABLES.get("".join(file.suffixes[-2:])) or _TABLES.get(file.suffix)
+
+
+_MAX_KEPT = 64 << 20
+"""Most texts of an archive kept for links to them [characters]."""
 
 
 class _Member(tarfile.TarInfo):
@@ -127,33 +180,48 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     corpus.annotation(path)
     source = corpus.relative(path)
     base = PurePosixPath("web", _archive_stem(path.relative_to(corpus.folder).as_posix()))
-    compressed = path.suffix != ".tar"
     # Members of one sample follow each other and share a key:
     #
     #   000000012.jpg  000000012.json  000000012.txt  |  000000013.jpg …
-    members: list[tuple[str, str, Media | str]] = []
-    mode = "r|*" if compressed else "r:"
+    members: list[_NamedContent] = []
+    counts = corpus.omission_counts(path)
     # Opened outside of the `try`: an archive that cannot be opened may well be whole.
     with path.open("rb") as file:
+        packed = is_packed(cast(BinaryIO, file))
         try:
-            with tarfile.open(None, mode, file, tarinfo=_Member) as archive:
+            with tarfile.open(None, "r|*" if packed else "r:", file, tarinfo=_Member) as archive:
+                contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
-                    if not member.isfile():
+                    if (unused := _reason_unused(member)) is not None:
+                        if unused:
+                            counts.add(unused, member.name)
+                        contents.note(member)
                         continue
                     key, extension = _split_name(member.name)
                     if members and members[0][0] != key:
-                        yield _sample_of_members(base, source, members)
+                        yield from _samples_of_members(base, source, members, counts)
                         members = []
-                    content = _read_member(corpus, archive, member, source, compressed)
-                    members.append((key, extension, content))
+                    members.append((key, extension, member.name, contents.read(member, extension)))
                 _check_archive_end(archive)
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        except (tarfile.TarError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
             reason = f"damaged archive: {type(error).__name__}: {error}"
             yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
-        yield _sample_of_members(base, source, members)
+        yield from _samples_of_members(base, source, members, counts)
+
+
+def _reason_unused(member: tarfile.TarInfo) -> str | None:
+    """Returns why a member is nobody's; "" for a folder, which holds nothing, None if it is."""
+    if member.isdir():
+        return ""
+    name = posixpath.basename(member.name)
+    if name.startswith("."):
+        return "hidden members (their names begin with a dot)"
+    if not (member.isfile() or member.islnk() or member.issym()):
+        return "members that are no files"
+    return None if "." in name else "members without an extension"
 
 
 def _check_archive_end(archive: TarFile) -> None:
@@ -174,65 +242,132 @@ def _split_name(name: str) -> tuple[str, str]:
     return (f"{folder}/{stem}" if folder else stem).lstrip("./"), extension.lower()
 
 
-def _read_member(
-    corpus: Corpus, archive: tarfile.TarFile, member: tarfile.TarInfo, source: str, unpack: bool
-) -> Media | str:
-    """Returns an image's reference, a text's content, or an error that starts with U+0000."""
-    extension = member.name.rpartition(".")[2].lower()
-    if extension in IMAGE_SUFFIXES:
-        # An image is not read: in a plain archive its offset finds it again. A compressed one has
-        # no such offsets, so there it is unpacked.
+class _Contents:
+    """Contents of an archive's members, and of the links between them."""
+
+    def __init__(self, corpus: Corpus, archive: tarfile.TarFile, source: str, packed: bool) -> None:
+        self._corpus, self._archive, self._source = corpus, archive, source
+        self._packed = packed
+        # What a link may lead to. A plain archive on a disk is read at any place again; of another
+        # one, what was read is kept.
+        self._members: dict[str, tarfile.TarInfo] = {}
+        self._texts: dict[str, Media | str] = {}
+        self._num_kept = 0
+        self._is_random = corpus.is_local and not packed
+
+    def note(self, member: tarfile.TarInfo) -> None:
+        """Notes a member that is not read itself; a link may lead to it."""
+        if self._is_random and member.isfile():
+            self._members[posixpath.normpath(member.name)] = member
+
+    def read(self, member: tarfile.TarInfo, extension: str) -> Media | str:
+        """Returns an image's reference, a text's content, or an error that starts with U+0000.
+
+        Members of any other kind have the content "": they are no part of the sample.
+        """
+        if extension not in (*IMAGE_SUFFIXES, *_TEXT_SUFFIXES, "json"):
+            self.note(member)
+            return ""
+        name = posixpath.normpath(member.name)
+        if member.isfile():
+            content = self._read_file(member, member.name, extension)
+            self.note(member)
+            if not self._is_random and self._num_kept < _MAX_KEPT:
+                self._texts[name] = content
+                self._num_kept += len(content) if isinstance(content, str) else 0
+            return content
+        # A hard link names a member from the archive's root, a symbolic one from its own folder.
+        folder = "" if member.islnk() else posixpath.dirname(name)
+        target = posixpath.normpath(posixpath.join(folder, member.linkname))
+        if target in self._members:
+            self._members[name] = self._members[target]
+            return self._read_file(self._members[target], member.name, extension)
+        content = self._texts.get(target)
+        is_image = extension in IMAGE_SUFFIXES
+        if content is None or is_image is not isinstance(content, Media):
+            kind = "hard" if member.islnk() else "symbolic"
+            reason = f"is a {kind} link to {member.linkname}, which was not read before it"
+            return f"\0{member.name} {reason}"
+        self._texts[name] = content
+        return content
+
+    def _read_file(self, member: tarfile.TarInfo, name: str, extension: str) -> Media | str:
+        if extension in IMAGE_SUFFIXES:
+            return self._image(member, name)
+        if member.size > _MAX_TEXT:
+            return f"\0{name} has {member.size} bytes"
+        file = self._archive.extractfile(member)
+        try:
+            data = file.read() if file else b""
+            return text_of(data, name).replace("\0", "")
+        except BadInput as error:
+            return f"\0{error}"
+
+    def _image(self, member: tarfile.TarInfo, name: str) -> Media | str:
+        # An image is not read: in a plain archive its offset finds it again. A packed one has no
+        # such offsets, and the bytes of a sparse member are not in one piece: these are unpacked.
         place: dict = {"offset": member.offset_data, "size": member.size}
         if member.size > MAX_ENCODED:
-            return f"\0{member.name} has {member.size} bytes"
-        file = archive.extractfile(member)
-        if unpack:
-            place = corpus.unpacked.append(file.read() if file else b"")
-        elif file and not corpus.is_local:
+            return f"\0{name} has {member.size} bytes"
+        file = self._archive.extractfile(member)
+        if self._packed or member.issparse():
+            place = self._corpus.unpacked.append(file.read() if file else b"")
+        elif file and not self._corpus.is_local:
             with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())
-        return Media(path=source, member=member.name, **place)
-    # Members of any other kind are passed over: they are no part of the sample.
-    if extension not in ("txt", "json", "caption"):
-        return ""
-    if member.size > _MAX_TEXT:
-        return f"\0{member.name} has {member.size} bytes"
-    file = archive.extractfile(member)
-    try:
-        return (file.read() if file else b"").decode("utf-8").replace("\0", "")
-    except UnicodeDecodeError:
-        return f"\0{member.name} is not UTF-8"
+        return Media(path=self._source, member=name, **place)
 
 
-def _sample_of_members(
-    base: PurePosixPath, source: str, members: list[tuple[str, str, Media | str]]
-) -> WebImage | Reject:
+_NamedContent = tuple[str, str, str, Media | str]
+"""Key, extension, name and content of a member."""
+
+
+def _samples_of_members(
+    base: PurePosixPath, source: str, members: list[_NamedContent], counts: OmissionCounts
+) -> Iterator[WebImage | Reject]:
+    """Yields the sample of a key's members, or a reject for each of its pictures."""
     key = members[0][0]
-    identity = str(base / key)
+    extensions = ", ".join(f".{extension}" for _, extension, _, _ in members)
 
-    def reject(reason: str) -> Reject:
-        return Reject(id=identity, stage=STAGE, reason=reason, source=f"{source}/{key}")
+    def reject(reason: str, key: str = key) -> Reject:
+        return Reject(id=str(base / key), stage=STAGE, reason=reason, source=f"{source}/{key}")
 
-    # Later texts win, the first image wins; an error that a member carries makes the sample a
-    # reject.
-    text, metadata, media = "", {}, None
-    for _, extension, content in members:
+    # Later texts win; an error that a member carries makes the sample a reject.
+    caption, metadata, images, others = "", {}, [], []
+    for _, extension, name, content in members:
         if isinstance(content, Media):
-            media = media or content
+            images.append(content)
         elif content.startswith("\0"):
-            return reject(content[1:])
+            yield reject(content[1:])
+            return
         elif extension == "json":
             try:
                 metadata = json.loads(content)
             except (ValueError, RecursionError) as error:
-                return reject(f"metadata is not JSON: {error}")
-        elif extension in ("txt", "caption"):
-            text = content
-    if media is None:
-        return reject(f"no image among {', '.join('.' + m[1] for m in members)}")
-    if not isinstance(metadata, dict):
-        return reject(f"metadata is a {type(metadata).__name__}, not an object")
-    return WebImage(id=identity, media=media, text=text, metadata=metadata)
+                yield reject(f"metadata is not JSON: {error}")
+                return
+        elif extension in _TEXT_SUFFIXES:
+            caption = content if content.strip() else caption
+        else:
+            others.append((extension, name))
+    if len(images) > 1:
+        yield reject(f"{len(images)} images among {extensions}, one is expected")
+    elif not images:
+        # Pictures whose extensions have a further dot: each is named, since none is the sample's.
+        pictures = [e for e, _ in others if e.rpartition(".")[2] in IMAGE_SUFFIXES]
+        for extension in pictures:
+            yield reject(
+                f"a key ends at the first dot of the name: .{extension} is no image's extension",
+                f"{key}.{extension}",
+            )
+        if not pictures:
+            yield reject(f"no image among {extensions}")
+    elif not isinstance(metadata, dict):
+        yield reject(f"metadata is a {type(metadata).__name__}, not an object")
+    else:
+        for extension, name in others:
+            counts.add(f"members .{extension}, which no sample uses", name)
+        yield WebImage.from_fields(str(base / key), images[0], without_absent(metadata), caption)
 
 
 SOURCES = (
@@ -245,6 +380,7 @@ SOURCES = (
         list_unit=read_web_unit,
         has_unique_ids=True,
         unit_files=unit_archives,
+        omissions=_web_omissions,
         anywhere=True,
         antialias=True,
         antialias_eval=True,

@@ -1,25 +1,26 @@
 """The tabular layouts of web corpora: parquet, JSONL, TSV."""
 
+import contextlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.hub import picture_cell
 from pipelines.sources.item import Media
+from pipelines.sources.unpacking import open_unpacked
+from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage
 
-_PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos")
-_BYTES = ("jpg", "png", "image", "image_bytes", "bytes")
-_TEXTS = ("caption", "text", "TEXT", "txt")
+_BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images")
+_PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos", "jpg", "png")
+"""Fields of a picture's bytes and of its path; a field of either may hold {bytes, path}."""
 _URLS = ("url", "URL", "image_url")
 _MAX_LINE = 16 << 20
 """Longest line read [bytes]."""
-
-_DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
-"""Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
 
 
 def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
@@ -42,29 +43,41 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per line."""
-    for number, line in _number_lines(corpus, path):
-        yield _sample_or_reject(
-            corpus, path, number, lambda line=line: json.loads(_check_length(line))
-        )
+    yield from _read_lines(corpus, path, json.loads)
 
 
 def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per line."""
 
     def row(line: bytes) -> dict[str, object]:
-        cells = _check_length(line).decode("utf-8").rstrip("\r\n").split("\t")
+        cells = text_of(line, "line").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
         key = "url" if "://" in cells[1] else "path"
         return {"caption": cells[0], key: cells[1]}
 
-    for number, line in _number_lines(corpus, path):
-        yield _sample_or_reject(corpus, path, number, lambda line=line: row(line))
+    yield from _read_lines(corpus, path, row)
 
 
-def _number_lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
+def _read_lines(
+    corpus: Corpus, path: Path, parse: Callable[[bytes], object]
+) -> Iterator[WebImage | Reject]:
+    """Yields a sample per line that is not empty; a damaged packed file adds a reject."""
+    lines = _number_lines(corpus.annotation(path))
+    while True:
+        try:
+            number, line = next(lines)
+        except StopIteration:
+            return
+        except ValueError as error:
+            yield _reject_row(corpus, path, None, str(error))
+            return
+        yield _sample_or_reject(corpus, path, number, lambda line=line: parse(_check_length(line)))
+
+
+def _number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the number and content of every line that is not empty; too long ones are cut off."""
-    with corpus.annotation(path).open("rb") as file:
+    with open_unpacked(path) as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
             tail = line
@@ -107,42 +120,32 @@ def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
     return base if number is None else f"{base}/{number:09d}"
 
 
-def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> WebImage:
-    # The first field that holds pixels or names them; `used` is its name, so that it is not taken
-    # for metadata, too.
-    media, used = _media_of_row(corpus, path, number, row)
-    text = next((row[k] for k in _TEXTS if isinstance(row.get(k), str)), "")
-    metadata = {k: v for k, v in row.items() if k not in (*_TEXTS, used)}
-    return WebImage(
-        id=_row_id(corpus, path, number),
-        media=media,
-        text=_DATA_JUICER_TOKEN.sub(" ", text),
-        metadata=metadata,
-    )
+def _sample_of_row(corpus: Corpus, path: Path, number: int, values: Mapping) -> WebImage:
+    row = without_absent(values)
+    media = _media_of_row(corpus, path, number, row)
+    if media is None:
+        raise BadInput(f"no image among the fields {', '.join(map(str, values))}")
+    return WebImage.from_fields(_row_id(corpus, path, number), media, row)
 
 
-def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media, str]:
-    """Returns a row's pixels and the name of the field that gave them."""
+def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media | None:
+    """Returns a row's pixels; None if no field has any."""
     # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
-    for field in _BYTES:
-        value = row.get(field)
-        if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
-            value = value.get("bytes")
-        if isinstance(value, bytes):
-            place = corpus.unpacked.append(value)
-            member = f"{number:09d}.{field}"
-            return Media(path=corpus.relative(path), member=member, **place), field  # type: ignore[arg-type]
-    for field in _PATHS:
-        value = row.get(field)
-        if isinstance(value, list) and len(value) != 1:
-            raise BadInput(f"{field} lists {len(value)} files, one is expected")
-        value = value[0] if isinstance(value, list) else value
-        if isinstance(value, str):
-            return corpus.media(path.parent / value, video=field.startswith("video")), field
-    for field in _URLS:
-        if isinstance(row.get(field), str):
-            return _find_download(corpus, path, row[field]), field
-    raise BadInput(f"no image among the fields {', '.join(map(str, row))}")
+    # What cannot be read is an error only if nothing before it can.
+    for field in filter(row.__contains__, _BYTES):
+        with contextlib.suppress(BadInput):
+            if data := picture_cell(row[field], field)[0]:
+                place: dict[str, Any] = corpus.unpacked.append(data)
+                member = f"{number:09d}.{field}"
+                return Media(path=corpus.relative(path), member=member, **place)
+    for field in filter(row.__contains__, _PATHS):
+        if name := picture_cell(row[field], field)[1]:
+            if "://" in name:
+                return _find_download(corpus, path, name)
+            return corpus.media(path.parent / name, video=field.startswith("video"))
+    for field in filter(row.__contains__, _URLS):
+        return _find_download(corpus, path, text_of(row[field], field))
+    return None
 
 
 def _find_download(corpus: Corpus, path: Path, url: str) -> Media:

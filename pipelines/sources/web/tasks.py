@@ -13,11 +13,14 @@ Source: PaliGemma, arXiv:2407.07726, section 3.2.5.
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Self
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import MASK_MARKER, BadInput, Reject
 from pipelines.sources.item import BOX_MARKER, Item, Media
+from pipelines.sources.values import answer_of, is_absent, language_of, text_of
 
 STAGE = "read"
 _MALFORMED = (BadInput, KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -25,15 +28,55 @@ _MALFORMED = (BadInput, KeyError, TypeError, ValueError, AttributeError, Overflo
 
 SEPARATOR = " ; "
 
+_CAPTIONS = ("caption", "text", "TEXT", "txt")
+"""Fields of a row, or of a JSON member, that may hold the caption; the first that does counts."""
+
+_DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
+"""Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WebImage:
-    """One web image: a reference to its pixels, its caption and its metadata."""
+    """One web image: a reference to its pixels, its captions and its metadata.
+
+    Attributes:
+      id: the part before "#" of its records' ids.
+      media: reference to its pixels.
+      captions: its captions in the language `LANGUAGE` of its metadata, as they were found.
+      metadata: its annotations; absent values are left out (`values.without_absent`).
+    """
 
     id: str
     media: Media
-    text: str
+    captions: tuple[Any, ...] = ()
     metadata: Mapping
+
+    @classmethod
+    def from_fields(cls, identity: str, media: Media, fields: Mapping, caption: str = "") -> Self:
+        """Returns the image of a table's row or of an archive's JSON member, which are read alike.
+
+        Args:
+          identity: its id.
+          media: reference to its pixels.
+          fields: the row or the member, without absent values.
+          caption: caption from elsewhere, which counts instead of one in `fields`.
+        """
+        captions = [caption] if caption.strip() else []
+        for field in () if captions else _CAPTIONS:
+            if captions := list(filter(_is_caption, _listed(fields.get(field)))):
+                break
+        texts = [
+            _DATA_JUICER_TOKEN.sub(" ", text) if isinstance(text, str) else text
+            for text in captions
+        ]
+        return cls(id=identity, media=media, captions=tuple(texts), metadata=fields)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _QuestionPair:
+    question: str
+    answers: tuple[str, ...]
+    lang: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +107,9 @@ def web_image_items(
             items = [_reject_task(sample, task, reason)]
         # Rejects count as found: such a sample has annotations, if bad ones.
         is_annotated |= bool(items)
-        yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
+        yield from (item for item in items if isinstance(item, Reject))
+        good = [item for item in items if isinstance(item, Item)]
+        yield from sorted(good, key=lambda item: stable_hash(item.id))[:per_task]
     if not is_annotated:
         yield _reject_task(sample, next(iter(tasks), "caption"), "no caption or annotation")
 
@@ -73,7 +118,9 @@ def _reject_task(sample: WebImage, task: str, reason: str) -> Reject:
     return Reject(id=f"{sample.id}#{task}", stage=STAGE, reason=reason, source=sample.media.source)
 
 
-def _task_item(sample: WebImage, task: str, name: str, prefix: str, suffix: str, **fields) -> Item:
+def _task_item(
+    sample: WebImage, task: str, name: str, prefix: str, *suffixes: str, **fields: Any
+) -> Item:
     """Returns an item; its id names the task and, if there may be several, the annotation."""
     meta = sample.metadata
     size = None
@@ -84,21 +131,44 @@ def _task_item(sample: WebImage, task: str, name: str, prefix: str, suffix: str,
         part=task,
         media=(sample.media,),
         prefix=prefix,
-        suffixes=(suffix,),
+        suffixes=suffixes,
         task=task,
         annotated_size=size,
         **fields,
     )
 
 
-def _caption_items(sample: WebImage) -> Iterator[Item]:
-    captions = dict(sample.metadata.get("captions") or {})
-    language = sample.metadata.get("LANGUAGE") or "en"
-    # The sample's own text is one more language, unless `captions` has that language already.
-    captions.setdefault(language, sample.text)
-    for lang, caption in sorted(captions.items()):
-        if text := _one_line(caption):
-            yield _task_item(sample, "caption", lang, f"caption {lang}", text, lang=lang)
+def _caption_items(sample: WebImage) -> Iterator[Item | Reject]:
+    language = language_of(sample.metadata.get("LANGUAGE"), "LANGUAGE")
+    # The sample's own captions are one more language, unless `captions` has that language already.
+    captions = {language: sample.captions, **_captions_by_language(sample, language)}
+    for lang, listed in sorted(captions.items()):
+        try:
+            texts = [_one_line(text, f"caption {lang}") for text in _listed(listed)]
+            if texts := [text for text in texts if text]:
+                yield _task_item(sample, "caption", lang, f"caption {lang}", *texts, lang=lang)
+        except BadInput as error:  # The other languages are good.
+            yield _reject_task(sample, f"caption.{lang}", str(error))
+
+
+def _captions_by_language(sample: WebImage, language: str) -> dict[str, Any]:
+    captions = sample.metadata.get("captions") or {}
+    if isinstance(captions, list) and all(isinstance(caption, str) for caption in captions):
+        return {language: captions}
+    # A map of Arrow comes as a list of pairs, with null where a language has no caption.
+    by_language = {text_of(lang, "captions"): text for lang, text in dict(captions).items()}
+    return {lang: text for lang, text in by_language.items() if not is_absent(text)}
+
+
+def _is_caption(value: object) -> bool:
+    return not isinstance(value, str) or bool(value.strip())
+
+
+def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
+    """Returns the values under a field that holds one or several."""
+    if is_absent(value):
+        return []
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _grounded_caption_items(sample: WebImage) -> Iterator[Item]:
@@ -111,7 +181,7 @@ def _grounded_caption_items(sample: WebImage) -> Iterator[Item]:
 
 def _ocr_items(sample: WebImage) -> Iterator[Item]:
     words = [
-        (_one_line(w["text"]), tuple(map(float, w["box"])))
+        (_one_line(w["text"], "text"), tuple(map(float, w["box"])))
         for w in sample.metadata.get("ocr") or ()
     ]
     text = " ".join(_raster_order([w for w in words if w[0]]))
@@ -119,23 +189,50 @@ def _ocr_items(sample: WebImage) -> Iterator[Item]:
         yield _task_item(sample, "ocr", "", "ocr", text)
 
 
-def _vqa_items(sample: WebImage) -> Iterator[Item]:
-    for i, (question, answer, lang) in enumerate(_question_pairs(sample)):
-        prefix = f"answer {lang} {question}"
-        yield _task_item(sample, "vqa", str(i), prefix, answer, lang=lang, answers=(answer,))
+def _vqa_items(sample: WebImage) -> Iterator[Item | Reject]:
+    for name, pair in _question_pairs(sample, "vqa"):
+        if isinstance(pair, Reject):
+            yield pair
+            continue
+        prefix = f"answer {pair.lang} {pair.question}"
+        answers = pair.answers
+        yield _task_item(sample, "vqa", name, prefix, *answers, lang=pair.lang, answers=answers)
 
 
-def _question_items(sample: WebImage) -> Iterator[Item]:
-    for i, (question, answer, lang) in enumerate(_question_pairs(sample)):
-        yield _task_item(
-            sample, "question", str(i), f"question {lang} {answer}", question, lang=lang
-        )
+def _question_items(sample: WebImage) -> Iterator[Item | Reject]:
+    for name, pair in _question_pairs(sample, "question"):
+        if isinstance(pair, Reject):
+            yield pair
+            continue
+        prefix = f"question {pair.lang} {pair.answers[0]}"
+        yield _task_item(sample, "question", name, prefix, pair.question, lang=pair.lang)
 
 
-def _question_pairs(sample: WebImage) -> Iterator[tuple[str, str, str]]:
-    """Yields question, answer and language of every pair."""
-    for pair in sample.metadata.get("qa") or ():
-        yield _one_line(pair["question"]), _one_line(str(pair["answer"])), pair.get("lang") or "en"
+def _question_pairs(sample: WebImage, task: str) -> Iterator[tuple[str, _QuestionPair | Reject]]:
+    """Yields the number of every pair, and the pair or its reject; the others are good."""
+    for number, raw in enumerate(sample.metadata.get("qa") or ()):
+        name = str(number)
+        try:
+            yield name, _question_pair(raw)
+        except BadInput as error:
+            yield name, _reject_task(sample, f"{task}.{name}", str(error))
+
+
+def _question_pair(raw: Any) -> _QuestionPair:
+    if not isinstance(raw, Mapping):
+        raise BadInput(f"qa must list objects with question and answer, got {raw!r}"[:120])
+    for field in ("question", "answer"):
+        if is_absent(raw.get(field)) or raw[field] == []:
+            raise BadInput(f"qa has no {field}: it is absent, null or NaN in {raw!r}"[:160])
+    # Several people may have answered.
+    answers = [
+        _one_line(answer_of(answer, "answer"), "answer") for answer in _listed(raw["answer"])
+    ]
+    return _QuestionPair(
+        question=_one_line(raw["question"], "question"),
+        answers=tuple(answers),
+        lang=language_of(raw.get("lang"), "lang"),
+    )
 
 
 def _detect_items(sample: WebImage) -> Iterator[Item]:
@@ -160,7 +257,7 @@ def _segment_items(sample: WebImage) -> Iterator[Item]:
             yield _task_item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
 
 
-TASKS: dict[str, Callable[[WebImage], Iterator[Item]]] = {
+TASKS: dict[str, Callable[[WebImage], Iterator[Item | Reject]]] = {
     "caption": _caption_items,
     "grounded_caption": _grounded_caption_items,
     "ocr": _ocr_items,
@@ -175,7 +272,7 @@ def _read_objects(sample: WebImage) -> list[_Object]:
     """Returns the annotated objects from top to bottom, then left to right."""
     objects = [
         _Object(
-            label=_one_line(raw["label"]),
+            label=_one_line(raw["label"], "label"),
             box=tuple(map(float, raw["box"])),
             mask=json.dumps(raw["mask"]) if raw.get("mask") else None,
         )
@@ -201,8 +298,10 @@ def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
     return [text for line in lines for _, text in sorted(line)]
 
 
-def _one_line(text: str) -> str:
-    """Returns the text on one line: a newline separates prefix from suffix in the model's input."""
-    if not isinstance(text, str):
-        raise BadInput(f"text is a {type(text).__name__}")
-    return " ".join(text.split())
+def _one_line(text: object, field: str) -> str:
+    """Returns the text on one line: a newline separates prefix from suffix in the model's input.
+
+    Raises:
+      BadInput: if it is none, naming the field and the value.
+    """
+    return " ".join(text_of(text, field).split())

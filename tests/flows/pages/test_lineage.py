@@ -11,6 +11,8 @@ from flows.pages.study import study_of
 from flows.steps.accepted import accept_artifact
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
+from pipelines.records.dataset import OMISSIONS
+from pipelines.records.schema import Omission
 
 
 def make(store: Store, kind: str, name: str, **inputs: Artifact) -> Artifact:
@@ -31,6 +33,17 @@ def test_page_tells_the_maker_links_the_inputs_and_draws_the_graph(tmp_path: Pat
     assert "| records | 7 |" in text
     assert '  n0["corpus"]\n  n1["prepare web"]\n  n0 --> n1' in text
     assert "Made by run" in lineage.page(store, dataset, reused=False)
+
+
+def test_the_page_of_a_dataset_names_what_was_not_read(tmp_path: Path):
+    store = Store(tmp_path)
+    attempt = Attempt(store, Recipe(kind="dataset", name="prepare web", inputs={}, config={}))
+    omission = Omission(source="web/b.zip", reason="no kind of file that web reads")
+    (attempt.path / OMISSIONS).write_text(f"{omission.to_json()}\n")
+    text = lineage.page(store, attempt.commit({}), reused=False)
+    assert "not read: 1 x no kind of file that web reads\n  web/b.zip\n```" in text
+    plain = make(store, "dataset", "prepare plain")
+    assert "not read" not in lineage.page(store, plain, reused=False)
 
 
 def test_large_graph_shares_boxes_between_steps_of_a_sort(tmp_path: Path):

@@ -125,6 +125,23 @@ def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
     ]
 
 
+def test_a_corpus_names_what_is_not_read(check, tmp_path):
+    put_text(tmp_path / "web/a.tsv", "a caption\ta.png\n")
+    for name in ("a.png", "b.zip", "empty.jsonl"):
+        put_text(tmp_path / "web" / name, "")
+    code, told = check(tmp_path, "--source", "web")
+    assert code == 0
+    assert told.splitlines()[-4:] == [
+        "not read: 1 x empty file",
+        "  web/empty.jsonl",
+        "not read: 1 x no kind of file that web reads",
+        "  web/b.zip",
+    ]
+    code, told = check(tmp_path, "--source", "web", "--json")
+    found = json.loads(told)["omissions"]
+    assert [group["sources"] for group in found] == [["web/empty.jsonl"], ["web/b.zip"]]
+
+
 def test_wrong_requests_are_refused(check, tmp_path):
     with pytest.raises(ConfigError, match="data check needs what to check"):
         check()

@@ -84,6 +84,12 @@ def test_blank_lines_are_no_predictions(score, file):
     assert score("vqa", file({"id": 1, "prediction": "x", "answers": ["x"]}, "", " ")).code == 0
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(score, file):
+    path = file({"id": 1, "prediction": "x", "answers": ["x"]})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert score("vqa", path).code == 0
+
+
 GOOD = {"id": "a", "prediction": "x", "answers": ["x"]}
 
 

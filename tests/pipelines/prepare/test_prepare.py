@@ -175,6 +175,39 @@ def test_duplicate_ids_are_rejected_once_each(corpus, tmp_path):
     assert info.num_inputs == 81
 
 
+@pytest.mark.parametrize("shard_by", ["id", "archive"])
+@pytest.mark.parametrize("limit", [None, 5])
+def test_what_was_not_read_is_in_the_account(corpus, tmp_path, capsys, shard_by, limit):
+    root, out = tmp_path / "raw", tmp_path / "out"
+    (root / "web").mkdir(parents=True)
+    data = (corpus / "web/00000.tar").read_bytes()
+    with tarfile.open(root / "web/00000.tar", "w") as archive:
+        with tarfile.open(fileobj=io.BytesIO(data)) as whole:
+            for member in whole:
+                archive.addfile(member, whole.extractfile(member))
+        for name in ("x/.DS_Store", "x/._0.png"):
+            archive.addfile(tarfile.TarInfo(name))
+    (root / "web/b.zip").touch()
+    config = dataclasses.replace(CONFIG, shard_by=shard_by, limit=limit)
+    info, options = run(root, out, config=config), ["web", "train", "--data-root", str(root)]
+    omissions = list(Dataset(out).omissions())
+    assert [(o.source, o.num, o.example) for o in omissions] == [
+        ("web/00000.tar", 2, "x/.DS_Store"),
+        ("web/b.zip", 1, ""),
+    ]
+    assert info.num_inputs == info.num_records + info.num_rejected
+    # A corpus without such files has no such account.
+    run(corpus, tmp_path / "plain", config=config)
+    assert not (tmp_path / "plain/omissions.jsonl").exists()
+    assert not list(Dataset(tmp_path / "plain").omissions())
+    # And the command names them.
+    options += ["--out", str(tmp_path / "again"), "--image-px", "16", "--max-reject-rate", "0.5"]
+    assert main([*options, "--shard-by", shard_by]) == 0
+    printed = capsys.readouterr().out
+    assert "not read: 1 x no kind of file that web reads\n  web/b.zip" in printed
+    assert "web/00000.tar/x/.DS_Store" in printed
+
+
 def test_progress_reaches_the_total(corpus, tmp_path):
     seen = []
     run(corpus, tmp_path / "a", on_progress=lambda done, total: seen.append((done, total)))

@@ -1,0 +1,74 @@
+"""Files below a source's folder that look like data, and that its reader does not read."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from pipelines.records.schema import Omission
+from pipelines.sources.corpus import Corpus
+
+T = TypeVar("T")
+
+MEDIA_SUFFIXES = (
+    *(".avi", ".bmp", ".gif", ".jpeg", ".jpg", ".m4v", ".mkv", ".mov", ".mp4", ".mpg"),
+    *(".png", ".ppm", ".tif", ".tiff", ".webm", ".webp", ".wmv"),
+)
+"""Extensions of pictures and clips."""
+
+_DATA_SUFFIXES = {
+    *("7z", "arrow", "avro", "beton", "br", "bz2", "csv", "db", "feather", "gz", "h5", "hdf5"),
+    *("jl", "json", "jsonl", "lmdb", "lz4", "lzma", "mdb", "mds", "msgpack", "ndjson", "npy"),
+    *("npz", "orc", "parquet", "pickle", "pkl", "rar", "sqlite", "tar", "tbz", "tbz2", "tfrec"),
+    *("tfrecord", "tfrecords", "tgz", "tlz", "tsv", "txz", "tzst", "xls", "xlsx", "xml", "xz"),
+    *("zip", "zst", "zstd"),
+}
+"""Extensions of tables, archives and packed files."""
+
+_WORD = re.compile(r"[.-]")
+
+_OUR_FILES = ("export.json", "fetched.json")
+"""Names of files that `parcel data export` and `parcel data fetch` write beside data."""
+
+
+def looks_like_data(name: str) -> bool:
+    """Returns whether an extension of a file is that of a table, an archive or a packed file."""
+    file = PurePosixPath(name.lower()).name
+    # Of "x.tfrecord-00000-of-00010" the extension goes up to the dash.
+    words = {_WORD.split(suffix[1:])[0] for suffix in PurePosixPath(file).suffixes}
+    return file not in _OUR_FILES and not words.isdisjoint(_DATA_SUFFIXES)
+
+
+def is_media(name: str) -> bool:
+    """Returns whether a file is a picture or a clip, by its extension."""
+    return PurePosixPath(name.lower()).suffix in MEDIA_SUFFIXES
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether a name below a folder is hidden, as those that macOS writes beside files."""
+    return any(part.startswith(".") for part in PurePosixPath(name).parts)
+
+
+def data_files(corpus: Corpus, source: str, names: Iterable[str]) -> Iterator[Omission]:
+    """Yields those of some files, which a source does not read, that look like data.
+
+    Args:
+      corpus: the corpus.
+      source: name of the source.
+      names: names below its folder.
+    """
+    for name in names:
+        if looks_like_data(name):
+            reason = "hidden file" if is_hidden(name) else f"no kind of file that {source} reads"
+            yield Omission(source=corpus.relative(corpus.folder / name), reason=reason)
+
+
+def note_empty(corpus: Corpus, path: Path, results: Iterable[T]) -> Iterator[T]:
+    """Yields what a file gives; if that is nothing, the file is passed over."""
+    counts, is_empty = corpus.omission_counts(path), True
+    counts.clear()  # A part of a split is read twice.
+    for result in results:
+        is_empty = False
+        yield result
+    if is_empty:
+        counts.add("empty file")
