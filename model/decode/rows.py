@@ -93,8 +93,10 @@ def decode_rows(
     if mesh.size == 1:
         return decode_tokens(structure, params, prompt, slots, number=numbers[0], **static)
     # Draws, if there are any, have a key for each batch, so they are those of one device.
-    keys = [decode_program(decoding, number)[1].get("key") for number in numbers]
-    data = None if keys[0] is None else np.stack([jax.random.key_data(key) for key in keys])
+    data = None
+    if decoding.temperature:
+        keys = (decode_program(decoding, number)[1]["key"] for number in numbers)
+        data = jax.numpy.stack([jax.random.key_data(key) for key in keys])
     return _decode(structure, params, prompt, slots, data, mesh=mesh, **static)
 
 
@@ -119,7 +121,7 @@ def _decode(
     params: vlm.Params,
     prompt: vlm.Prompt,
     slots: vlm.Slots,
-    key_data: np.ndarray | None,
+    key_data: Array | None,
     *,
     mesh: Mesh,
     max_new_tokens: int,
