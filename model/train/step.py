@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.connector import budgets
+from model.data.cores import num_cores
 from model.data.loader import Batch
 from model.sharding import (
     AXES,
@@ -230,7 +230,7 @@ class StepPrograms:
         missing = sorted(pairs - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
         lowered = [self._lower_shapes(state, *pair) for pair in missing]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(num_cores()) as pool:
             compiled = pool.map(self._compile, lowered)
             self._compiled.update(zip(missing, compiled, strict=True))
         self._are_ahead = True
