@@ -42,11 +42,13 @@ def test_parts_give_the_loss_and_gradient_of_the_whole_batch(microbatch: int):
         results.append(jax.tree.map(np.asarray, jax.jit(backward)(params, batch, key)))
     (loss, gradients), (loss_of_parts, gradients_of_parts) = results
     np.testing.assert_allclose(loss_of_parts, loss, rtol=1e-6)
-    whole = np.sqrt(sum(np.linalg.norm(gradient) ** 2 for gradient in gradients.values()))
-    for path, gradient in gradients.items():
-        difference = np.linalg.norm(gradients_of_parts[path] - gradient)
-        # A gradient that is much smaller than the whole has fewer digits: a key's bias's is 0.
-        assert difference <= 1e-6 * max(np.linalg.norm(gradient), 1e-2 * whole), path
+    norms = {path: np.linalg.norm(gradient) for path, gradient in gradients.items()}
+    errors = {path: np.linalg.norm(gradients_of_parts[path] - g) for path, g in gradients.items()}
+    whole = np.linalg.norm([*norms.values()])
+    assert np.linalg.norm([*errors.values()]) <= 1e-6 * whole
+    # A gradient that is much smaller than the whole has fewer digits: that of a key bias none.
+    for path, error in errors.items():
+        assert error <= 5e-6 * max(norms[path], 1e-2 * whole), path
 
 
 def test_a_device_computes_equal_parts_of_at_most_the_limit():
