@@ -53,6 +53,11 @@ _MOST_PADDING = 0.05
 """Most rows of padding that a part may need, as a share of its rows."""
 
 
+def is_vector(path: str) -> bool:
+    """Returns whether a parameter is a scale or a bias, of one layer or of all in one array."""
+    return next(spec for pattern, spec in RULES if re.match(pattern, path)) == "replicate"
+
+
 def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) -> Mesh:
     """Returns the mesh over all devices, or the given ones.
 
@@ -107,8 +112,7 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
     #     text/embedding                  (257152, 2304)     P("fsdp", None)        32144 rows each
     #     text/blocks/gate                (26, 2304, 9216)   P(None, "fsdp", None)  288 rows each
     #     vision/blocks/attn_norm/scale   (27, 1152)         P()                    a copy each
-    rule = next(spec for pattern, spec in RULES if re.match(pattern, path))
-    if rule == "replicate" or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
+    if is_vector(path) or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
     within = (FSDP,) if num_slices(mesh) > 1 else AXES
     for axis in sorted(within, key=lambda axis: -mesh.shape[axis]):
@@ -210,6 +214,8 @@ def gather_weight(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, 
     if not axes:
         return part
     varying = jax.typeof(part).manual_axis_type.varying
+    if varying and part.ndim < 2:
+        return part  # A vector is never split: it was gathered before, with those of all layers.
     split = tuple(axis for axis in axes if axis in varying)
     copied = tuple(axis for axis in axes if axis not in split)
     return _gather(part, dtype if part.ndim > 1 else part.dtype, split, copied)
@@ -251,6 +257,13 @@ def pvary(x: Array) -> Array:
     """Returns `x`, typed as different on each device, for a loop that adds this device's rows."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return jax.lax.pcast(x, axes, to="varying") if axes else x
+
+
+def zeros_like_part(part: Array) -> Array:
+    """Returns zeros of a weight's part's shape, dtype and type, for the sums of a loop."""
+    zeros = jnp.zeros(part.shape, part.dtype)
+    varying = tuple(jax.typeof(part).manual_axis_type.varying)
+    return jax.lax.pcast(zeros, varying, to="varying") if varying else zeros
 
 
 def first_row(num_rows: int) -> Int[Array, ""] | int:

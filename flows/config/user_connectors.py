@@ -16,11 +16,14 @@ def check_user_connectors(config: StudyConfig) -> None:
     if not (user_connectors := [connector for connector in connectors if connector not in KINDS]):
         return
     from model.connector.contract import check_shapes  # JAX comes with it, and with the class.
+    from model.train.resolution import check_resolutions
 
     for view in config.resolutions:
         for method in user_connectors:
             try:
                 check_shapes(view.model_of(method))
+                if view is not config:
+                    check_resolutions(config.model_of(method), view.model_of(method))
             except ValueError as error:
                 raise ConfigError(
                     f"methods: at {view.model.vision.image_px} px {error}; `parcel "

@@ -263,6 +263,7 @@ class _GraphBuilder:
                     train=stage.train_config_of(method),
                     watch=_watch_of(view, method),
                     profile=compute.profiled,
+                    deterministic=compute.deterministic,
                 ),
                 seed=config.stage_seed(stage.name, number),
                 inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
@@ -333,6 +334,7 @@ class _GraphBuilder:
                     model=models[method],
                     train=config.fine_tuning_of(benchmark, method),
                     profile=config.compute.profiled,
+                    deterministic=config.compute.deterministic,
                 )
                 evaluations = _evaluations(config, benchmark, method)
                 # One node for each seed: the checkpoint, then all its evaluations in one job,

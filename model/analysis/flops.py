@@ -7,7 +7,7 @@ formula `flops` of its class (see `connector.base`) or, if it has none, by XLA.
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from model.config import ModelConfig
 from model.connector import budgets
@@ -42,6 +42,9 @@ class Modality:
 
 IMAGE = Modality(name="image", num_images=1, text_tokens=128 + 1)
 VIDEO = Modality(name="video", num_images=16, text_tokens=64 + 1)
+PARTS = ("vision", "connector", "projector", "text")
+"""Parts of a model, in the order in which a prompt passes them; paths of parameters begin with
+them."""
 MODALITIES = (IMAGE, VIDEO)
 """The paper's prompts: text is the longest prefix in PaliGemma's evaluations, and its separator."""
 
@@ -113,12 +116,41 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     )
 
 
-def update_flops(cfg: ModelConfig, budget: int, modality: Modality, batch_size: int) -> float:
-    """Returns the FLOPs of one training update: the backward pass takes twice the forward pass's.
+def update_flops(
+    cfg: ModelConfig,
+    budget: int,
+    modality: Modality,
+    batch_size: int,
+    *,
+    trained: Collection[str] = PARTS,
+) -> float:
+    """Returns the FLOPs of one training update; recomputation to save memory does not count.
 
-    Recomputation to save memory does not count.
+    Args:
+      cfg: config of the model.
+      budget: soft tokens per image.
+      modality: the prompt, whose text includes the answer.
+      batch_size: examples.
+      trained: those of `PARTS` that have parameters which are not frozen.
     """
-    return 3.0 * batch_size * prefill_flops(cfg, budget, modality).total
+    # Beside the forward pass, a part takes as much again for the gradient of its weights, if these
+    # are trained, and as much for the gradient of its inputs, if something in or before it is:
+    #
+    #     trained             tower   connector   decoder
+    #     all                 3       3           3
+    #     all but the tower   1       3           3
+    #     the connector       1       3           2
+    forward = prefill_flops(cfg, budget, modality)
+    total, reached = 0, False
+    for part, flops in {
+        "vision": forward.vision,
+        "connector": forward.connector,
+        "projector": forward.projector,
+        "text": forward.decoder + forward.head,
+    }.items():
+        reached = reached or part in trained
+        total += flops * (1 + (part in trained) + reached)
+    return float(batch_size * total)
 
 
 def kv_cache_bytes(

@@ -12,8 +12,10 @@ checksums and retries. Orbax is not used: it sends no checksums to a bucket, and
 a server that stalls.
 """
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 import threading
 import uuid
@@ -69,16 +71,24 @@ def process_parts(state: Any) -> list[StatePart]:
     for _, leaf in leaves:  # All transfers are started before the first one is waited for.
         leaf.copy_to_host_async()
     return [
-        # A copy: on a CPU, `shard.data` shares memory that the next step is given to overwrite.
         StatePart(
             path,
             tuple(start for start, _ in _region_of_index(shard.index, leaf.shape)),
-            np.array(shard.data),
+            _host_copy(shard.data),
         )
         for path, leaf in leaves
         for shard in leaf.addressable_shards
         if shard.replica_id == 0
     ]
+
+
+def _host_copy(data: jax.Array) -> np.ndarray:
+    """Returns an array of one device in memory of the host that nothing else writes to."""
+    array = np.asarray(data)
+    # What came from an accelerator is a copy already. On a CPU it shares memory, which the next
+    # step is given to overwrite.
+    (device,) = data.devices()
+    return array.copy() if device.platform == "cpu" else array
 
 
 class ResumePoints:
@@ -119,12 +129,17 @@ class ResumePoints:
         self._complete_points: list[str] = []
         self.damaged: tuple[str, ...] = ()
 
+    @property
+    def may_restore(self) -> bool:
+        """Whether there is a point to try; the same in all processes."""
+        return bool(self._candidates)
+
     def restore(self, template: Any) -> tuple[int, Any, Mapping[str, str]] | None:
         """Returns (updates done, state, notes) of the newest usable point; None if there is none.
 
         Args:
-          template: a state of the same tree, shapes and types; its shardings may differ from those
-            of the saved state.
+          template: the state's tree of shapes, types and shardings, such as
+            `jax.ShapeDtypeStruct`s; shardings may differ from those of the saved state.
 
         Raises:
           OSError: if a point cannot be read.
@@ -296,36 +311,28 @@ class _Point:
         Raises:
           ValueError: if a part of the state is missing, or a checksum does not match.
         """
-        # First what this process needs, then all reads at once, then the arrays: JAX asks for parts
-        # one after the other, and would wait for each.
-        leaves = dict(_leaves(template))
-        devices = {
-            path: leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
-            for path, leaf in leaves.items()
-        }
-        regions = sorted(  # A set: devices that hold the same region share one read.
-            {
-                (path, _region_of_index(index, leaves[path].shape))
-                for path in leaves
-                for index in devices[path]
-            }
-        )
-
-        def read(key: tuple[str, Region]) -> np.ndarray:
-            path, region = key
-            return self._read_region(path, region, leaves[path].dtype)
-
+        # Of each array, the regions that this process's devices hold; those that hold the same one
+        # share a read. A few arrays are read ahead, but never the whole state: the host would hold
+        # it beside the devices.
+        leaves = _leaves(template)
         with ThreadPoolExecutor(_MAX_READS) as pool:
-            pieces = dict(zip(regions, pool.map(read, regions), strict=True))
 
-        # JAX asks once for each of its devices; those with the same region get the same array.
-        def leaf_of(path: str, leaf: jax.Array) -> jax.Array:
-            def part(index: Sequence[slice] | None) -> np.ndarray:
-                return pieces[path, _region_of_index(index or (), leaf.shape)]
+            def begin(path: str, leaf: Any) -> tuple[Any, dict[Region, Future[np.ndarray]]]:
+                indices = leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
+                regions = {_region_of_index(index or (), leaf.shape) for index in indices}
+                return leaf, {
+                    region: pool.submit(self._read_region, path, region, leaf.dtype)
+                    for region in regions
+                }
 
-            return jax.make_array_from_callback(leaf.shape, leaf.sharding, part)
-
-        restored = [leaf_of(path, leaf) for path, leaf in leaves.items()]
+            reading = collections.deque(
+                begin(*pair) for pair in itertools.islice(leaves, _MAX_READS)
+            )
+            restored = []
+            while reading:
+                leaf, pieces = reading.popleft()
+                reading.extend(begin(*pair) for pair in itertools.islice(leaves, 1))
+                restored.append(_array_of(leaf, pieces))
         return jax.tree.unflatten(jax.tree.structure(template), restored)
 
     def _read_region(self, path: str, region: Region, dtype: np.dtype) -> np.ndarray:
@@ -348,6 +355,16 @@ class _Point:
         if filled != out.size:
             raise ValueError(f"parts of {path} are missing")
         return out
+
+
+def _array_of(leaf: Any, pieces: Mapping[Region, Future[np.ndarray]]) -> jax.Array:
+    """Returns an array of the shape and sharding of `leaf`, from its regions."""
+
+    # JAX asks once for each of its devices; those with the same region get the same array.
+    def part(index: Sequence[slice] | None) -> np.ndarray:
+        return pieces[_region_of_index(index or (), leaf.shape)].result()
+
+    return jax.make_array_from_callback(leaf.shape, leaf.sharding, part)
 
 
 class _Source:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int32
 from model.connector.config import ConnectedConfig
 from model.connector.registry import CONNECTORS
 from model.connector.self_attention import ResidualMlp, SelfAttention
-from model.vision.layers import Attention, LayerNorm, sincos_positions
+from model.vision.layers import Attention, LayerNorm, repeat_rows, sincos_positions
 
 
 class Mqt(nnx.Module):
@@ -43,7 +43,7 @@ class Mqt(nnx.Module):
         batch, _, width = features.shape
         positions = sincos_positions(self.grid, width, features.dtype)
         bank = self.queries[:bucket].astype(features.dtype) + positions[:bucket]
-        queries = jnp.broadcast_to(self.query_norm(bank)[None], (batch, bucket, width))
+        queries = repeat_rows(self.query_norm(bank), (batch, bucket, width), features.dtype)
         # The bank is cut before the attention, not after it: queries do not see each other, so the
         # first `bucket` give the same outputs as among all.
         keys = jnp.broadcast_to(positions[None], features.shape)

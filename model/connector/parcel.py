@@ -25,7 +25,7 @@ from model.connector import budgets
 from model.connector.base import pool
 from model.connector.config import ConnectedConfig
 from model.connector.registry import CONNECTORS
-from model.vision.layers import Attention, LayerNorm, Mlp, sincos_positions
+from model.vision.layers import Attention, LayerNorm, Mlp, repeat_rows, sincos_positions
 
 
 class Parcel(nnx.Module):
@@ -83,8 +83,7 @@ class Parcel(nnx.Module):
         budget: Int32[Array, ""],
     ) -> Float[Array, "B Q C"]:
         batch, _, width = features.shape
-        x = self.queries[:num_queries].astype(features.dtype)
-        x = jnp.broadcast_to(x[None], (batch, num_queries, width))
+        x = repeat_rows(self.queries[:num_queries], (batch, num_queries, width), features.dtype)
         if self.reads != "nothing":
             x = x + self._attend_to_pool(anchors, x, budget)
         # Then all features: what the anchors' means have lost is read here.

@@ -10,6 +10,7 @@ import grain
 import numpy as np
 
 from model.data.config import BatchConfig
+from model.data.cores import num_cores
 from model.data.mixing import Mixture, weights_of
 from model.data.order import Order, lanes_of
 from model.data.parts import open_parts
@@ -27,7 +28,7 @@ Batch = dict[str, np.ndarray]
 _BATCH_THREADS = 2
 """Batches made at a time: one is read and tokenised while another is decoded. With one, batches
 of images take 1.4 times as long on 2 cores (measured at 2b1d276)."""
-_DECODE_THREADS = 2
+_LEAST_DECODE_THREADS = 2
 _PREFETCHED_BATCHES = 3
 _EXPECTED_BATCHES = 8
 """Batches whose records are requested ahead, because a new window starts with a burst of reads."""
@@ -247,7 +248,8 @@ class Loader:
         self._text_len, self._seed, self._image_px = config.text_len, seeds.texts, image_px
         self._tokenizer = tokenizer
         self._masks = MaskTokens(mask_codec)
-        self._pool = ThreadPoolExecutor(_DECODE_THREADS)
+        self._num_threads = max(_LEAST_DECODE_THREADS, num_cores())
+        self._pool = ThreadPoolExecutor(self._num_threads)
 
     def batch(self, step: int) -> Batch:
         """Returns the batch of one step, or this host's rows of it.
@@ -266,7 +268,8 @@ class Loader:
         encoded = list(map(self.examples.images, draws, records))
         # A thread gets its whole share as one task: submitting a single image costs a tenth of
         # decoding it.
-        shares = [slice(first, None, _DECODE_THREADS) for first in range(_DECODE_THREADS)]
+        num = min(self._num_threads, len(records))
+        shares = [slice(first, None, num) for first in range(num)]
         decoded = [
             self._pool.submit(_decode_all, images[share], encoded[share]) for share in shares
         ]

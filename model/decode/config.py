@@ -63,8 +63,9 @@ class DecodeConfig:
     """The configuration with which a split is answered.
 
     Attributes:
-      batch_size: examples decoded together; the last batch is filled up.
-      text_len: length of prefix and separator; the answer may be as long again [tokens].
+      batch_size: examples that a device decodes together; the last batch is filled up, and one
+        that does not fit its memory is decoded in equal parts.
+      text_len: longest prefix and separator; the answer may be as long again [tokens].
       max_frames: most images of one example; longer videos are thinned out.
       decoding: greedy by default; beam search or sampling where a benchmark asks for it.
     """

@@ -15,6 +15,7 @@ from model.connector import budgets
 from model.data.text import prefix_ids
 from model.decode.config import Decoding
 from model.decode.decoding import decode_program
+from model.decode.rows import decoding_params
 from model.text.tokenizer import Tokenizer
 
 Images = UInt8[np.ndarray, "I H W 3"] | vlm.EncodedImages
@@ -66,7 +67,7 @@ class Predictor:
                 f"tokenizer must have at most {self.model.text.vocab_size} tokens "
                 f"(text.vocab_size), got {self._tokenizer.vocab_size} in {pieces}."
             )
-        self._params = jax.tree.map(jax.numpy.asarray, load_params(checkpoint))
+        self._params = decoding_params(self.model, load_params(checkpoint))
         self._programs: dict[Any, Any] = {}
 
     @property

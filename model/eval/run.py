@@ -1,10 +1,15 @@
-"""Answers a prepared benchmark split with a checkpoint, at its budgets. Nothing is scored here."""
+"""Answers a prepared benchmark split with a checkpoint, at its budgets. Nothing is scored here.
+
+Every device of the process decodes a batch of its own at a time. A batch's records, and the program
+that decodes it, are those of an evaluation by one device, and so are its answers.
+"""
 
 import collections
 import dataclasses
 import functools
 import itertools
 import json
+import math
 import statistics
 import time
 import typing
@@ -15,6 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from infra.progress import Progress
 from infra.store.stored_folder import open_stored_folder
@@ -27,27 +33,61 @@ from model.checkpoint.folder import (
 )
 from model.config import ModelConfig
 from model.connector import budgets
+from model.data.cores import num_cores
 from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
-from model.data.text import eval_row
+from model.data.text import eval_row, prefix_ids
 from model.decode.config import DecodeConfig
-from model.decode.decoding import decode_tokens
+from model.decode.memory import free_bytes, row_bytes, rows_that_fit
+from model.decode.rows import decode_rows, decoding_params, encode_rows, local_mesh
 from model.eval.predictions_file import write_predictions
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
 
 _PREFETCHED = 2
-"""Number of batches made ahead of the one that is decoded."""
+"""Number of batches made ahead of those that are decoded, for each device."""
+_PROMPT_SHARES = (0.25, 0.5, 1.0)
+"""Lengths that a batch of prompts is padded to, as shares of `DecodeConfig.text_len`."""
+_LEAST_PROMPT = 16
+"""Shortest of these lengths [tokens]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A checkpoint in memory: config, parameters as a nested dict, and tokenizer."""
+    """A checkpoint in memory: config, parameters, tokenizer, and the devices that decode.
+
+    Attributes:
+      model: the model's config.
+      params: the parameters as a nested dict, as `decoding_params` gives them.
+      tokenizer: the tokenizer.
+      mesh: the devices, each with a copy of the parameters.
+    """
 
     model: ModelConfig
     params: dict[str, Any]
     tokenizer: Tokenizer
+    mesh: Mesh
+
+    @classmethod
+    def of(cls, model: ModelConfig, params: dict[str, Any], tokenizer: Tokenizer) -> "Loaded":
+        """Returns a checkpoint from its float32 parameters, on all devices of this process."""
+        mesh = local_mesh()
+        return cls(model, decoding_params(model, params, mesh), tokenizer, mesh)
+
+
+class _Numbered(typing.NamedTuple):
+    """A batch: its number, its records, and its arrays, or None if it is not decoded."""
+
+    number: int
+    records: Sequence[Record]
+    batch: Batch | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images per row, and length of the prompts; these decide the program."""
+        assert self.batch is not None
+        return self.batch["image"].shape[1], self.batch["text"].shape[1]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -214,37 +254,103 @@ def _answers(
     parts = open_parts([data], loaded.model.vision.image_px)
     num = sum(len(part) for part in parts.values())
     total = len(served) * min(num, num if limit is None else limit)
-    structure = vlm.structure(loaded.model)
-    done, is_first = 0, True
+    done, rows_of_shape = 0, dict[tuple[int, int], int]()
     batches = _batches(itertools.islice(records_by_id(parts), limit), config, loaded, is_wanted)
-    for number, (records, batch) in enumerate(batches):
+    for group in _rounds(batches, loaded.mesh.size):
+        records = [record for numbered in group for record in numbered.records]
         answered = None
-        if batch is not None:
-            # What the clock sees of a batch at budgets 16 and 64; the tower's time is in both:
-            #
-            #     tower ─▶ saw    saw + connector, prefill, tokens at 16     = took at 16
-            #                     saw + connector, prefill, tokens at 64     = took at 64
-            answered = Answered.none(served)
-            began = time.perf_counter()
-            # Images go to the device once for all budgets, one batch at a time.
-            batch["image"] = jax.block_until_ready(
-                vlm.encode_images(structure, loaded.params, batch["image"])
-            )
-            saw = time.perf_counter() - began
-            for budget in served:
-                began = time.perf_counter()
-                texts = _decode(loaded, batch, budget, config, number)
-                took = saw + time.perf_counter() - began
-                # The batch is filled up with copies, so there may be more texts than records.
-                ids = (record.id for record in records)
-                answered.texts[budget] = dict(zip(ids, texts, strict=False))
-                # The first batch compiles, and a batch that is partly filler is no fair measure of
-                # the time per answer. Neither is counted.
-                if not is_first and len(records) == config.batch_size:
-                    answered.seconds[budget] = [took / len(records)]
-            is_first = False
+        if group[0].batch is not None:
+            is_first = (shape := group[0].shape) not in rows_of_shape
+            if is_first:
+                rows_of_shape[shape] = _rows_at_a_time(loaded, config, served, *shape)
+            answered = _answer_round(loaded, config, served, group, rows_of_shape[shape])
+            # The first round of a shape compiles, and one that is partly filler is no fair measure
+            # of the time per answer. Neither is counted.
+            is_full = len(records) == config.batch_size * loaded.mesh.size
+            if is_first or not is_full:
+                answered.seconds.update({budget: [] for budget in served})
         done += len(served) * len(records)
         yield Progress(done=done, total=total), records, answered
+
+
+def _rounds(batches: Iterator[_Numbered], size: int) -> Iterator[Sequence[_Numbered]]:
+    """Yields batches in groups of at most `size` of one shape; those that are not wanted, alone."""
+    waiting: dict[tuple[int, int], list[_Numbered]] = {}
+    for numbered in batches:
+        if numbered.batch is None:
+            yield [numbered]
+            continue
+        group = waiting.setdefault(numbered.shape, [])
+        group.append(numbered)
+        if len(group) == size:
+            yield waiting.pop(numbered.shape)
+    for _, group in sorted(waiting.items()):
+        yield group
+
+
+def _answer_round(
+    loaded: Loaded,
+    config: DecodeConfig,
+    served: Sequence[int],
+    group: Sequence[_Numbered],
+    rows: int,
+) -> Answered:
+    """Returns the answers to a group of batches, one for each device, and the time per answer.
+
+    Each device decodes `rows` rows of its batch at a time.
+    """
+    # A device without a batch gets a copy of another one's, none of whose rows is waited for.
+    given = [numbered.batch for numbered in group if numbered.batch is not None]
+    idle = {**given[-1], "real": np.zeros(config.batch_size, bool)}
+    numbers = fill_up([numbered.number for numbered in group], loaded.mesh.size)
+    given += [idle] * (loaded.mesh.size - len(given))
+    answered, num = Answered.none(served), sum(len(numbered.records) for numbered in group)
+    took = dict.fromkeys(served, 0.0)
+    # Memory for half a batch: every device decodes first rows 0 to 15 of its batch, then 16 to 31.
+    for start in range(0, config.batch_size, rows):
+        part = {
+            name: np.concatenate([batch[name][start : start + rows] for batch in given])
+            for name in given[0]
+        }
+        # What the clock sees at budgets 16 and 64; the tower's time is in both:
+        #
+        #     tower ─▶ saw    saw + connector, prefill, tokens at 16     = took at 16
+        #                     saw + connector, prefill, tokens at 64     = took at 64
+        began = time.perf_counter()
+        # Images go to the devices once for all budgets, one part at a time.
+        structure = vlm.structure(loaded.model)
+        part["image"] = jax.block_until_ready(
+            encode_rows(structure, loaded.params, part["image"], loaded.mesh)
+        )
+        saw = time.perf_counter() - began
+        for budget in served:
+            began = time.perf_counter()
+            texts = _decode(loaded, part, budget, config, numbers)
+            took[budget] += saw + time.perf_counter() - began
+            for number, numbered in enumerate(group):
+                # A batch is filled up with copies, so there may be more texts than records.
+                ids = (record.id for record in numbered.records[start : start + rows])
+                own = texts[number * rows : (number + 1) * rows]
+                answered.texts[budget].update(zip(ids, own, strict=False))
+    answered.seconds.update({budget: [seconds / num] for budget, seconds in took.items()})
+    return answered
+
+
+def _rows_at_a_time(
+    loaded: Loaded, config: DecodeConfig, served: Sequence[int], num_images: int, text_len: int
+) -> int:
+    """Returns the number of a batch's rows that a device decodes at a time: all, if they fit."""
+    if config.decoding.temperature:
+        return config.batch_size  # A row's draw depends on its place in the batch.
+    needed = row_bytes(
+        loaded.model,
+        max(budgets.exact_bucket(loaded.model, budget).size for budget in served),
+        num_images=num_images,
+        text_len=text_len,
+        new_tokens=config.text_len,
+        beams=config.decoding.beams,
+    )
+    return rows_that_fit(config.batch_size, needed, free_bytes(loaded.mesh.devices[0]))
 
 
 def _row(record: Record, prediction: str) -> dict[str, Any]:
@@ -263,36 +369,64 @@ def _batches(
     config: DecodeConfig,
     loaded: Loaded,
     is_wanted: Callable[[int, Sequence[Record]], bool],
-) -> Iterator[tuple[Sequence[Record], Batch | None]]:
-    """Yields (records, batch), prepared ahead in the background; batch is None if not wanted.
+) -> Iterator[_Numbered]:
+    """Yields batches, prepared ahead in the background.
 
     All examples of a batch have the same number of images, so no answer depends on its neighbours,
-    and batches with the same number of images have the same shape.
+    and batches with the same number of images, and prompts of about one length, have the same
+    shape.
     """
     size, px = config.batch_size, loaded.model.vision.image_px
 
-    def make(number: int, chosen: Sequence[Record]) -> tuple[Sequence[Record], Batch | None]:
+    def make(number: int, chosen: Sequence[Record]) -> _Numbered:
         if not is_wanted(number, chosen):
-            return chosen, None
+            return _Numbered(number, chosen, None)
+        num_images = num_images_of(chosen[0], config)
+        images = np.empty((size, num_images, px, px, 3), np.uint8)
+
+        def decode(row: int) -> None:
+            images[row] = decode_images(chosen[row].window(), num_images, px)
+
+        decoded = decoders.map(decode, range(len(chosen)))
         # The last batch of a shape is filled up by repeating a record, so that it needs no program
         # of its own. "real" marks the copies: decoding does not wait for their answers.
-        filled = fill_up(chosen, size)
+        prefixes = [record.prefix for record in fill_up(chosen, size)]
+        longest = max(len(prefix_ids(loaded.tokenizer, prefix)) for prefix in prefixes)
+        length = prompt_length(longest, config.text_len)
         texts, valid = zip(
-            *(eval_row(loaded.tokenizer, r.prefix, config.text_len) for r in filled), strict=True
+            *(eval_row(loaded.tokenizer, prefix, length) for prefix in prefixes), strict=True
         )
-        num_images = num_images_of(chosen[0], config)
-        images = np.stack([decode_images(r.window(), num_images, px) for r in filled])
+        for _ in decoded:  # Waits, and raises what a thread raised.
+            pass
+        images[len(chosen) :] = images[len(chosen) - 1]
         batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
-        return chosen, {**batch, "real": np.arange(size) < len(chosen)}
+        return _Numbered(number, chosen, {**batch, "real": np.arange(size) < len(chosen)})
 
     made = itertools.starmap(make, enumerate(grouped(records, config)))
-    # A single thread advances the iterator, so batches stay in order while they are made ahead.
-    with ThreadPoolExecutor(1) as pool:
-        waiting: collections.deque[Future[tuple[Sequence[Record], Batch | None] | None]]
-        waiting = collections.deque(pool.submit(next, made, None) for _ in range(_PREFETCHED))
-        while (batch := waiting.popleft().result()) is not None:
+    # A single thread advances the iterator, so batches stay in order while they are made ahead; it
+    # has others decode the images.
+    with ThreadPoolExecutor(num_cores()) as decoders, ThreadPoolExecutor(1) as pool:
+        waiting: collections.deque[Future[_Numbered | None]] = collections.deque(
+            pool.submit(next, made, None) for _ in range(_PREFETCHED * loaded.mesh.size)
+        )
+        while (numbered := waiting.popleft().result()) is not None:
             waiting.append(pool.submit(next, made, None))
-            yield batch
+            yield numbered
+
+
+def prompt_length(longest: int, text_len: int) -> int:
+    """Returns the length that a batch of prompts is padded to, one of a few [tokens].
+
+    Args:
+      longest: length of the longest prompt.
+      text_len: greatest length; longer prompts are cut.
+    """
+    # Of text_len 64: 16, 32 or 64, so that a budget needs at most three programs.
+    for share in _PROMPT_SHARES:
+        length = min(text_len, max(_LEAST_PROMPT, math.ceil(share * text_len)))
+        if longest <= length:
+            return length
+    return text_len
 
 
 def num_images_of(record: Record, config: DecodeConfig) -> int:
@@ -326,19 +460,20 @@ def grouped(records: Iterator[Record], config: DecodeConfig) -> Iterator[Sequenc
 
 
 def _decode(
-    loaded: Loaded, batch: Batch, budget: int, config: DecodeConfig, number: int
+    loaded: Loaded, batch: Batch, budget: int, config: DecodeConfig, numbers: Sequence[int]
 ) -> list[str]:
-    tokens = decode_tokens(
+    tokens = decode_rows(
         vlm.structure(loaded.model),
         loaded.params,
         vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),
         # No masked slots. An evaluation is at a few budgets, so each can have its own program,
         # which computes no slot that is not used.
         vlm.Slots(budgets.exact_bucket(loaded.model, budget).size, budget),
+        mesh=loaded.mesh,
         max_new_tokens=config.text_len,
         stop=loaded.tokenizer.eos_id,
         decoding=config.decoding,
-        number=number,
+        numbers=numbers,
     )
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
 
@@ -352,8 +487,4 @@ def load_checkpoint(checkpoint: str) -> Loaded:
 def _load(checkpoint: str, digest: str) -> Loaded:
     del digest  # It only tells apart what a folder held at different times.
     place = open_stored_folder(checkpoint)
-    return Loaded(
-        model=load_config(place),
-        params=jax.tree.map(jax.numpy.asarray, load_params(place)),
-        tokenizer=Tokenizer(tokenizer_path(place)),
-    )
+    return Loaded.of(load_config(place), load_params(place), Tokenizer(tokenizer_path(place)))

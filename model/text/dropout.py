@@ -27,10 +27,14 @@ class Dropout(typing.NamedTuple):
     Attributes:
       rate: share of elements zeroed, static; the others are scaled up to keep the mean [fraction].
       key: random key of the update, traced.
+      num_rows: rows of the batch on this device, static; None if all are computed together.
+      first: index of the first of those that are computed, among them.
     """
 
     rate: float
     key: PRNGKeyArray
+    num_rows: int | None = None
+    first: Int[Array, ""] | int = 0
 
     def in_layers(self, positions: Int32[Array, "B L"]) -> Callable[[Int[Array, ""]], Drop]:
         """Returns a function from layer number to that layer's dropout.
@@ -40,7 +44,8 @@ class Dropout(typing.NamedTuple):
         """
         # A key for every (example, position), made by folding one number in after the other: two
         # programs of different shapes then agree wherever they compute the same element.
-        row_indices = first_row(len(positions)) + jnp.arange(len(positions))
+        first = first_row(self.num_rows or len(positions)) + self.first
+        row_indices = first + jnp.arange(len(positions))
         examples = _fold_in_each(self.key, row_indices)
         rows = jax.vmap(_fold_in_each)(examples, positions)
         return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)

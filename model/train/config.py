@@ -22,11 +22,14 @@ class GroupConfig:
       lr: factor on the stage's learning rate, not on its weight decay (big_vision's rule); 0
         freezes these parameters: they have no gradient, no moments and no part in the clipped norm.
       warmup: linear warm-up [fraction of total steps]; None takes the stage's.
+      rsqrt_shift: steps that "rsqrt" counts as already done; None takes the stage's. 0 for
+        parameters that are new in a stage that continues another one's schedule [steps].
     """
 
     params: str
     lr: float = 1.0
     warmup: float | None = None
+    rsqrt_shift: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -44,6 +47,11 @@ class GroupConfig:
             raise ValueError(
                 f"groups.warmup must be a fraction of total steps in [0, 1), or none for the "
                 f"stage's, got {self.warmup!r}."
+            )
+        if self.rsqrt_shift is not None and not self.rsqrt_shift >= 0:
+            raise ValueError(
+                f"groups.rsqrt_shift must be at least 0 [steps], or none for the stage's, got "
+                f"{self.rsqrt_shift!r}."
             )
 
 
@@ -81,6 +89,9 @@ class TrainConfig:
       num_replicas: copies of weights and moments, each split over its share of the devices; reduced
         to the greatest common divisor with the number of devices. With more copies, fewer devices
         take part in gathering a weight, and each holds more.
+      microbatch: most examples that a device computes at a time; of more, it computes equal parts
+        one after the other and adds their losses and gradients, which takes less memory. None
+        computes all at once.
       save_steps: interval between resumable checkpoints [steps].
       log_steps: interval between progress reports [steps].
     """
@@ -103,6 +114,7 @@ class TrainConfig:
     max_frames: int = 16
     freeze_vision: bool = False
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
+    microbatch: int | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
     rsqrt_timescale: float = 10_000.0
     rsqrt_shift: float = 0.0
     groups: tuple[GroupConfig, ...] = ()
@@ -116,6 +128,9 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("num_replicas", "save_steps", "log_steps"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require(
+            "microbatch", self.microbatch is None or self.microbatch >= 1, "at least 1, or none"
+        )
         self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
         self._require("peak_lr", self.peak_lr > 0, "positive")
         self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
@@ -142,6 +157,12 @@ class TrainConfig:
         """The part of this config that the loader reads."""
         names = (field.name for field in dataclasses.fields(BatchConfig))
         return BatchConfig(**{name: getattr(self, name) for name in names})
+
+    def num_passes(self, rows: int) -> int:
+        """Returns the number of equal parts in which a device computes its rows of a batch."""
+        # 12 rows at most 5 at a time: 3 parts of 4.
+        limit = rows if self.microbatch is None else self.microbatch
+        return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= limit)
 
     def batches_of(self, task: str, batch_size: int) -> BatchConfig:
         """Returns the loader's config for batches of a single task, with another batch size."""

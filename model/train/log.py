@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +124,18 @@ class Speed:
       model: config of the model that is trained.
       train: the training recipe.
       devices: devices that train it.
+      trained: paths of the parameters that are not frozen.
     """
 
-    def __init__(self, model: ModelConfig, train: TrainConfig, devices: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        train: TrainConfig,
+        devices: Sequence[Any],
+        trained: Iterable[str],
+    ) -> None:
         self._model, self._train = model, train
+        self._trained = {path.partition("/")[0] for path in trained}
         self._peak = peak_tflops(devices)
         self._flops_of = functools.lru_cache(maxsize=None)(self._flops)
         self._since: float | None = None
@@ -135,7 +143,9 @@ class Speed:
 
     def _flops(self, bucket: int, num_images: int) -> float:
         prompt = Modality(name="", num_images=num_images, text_tokens=self._train.text_len)
-        return update_flops(self._model, bucket, prompt, self._train.batch_size)
+        return update_flops(
+            self._model, bucket, prompt, self._train.batch_size, trained=self._trained
+        )
 
     def add(self, budget: int, num_images: int) -> None:
         """Counts a step."""

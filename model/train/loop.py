@@ -32,7 +32,16 @@ from model.train.log import Clock, Lines, Speed, note_of, row_of
 from model.train.losses import Losses
 from model.train.optimizer import Flat, lr_schedules
 from model.train.start import starting_params
-from model.train.step import Rates, State, dropout_key, make_state, step_programs
+from model.train.step import (
+    Rates,
+    State,
+    abstract_state,
+    are_finite,
+    check_devices,
+    dropout_key,
+    make_state,
+    step_programs,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,6 +99,8 @@ def fit(
     observer: ParamsObserver | None = None,
     profile: tuple[int, int] = (0, 0),
     must_leave: Callable[[int], bool] = lambda num_done: False,
+    *,
+    deterministic: bool = True,
 ) -> Iterator[Progress]:
     """Trains a stage; when exhausted, `paths.out` holds a checkpoint (see `checkpoint.folder`).
 
@@ -110,6 +121,7 @@ def fit(
       must_leave: called after each update with the number of updates done. If it returns True, the
         state is saved and the stage ends, to be resumed elsewhere. All processes get the same
         answer.
+      deterministic: whether programs of a GPU give the same bits each time, which costs time.
 
     Raises:
       ValueError: if the inputs do not fit together.
@@ -117,16 +129,24 @@ def fit(
       PreemptedError: if `must_leave` returned True.
     """
     began = time.monotonic()
+    check_devices(train.batch_size)
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its
     # batches are the programs that may be needed.
     loader = _open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
-    programs = step_programs(model, train, loader.examples.num_images)
-    state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
+    programs = step_programs(model, train, loader.examples.num_images, deterministic=deterministic)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
-        # Without a complete checkpoint to restore, this is the state of step 0.
-        start, state, notes = points.restore(state) or (0, state, {})
+        # Restored from shapes alone: a first state beside it would take its memory a second time.
+        restored = None
+        if points.may_restore:
+            restored = points.restore(abstract_state(model, train, programs.mesh))
+        if restored is None:
+            state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
+            start, notes = 0, {}
+        else:
+            start, state, notes = restored
+        del restored
         losses = Losses(loader.examples)
         log = Lines(Path(paths.scratch) / METRICS, start, notes.get(METRICS, ""))
         watch_log = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
@@ -134,7 +154,7 @@ def fit(
         for damage in points.damaged:
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
         clock, factors = Clock(log, began), lr_schedules(train)
-        speed = Speed(model, train, programs.mesh.devices.ravel().tolist())
+        speed = Speed(model, train, programs.mesh.devices.ravel().tolist(), state.trained)
         remaining = range(start, train.total_steps)
         draws = draws_of(model, train, seeds, loader.examples, remaining)
         clock.lost["start"] += time.monotonic() - began
@@ -181,7 +201,9 @@ def fit(
                         watch_log.add({"step": num_done, **observed_row})
             if is_saved:
                 with clock.losing("save"):
-                    _save_point(points, num_done, state, losses, log_paths)
+                    losses.check(step, are_finite(state.trained, programs.mesh))
+                    points.wait()  # The host has room for one copy of the state, not for two.
+                    points.save(num_done, process_parts(state), log_paths)
             if leaves:
                 points.wait()
                 # Only the first process's `wait` covers all processes, and one that exits early
@@ -201,19 +223,8 @@ def fit(
                     note=note_of(row),
                     resumable=is_new,
                 )
-        shards = (shard for leaf in state.trained.values() for shard in leaf.addressable_shards)
-        losses.check(train.total_steps - 1, (np.asarray(shard.data) for shard in shards))
+        losses.check(train.total_steps - 1, are_finite(state.trained, programs.mesh))
         _write_checkpoint(state, model, paths, (log, watch_log) if observer else (log,))
-
-
-def _save_point(
-    points: ResumePoints, done: int, state: State, losses: Losses, noted: Mapping[str, Path]
-) -> None:
-    """Starts to write a resumable checkpoint, if the parameters are finite."""
-    points.wait()  # The host has room for one copy of the state, not for two.
-    parts = process_parts(state)
-    losses.check(done - 1, (p.data for p in parts if p.path.startswith("trained/")))
-    points.save(done, parts, noted)
 
 
 def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seeds: Seeds) -> Loader:

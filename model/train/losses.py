@@ -1,10 +1,8 @@
 """Checks that a stage's losses and parameters are finite, before they are saved."""
 
 import math
-from collections.abc import Iterable
 
 import jax
-import numpy as np
 
 from model.data.loader import Examples
 
@@ -45,13 +43,13 @@ class Losses:
         self._unread.clear()
         return loss
 
-    def check(self, step: int, params: Iterable[np.ndarray]) -> None:
-        """Checks parameters, or parts of them, as they are after a step.
+    def check(self, step: int, are_finite: jax.Array) -> None:
+        """Checks the parameters after a step, given whether all of them are finite.
 
         Raises:
           NotFiniteError: if one is not finite: the losses were, so the step's gradient was not.
         """
-        if not all(np.isfinite(part).all() for part in params):
+        if not bool(are_finite):
             raise self._error(
                 step, "the loss is finite, but the parameters after the update are not"
             )

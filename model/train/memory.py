@@ -36,8 +36,12 @@ def step_bytes(
     sizes = _sizes(model)
     trained, frozen = split_frozen(sizes, train)  # type: ignore[arg-type]
     parts = devices / math.gcd(train.num_replicas, devices)
-    # Four float32 numbers per trained parameter: itself, its gradient and two moments.
-    state = _FLOAT32 * (4 * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)) / parts
+    # Four float32 numbers per trained parameter: itself, its gradient and two moments; and a sum of
+    # gradients, where a batch is computed in parts.
+    passes = train.num_passes(max(1, train.batch_size // devices))
+    numbers = 4 if passes == 1 else 5
+    state = numbers * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)
+    state *= _FLOAT32 / parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
     # The mean size of a block: a tower holds each parameter of all its blocks in one array.
@@ -47,7 +51,7 @@ def step_bytes(
     ]
     table = text.vocab_size * text.width
     gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
-    rows = train.batch_size / devices
+    rows = train.batch_size / devices / passes
     patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
     saved_bytes = (
         _vision_bytes(model, patches) * vision.depth + _text_bytes(model, sequence_len) * text.depth

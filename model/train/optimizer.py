@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from model.train.config import TrainConfig
+from model.train.config import GroupConfig, TrainConfig
 
 Flat = dict[str, jax.Array]
 
@@ -110,13 +110,14 @@ def update_params(
 
 def lr_schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
     """Returns `lr_schedule` for each of `train.groups`, then for all other parameters."""
-    group_warmups = (train.warmup if g.warmup is None else g.warmup for g in train.groups)
-    return np.stack(
-        [
-            *(lr_schedule(dataclasses.replace(train, warmup=warmup)) for warmup in group_warmups),
-            lr_schedule(train),
-        ]
-    )
+
+    def of_group(group: GroupConfig) -> TrainConfig:
+        stated = {"warmup": group.warmup, "rsqrt_shift": group.rsqrt_shift}
+        return dataclasses.replace(
+            train, **{name: value for name, value in stated.items() if value is not None}
+        )
+
+    return np.stack([lr_schedule(config) for config in (*map(of_group, train.groups), train)])
 
 
 def lr_schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:

@@ -6,6 +6,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from model import vlm
+from model.checkpoint.digest import flatten_params
+from model.config import ModelConfig
+
 POSITIONS = "vision/positions"
 QUERIES = ("connector/queries", "connector/mqt/queries")
 
@@ -79,6 +83,30 @@ def fit_resolution(
         elif rows < expected_rows:
             fitted[path] = extend_bank(np.asarray(loaded[path]), fresh()[path])
     return fitted
+
+
+def check_resolutions(small: ModelConfig, large: ModelConfig) -> None:
+    """Checks from shapes alone that a checkpoint of one resolution can start a stage at another.
+
+    Args:
+      small: config of the checkpoint's model.
+      large: config of the stage's model, with the same connector.
+
+    Raises:
+      ValueError: if parameters of the two have different shapes that `fit_resolution` does not fit.
+    """
+    shapes = dict(flatten_params(vlm.abstract_params(small)))
+    expected = dict(flatten_params(vlm.abstract_params(large)))
+    for path, leaf in expected.items():
+        old = shapes[path].shape if path in shapes else None
+        grows = path in QUERIES and old and old[1:] == leaf.shape[1:] and old[0] < leaf.shape[0]
+        if old != leaf.shape and path != POSITIONS and not grows:
+            raise ValueError(
+                f"{path} has shape {old} at {small.vision.image_px} px and {leaf.shape} at "
+                f"{large.vision.image_px} px, so a stage there cannot start from a checkpoint of "
+                f"here; only a query bank named {' or '.join(QUERIES)} is extended, its first rows "
+                f"stay. Rename it, or give it one shape."
+            )
 
 
 def _weights(old: int, new: int) -> Float[np.ndarray, "N O"]:

@@ -11,18 +11,15 @@ import typing
 
 import jax
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from infra.chips.program_cost import ProgramCost, read_program_cost
 from infra.chips.topology import GIB, Topology
 from model import vlm
-from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
-from model.sharding import make_mesh, partition_specs
+from model.sharding import make_mesh
 from model.train.config import TrainConfig
-from model.train.optimizer import init_optimizer, split_frozen
-from model.train.step import State, StepPrograms, abstract_inputs
+from model.train.step import StepPrograms, abstract_inputs, abstract_state
 
 
 class ProgramTooLargeError(Exception):
@@ -127,16 +124,8 @@ def lower_for_slice(
     """
     mesh = topology_mesh(topology, num_replicas=train.num_replicas)
     # Shapes from here on: no parameter is made, and no device is needed.
-    trained, frozen = split_frozen(dict(flatten_params(vlm.abstract_params(model))), train)
-    moments = jax.eval_shape(lambda params: init_optimizer(train, params), trained)
-    state = State(trained, frozen, moments)
-
-    def placed(leaf: typing.Any, spec: P) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
-
     batch, rates = abstract_inputs(model, train, mesh, num_images)
-    placed_state = jax.tree.map(placed, state, partition_specs(state, mesh))
-    args = placed_state, batch, vlm.Slots(tokens, tokens), rates
+    args = abstract_state(model, train, mesh), batch, vlm.Slots(tokens, tokens), rates
     lowered = StepPrograms(model, train, mesh, (num_images,)).lower(args)
     return LoweredStep(
         lowered, topology, -(-train.text_len // min(model.loss_chunk, train.text_len))

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +19,19 @@ from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.connector import budgets
+from model.data.cores import num_cores
 from model.data.loader import Batch
 from model.sharding import (
     AXES,
     gather_weight,
+    is_vector,
     make_mesh,
     mean_of_rows,
     partition_specs,
     shard_batch,
     shard_tree,
     shardings,
+    zeros_like_part,
 )
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
@@ -90,6 +92,55 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
     return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
 
+def abstract_state(model: ModelConfig, train: TrainConfig, mesh: Mesh) -> State:
+    """Returns shapes, dtypes and shardings of what `make_state` returns, without any memory."""
+    trained, frozen = split_frozen(dict(flatten_params(vlm.abstract_params(model))), train)
+    moments = jax.eval_shape(functools.partial(init_optimizer, train), trained)
+    state = State(trained, frozen, moments)
+
+    def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(placed, state, shardings(state, mesh))
+
+
+def are_finite(params: Flat, mesh: Mesh) -> jax.Array:
+    """Returns whether all numbers of the parameters are finite, computed where they are."""
+    return _finite_program(mesh)(params)
+
+
+@functools.cache
+def _finite_program(mesh: Mesh) -> Any:
+    def are_all(params: Flat) -> jax.Array:
+        return functools.reduce(
+            jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in params.values())
+        )
+
+    return jax.jit(are_all, out_shardings=NamedSharding(mesh, P()))
+
+
+def check_devices(batch_size: int, field: str = "batch_size") -> None:
+    """Checks that the devices of all processes divide a batch, before anything is compiled.
+
+    Args:
+      batch_size: examples per update.
+      field: name of the batch size in the config.
+
+    Raises:
+      ValueError: if they do not, with batch sizes that would do.
+    """
+    devices, processes = jax.device_count(), jax.process_count()
+    if batch_size % devices:
+        of = f" of {processes} processes" if processes > 1 else ""
+        near = sorted(
+            {max(1, batch_size // devices) * devices, (batch_size // devices + 1) * devices}
+        )
+        raise ValueError(
+            f"{field} must be a multiple of the {devices} devices{of} that train together, got "
+            f"{batch_size}; take {' or '.join(map(str, near))}, or fewer devices."
+        )
+
+
 class StepPrograms:
     """Compiles at most one program per declared bucket and number of images, when first drawn.
 
@@ -98,6 +149,8 @@ class StepPrograms:
       train: the training recipe.
       mesh: the mesh of devices.
       num_images: images per example, one number for each shape of batches.
+      deterministic: whether programs of a GPU give the same bits each time; those of other devices
+        always do.
 
     Attributes:
       compile_seconds: time spent compiling so far [s].
@@ -107,8 +160,15 @@ class StepPrograms:
     """
 
     def __init__(
-        self, model: ModelConfig, train: TrainConfig, mesh: Mesh, num_images: Sequence[int] = (1,)
+        self,
+        model: ModelConfig,
+        train: TrainConfig,
+        mesh: Mesh,
+        num_images: Sequence[int] = (1,),
+        *,
+        deterministic: bool = True,
     ) -> None:
+        self._options = compiler_options(mesh.devices.flat[0].platform, deterministic=deterministic)
         self._model, self._train, self.mesh = model, train, mesh
         self._num_images = num_images
         self._declared = set(declared_buckets(model, train))
@@ -154,7 +214,7 @@ class StepPrograms:
                     f"compiled ahead: {sorted(self._compiled)}."
                 )
             started = time.monotonic()
-            self._compiled[bucket, num_images] = self.lower(args).compile()
+            self._compiled[bucket, num_images] = self._compile(self.lower(args))
             self.compile_seconds += time.monotonic() - started
         return self._compiled[bucket, num_images](*args)
 
@@ -170,11 +230,14 @@ class StepPrograms:
         missing = sorted(pairs - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
         lowered = [self._lower_shapes(state, *pair) for pair in missing]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            compiled = pool.map(jax.stages.Lowered.compile, lowered)
+        with ThreadPoolExecutor(num_cores()) as pool:
+            compiled = pool.map(self._compile, lowered)
             self._compiled.update(zip(missing, compiled, strict=True))
         self._are_ahead = True
         self.compile_seconds += time.monotonic() - started
+
+    def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        return lowered.compile(compiler_options=self._options)
 
     def _lower_shapes(self, state: State, bucket: int, num_images: int) -> jax.stages.Lowered:
         batch, rates = abstract_inputs(self._model, self._train, self.mesh, num_images)
@@ -188,6 +251,18 @@ class StepPrograms:
         # explicitly, an undeclared shape is an error instead of a stall of minutes.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, args[0])
         return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)).lower(*args)
+
+
+def compiler_options(platform: str, *, deterministic: bool) -> dict[str, bool | str]:
+    """Returns the options that a step is compiled with.
+
+    On a GPU, the gradient of the embedding is a sum in any order (a scatter), and the fastest
+    kernels may differ from one compilation to the next. Without either, a step of the 3B model
+    takes 6 % longer (H200, jax 0.11.2, November 2026).
+    """
+    if platform not in ("gpu", "cuda", "rocm") or not deterministic:
+        return {}
+    return {"xla_gpu_deterministic_ops": True}
 
 
 def abstract_inputs(
@@ -228,7 +303,11 @@ def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
 
 
 def step_programs(
-    model: ModelConfig, train: TrainConfig, num_images: Sequence[int] = (1,)
+    model: ModelConfig,
+    train: TrainConfig,
+    num_images: Sequence[int] = (1,),
+    *,
+    deterministic: bool = True,
 ) -> StepPrograms:
     """Returns the programs of a stage; stages that differ only in rates and steps share them."""
     # These fields reach a program as arguments or not at all; of a group's rate, only whether it
@@ -241,21 +320,29 @@ def step_programs(
         schedule="constant",
         rsqrt_timescale=1.0,
         rsqrt_shift=0.0,
-        groups=tuple(dataclasses.replace(g, lr=float(g.lr > 0), warmup=None) for g in train.groups),
+        groups=tuple(
+            dataclasses.replace(g, lr=float(g.lr > 0), warmup=None, rsqrt_shift=None)
+            for g in train.groups
+        ),
         weight_decay=0.0,
         mixture=(),
         sampling="without_replacement",
         save_steps=1,
         log_steps=1,
     )
-    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images))
+    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images), deterministic)
 
 
 @functools.lru_cache(maxsize=4)
 def _cached_programs(
-    model: ModelConfig, train: TrainConfig, devices: Any, num_images: tuple[int, ...]
+    model: ModelConfig,
+    train: TrainConfig,
+    devices: Any,
+    num_images: tuple[int, ...],
+    deterministic: bool,
 ) -> StepPrograms:
-    return StepPrograms(model, train, mesh_of(train, devices), num_images)
+    mesh = mesh_of(train, devices)
+    return StepPrograms(model, train, mesh, num_images, deterministic=deterministic)
 
 
 def mesh_of(train: TrainConfig, devices: Sequence[Any]) -> Mesh:
@@ -311,23 +398,39 @@ def _backward(
 ) -> tuple[jax.Array, Flat]:
     """Returns the loss of all rows, and its gradient for this device's parts of the parameters."""
     key = None if dropout_key is None else jax.random.wrap_key_data(dropout_key)  # type: ignore[arg-type]
-    dropout = None if key is None else Dropout(train.dropout, key)
+    rows = len(batch["text"])
 
-    def loss_fn(trained: Flat) -> jax.Array:
-        params = {**trained, **frozen}
-        return loss_of_rows(params, batch, slots, model, train.label_smoothing, dropout)
+    def loss_and_gradient(part: Mapping[str, jax.Array], first: jax.Array | int) -> Any:
+        dropout = None if key is None else Dropout(train.dropout, key, rows, first)
 
-    # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
-    return jax.value_and_grad(loss_fn)(trained)
+        def loss_fn(trained: Flat) -> jax.Array:
+            params = {**trained, **frozen}
+            return _weighted_loss(params, part, slots, model, train.label_smoothing, dropout)
+
+        # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
+        return jax.value_and_grad(loss_fn)(trained)
+
+    # Weights come from the whole batch, so losses and gradients of parts are added, never averaged:
+    #
+    #     rows of a device     r0 r1 r2 r3 r4 r5        microbatch 2
+    #     parts                [r0 r1] [r2 r3] [r4 r5]  loss = sum, gradient = sum
+    weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
+    if (passes := train.num_passes(rows)) == 1:
+        return loss_and_gradient(weighted, 0)
+    parts = {
+        name: rows_of.reshape(passes, -1, *rows_of.shape[1:]) for name, rows_of in weighted.items()
+    }
+
+    def add(sums: Any, part: tuple[Mapping[str, jax.Array], jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, loss_and_gradient(*part)), None
+
+    firsts = jnp.arange(passes) * (rows // passes)
+    zeros = jnp.zeros(()), {path: zeros_like_part(leaf) for path, leaf in trained.items()}
+    return jax.lax.scan(add, zeros, (parts, firsts))[0]
 
 
 def loss_of_rows(
-    params: Flat,
-    batch: Mapping[str, jax.Array],
-    slots: vlm.Slots,
-    model: ModelConfig,
-    label_smoothing: float = 0.0,
-    dropout: Dropout | None = None,
+    params: Flat, batch: Mapping[str, jax.Array], slots: vlm.Slots, model: ModelConfig
 ) -> jax.Array:
     """Returns a batch's loss over all rows, given this device's rows; in a `shard_map` or alone.
 
@@ -336,12 +439,36 @@ def loss_of_rows(
       batch: this device's rows of the batch.
       slots: room for soft tokens.
       model: config of the model.
+    """
+    weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
+    return _weighted_loss(params, weighted, slots, model)
+
+
+def _weighted_loss(
+    params: Flat,
+    batch: Mapping[str, jax.Array],
+    slots: vlm.Slots,
+    model: ModelConfig,
+    label_smoothing: float = 0.0,
+    dropout: Dropout | None = None,
+) -> jax.Array:
+    """Returns the loss of this device's rows, or a part of them, as a mean over devices.
+
+    Args:
+      params: this device's parts of the parameters.
+      batch: the rows, and the weight of each of their targets.
+      slots: room for soft tokens.
+      model: config of the model.
       label_smoothing: probability mass moved from the target to all other tokens.
       dropout: dropout in the decoder; None drops nothing.
     """
-    # Layers of a tower are gathered one by one, where they are computed; all other weights here.
+    # Matrices of a tower are gathered layer by layer, where they are computed; all else here.
+    # Vectors, which every device has, too: the sum of their gradients over the devices is then one
+    # for all layers, and not one in each.
     weights = {
-        path: leaf if "/blocks/" in path else gather_weight(leaf, model.dtype)
+        path: leaf
+        if "/blocks/" in path and not is_vector(path)
+        else gather_weight(leaf, leaf.dtype if is_vector(path) else model.dtype)
         for path, leaf in params.items()
     }
     loss = vlm.loss(
@@ -349,7 +476,7 @@ def loss_of_rows(
         unflatten_params(weights),
         vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
         slots,
-        loss_weights(batch["mask_loss"][:, 1:]),
+        batch["weights"],
         label_smoothing=label_smoothing,
         dropout=dropout,
     )

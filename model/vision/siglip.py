@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, UInt8
 from model.lowering import policy
 from model.sharding import gather_weight
 from model.vision.config import TowerConfig, VisionConfig
-from model.vision.layers import Attention, LayerNorm, Mlp, broadcast_row, sincos_positions
+from model.vision.layers import Attention, LayerNorm, Mlp, add_row, sincos_positions
 
 
 class EncoderBlock(nnx.Module):
@@ -51,7 +51,7 @@ class Patches(nnx.Module):
         x = images.reshape(batch, rows, px, columns, px, 3).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(batch, rows * columns, px * px * 3)
         kernel = self.kernel[...].astype(x.dtype).reshape(px * px * 3, -1)
-        return x @ kernel + broadcast_row(self.bias[...], x)
+        return add_row(x @ kernel, self.bias[...])
 
 
 class Siglip(nnx.Module):
@@ -91,7 +91,7 @@ class Siglip(nnx.Module):
             # Bytes 0 … 255 become -1 … 1.
             images = images.astype(jnp.float32) / 127.5 - 1.0
         x = self.patches(images.astype(dtype))
-        x = x + self.positions[...][None].astype(dtype)
+        x = add_row(x, self.positions[...])
 
         def body(x: Array, block: EncoderBlock) -> tuple[Array, None]:
             return jax.tree.map(lambda part: gather_weight(part, dtype), block)(x), None

@@ -35,7 +35,8 @@ class Probe:
 
     While it runs, memory must hold a second training state beside the stage's own. Several
     processes fine-tune together, with the state sharded as the stage's own. Only the first process
-    decodes, on one device, which must hold all parameters; the others wait for its next step.
+    decodes, on its devices, each of which must hold all parameters; the others wait for its next
+    step.
 
     Args:
       config: settings of the probe.
@@ -67,7 +68,7 @@ class Probe:
         tuned = self._tuned(params)
         if tuned is None:
             return
-        loaded = Loaded(config.model, tuned, self._tokenizer)
+        loaded = Loaded.of(config.model, tuned, self._tokenizer)
         with tempfile.TemporaryDirectory() as folder:
             out = {budget: Path(folder) / str(budget) for budget in self._budgets}
             for predictions_folder in out.values():

@@ -13,7 +13,7 @@ from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths
 from model.train.optimizer import Flat
-from model.train.step import mesh_of
+from model.train.step import check_devices, mesh_of
 from model.watch.config import WatchConfig
 from model.watch.held_out import HeldOut
 from model.watch.probe import Probe
@@ -63,6 +63,7 @@ class Watcher:
             # The probe needs the stage's own mesh, which holds the parameters.
             copies = train.num_replicas
             as_stage = dataclasses.replace(config.probe.train, num_replicas=copies)
+            check_devices(as_stage.batch_size, "watch.probe.batch_size")
             self._evaluations.append(
                 Probe(
                     dataclasses.replace(config.probe, train=as_stage),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from model import vlm
+from model.checkpoint.digest import flatten_params
 from model.text.attention import rotation
+from model.vision.layers import add_row, repeat_rows
 from tests.model import layer_formulas, parity_models
 from tests.model.parity_models import Reference
 from tests.model.tiny_models import init_params, tiny_config
@@ -92,3 +94,54 @@ def test_embedding_and_logits(reference: Reference):
     _close(model.text.embed(jnp.asarray(tokens), dtype=jnp.float32), expected)
     capped = 3.0 * np.tanh(expected @ table.T / 3.0)
     _close(model.text.logits(jnp.asarray(expected, jnp.float32)), capped)
+
+
+def test_sums_over_a_batch_are_made_in_float32():
+    rng = np.random.default_rng(0)
+    # 8,192 terms: a sum in bfloat16 would stop growing at 256 times the size of a term.
+    shape = (64, 128, 12)
+    x = jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+    slope = jnp.asarray(rng.normal(size=shape) + 0.3, jnp.bfloat16)
+    exact = np.asarray(slope, np.float64)
+
+    def gradient(rows: np.ndarray, compute) -> np.ndarray:
+        def total(rows: jax.Array) -> jax.Array:
+            return jnp.sum(compute(rows).astype(jnp.float32) * slope.astype(jnp.float32))
+
+        return np.asarray(jax.jit(jax.grad(total))(rows), np.float64)
+
+    bias, positions = np.ones(12, np.float32), np.ones((128, 12), np.float32)
+    heads = np.ones((4, 3), np.float32)
+    for rows, axes, compute in (
+        (bias, (0, 1), lambda rows: add_row(x, rows)),
+        (positions, 0, lambda rows: add_row(x, rows)),
+        (positions, 0, lambda rows: repeat_rows(rows, shape, jnp.bfloat16)),
+        (heads, (0, 1), lambda rows: add_row(x.reshape(64, 128, 4, 3), rows).reshape(shape)),
+    ):
+        expected = exact.sum(axes).reshape(rows.shape)
+        np.testing.assert_allclose(gradient(rows, compute), expected, rtol=1e-4, atol=1e-3)
+    # Values are those of a sum in the dtype of the activations.
+    np.testing.assert_array_equal(
+        np.asarray(add_row(x, jnp.asarray(bias) / 3), np.float32),
+        np.asarray(x + (jnp.asarray(bias) / 3).astype(jnp.bfloat16)[None, None], np.float32),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parcel", "mqt"])
+def test_gradients_in_half_precision_are_near_those_in_full(kind: str):
+    full = tiny_config(kind)
+    params = init_params(full, 1)
+    images = np.random.default_rng(2).integers(0, 255, (64, 1, 32, 32, 3), np.uint8)
+
+    def gradients(cfg):
+        def total(params):
+            soft, _ = vlm.soft_tokens(vlm.structure(cfg), params, images, vlm.Slots(62, 62))
+            return jnp.sum(soft.astype(jnp.float32))
+
+        return dict(flatten_params(jax.jit(jax.grad(total))(params)))
+
+    half, exact = (gradients(dataclasses.replace(full, dtype=d)) for d in ("bfloat16", "float32"))
+    for path in ("projector/bias", "connector/queries", "vision/positions", "vision/patches/bias"):
+        error = np.linalg.norm(np.asarray(half[path]) - np.asarray(exact[path]))
+        assert error <= 0.03 * np.linalg.norm(np.asarray(exact[path])), path

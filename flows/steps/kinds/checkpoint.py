@@ -67,12 +67,14 @@ class FitSpec:
       train: the training recipe.
       watch: the evaluations during training; None for none.
       profile: first and last training step that are traced; (0, 0) for none.
+      deterministic: whether programs of a GPU give the same bits each time.
     """
 
     model: ModelConfig
     train: TrainConfig
     watch: WatchConfig | None = None
     profile: tuple[int, int] = dataclasses.field(default=(0, 0), metadata=NOT_IDENTITY)
+    deterministic: bool = dataclasses.field(default=True, metadata=NOT_IDENTITY)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,7 @@ def make(work: StepContext) -> Iterator[Progress]:
             events.follow()
             yield item
         events.follow()
-    work.counts.update(steps=steps, loss=round(loss, 4))
+    work.counts.update(steps=steps, loss=round(loss, 4), deterministic=spec.deterministic)
     # The digest of the parameters alone: logs, which hold times, must not make it another artifact.
     work.content = (work.out / files.DIGEST).read_text().strip()
 
@@ -241,7 +243,16 @@ def train(
             )
             stack.enter_context(contextlib.closing(watch))
         seeds = Seeds.of(stage.seed)
-        yield from fit(spec.model, spec.train, paths, seeds, watch, spec.profile, must_leave)
+        yield from fit(
+            spec.model,
+            spec.train,
+            paths,
+            seeds,
+            watch,
+            spec.profile,
+            must_leave,
+            deterministic=spec.deterministic,
+        )
         # Every member has sent its own part of the parameters; rank 0 sends the other files.
         if sent is not None and jax.process_index() == 0:
             sent.finish(Path(out))

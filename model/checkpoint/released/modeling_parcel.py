@@ -27,6 +27,9 @@ from .configuration_parcel import ParcelConfig
 MASKED = -2.3819763e38
 """Logit of a masked key; finite, so that a row whose keys are all masked does not become NaN."""
 
+IGNORED = -100
+"""Label of a token that is not learned."""
+
 
 class Attention(nn.Module):
     """Multi-head attention from queries to keys and values, with biases everywhere."""
@@ -461,6 +464,9 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         linear = nn.Linear(config.vision["width"], config.text["width"])
         self.multi_modal_projector = nn.ModuleDict({"linear": linear})
         self.language_model = nn.ModuleDict({"model": TextModel(config)})
+        # Not a buffer: it is neither saved nor moved with the model.
+        self._table: Tensor | None = None
+        self._table_state: tuple[Any, ...] | None = None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -489,25 +495,33 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **unused: Any,
     ) -> CausalLMOutputWithPast:
-        """Returns float32 logits (B, L, V).
+        """Returns float32 logits (B, L, V), and with `labels` the loss.
 
         Args:
           input_ids: token ids; each soft token has a placeholder, before the text (B, L).
           attention_mask: 0 on padding, also for cached tokens (B, S); None means no padding.
           pixel_values: images (B, I, 3, H, W) in [-1, 1]; needed if there are placeholders.
           token_type_ids: 1 on answer tokens, which attend to what is before them only, and 0 on
-            the prompt (B, L). None means a prompt without an answer or, with a filled cache, an
-            answer without a prompt.
+            the prompt (B, L). None means the tokens that have labels; without these, a prompt
+            without an answer or, with a filled cache, an answer without a prompt.
           past_key_values: key-value cache of earlier tokens.
           use_cache: whether to make a cache if none is given.
           logits_to_keep: number of last tokens that logits are returned for; 0 means all.
+          labels: token ids to learn, -100 elsewhere, each at its own place in `input_ids` (B, L);
+            not to be combined with `logits_to_keep` or a cache.
+          num_items_in_batch: number of labels that the loss is divided by, where several batches
+            make one update; None takes those of this batch.
           unused: further arguments that `generate` of some releases passes.
         """
+        if labels is not None and (logits_to_keep or past_key_values is not None):
+            raise ValueError("labels need logits of all tokens: no logits_to_keep and no cache.")
         text = self.language_model["model"]
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        if past_key_values is None and use_cache:
+        if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()
         batch, length = input_ids.shape
         if pixel_values is None:
@@ -522,6 +536,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         valid = x.new_ones(batch, past + length, dtype=torch.bool)
         if attention_mask is not None:
             valid = attention_mask[:, : past + length].bool()
+        if token_type_ids is None and labels is not None:
+            token_type_ids = (labels != IGNORED).long()
         if token_type_ids is None:
             token_type_ids = torch.full_like(input_ids, past > 0)
         # Each answer token opens a step; a row attends to its own step and those before it.
@@ -536,12 +552,33 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         # Padding takes no position: valid 0 0 1 1 1 gives -1 -1 0 1 2, and the first two are
         # masked.
         hidden = text(x, valid.long().cumsum(1) - 1, mask, past_key_values)
-        table = text.embed_tokens.weight.float()
         # `-0` is 0, so 0 means all rows.
-        logits = hidden[:, -logits_to_keep:].float() @ table.T
-        return CausalLMOutputWithPast(
-            logits=softcap(logits, self.config.final_softcap), past_key_values=past_key_values
-        )
+        logits = hidden[:, -logits_to_keep:].float() @ self._float_table().T
+        logits = softcap(logits, self.config.final_softcap)
+        loss = None
+        if labels is not None:
+            # The row before a token predicts it.
+            targets = labels[:, 1:].to(logits.device)
+            total = F.cross_entropy(
+                logits[:, :-1].flatten(0, 1),
+                targets.flatten(),
+                ignore_index=IGNORED,
+                reduction="sum",
+            )
+            count = num_items_in_batch
+            loss = total / ((targets != IGNORED).sum().clamp(min=1) if count is None else count)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+
+    def _float_table(self) -> Tensor:
+        """Returns the embedding in float32; the converted copy is kept until the weight changes."""
+        weight = self.language_model["model"].embed_tokens.weight
+        if weight.dtype == torch.float32 or (torch.is_grad_enabled() and weight.requires_grad):
+            return weight.float()
+        # A write in place raises the version, and a move to another device the address.
+        state = weight.data_ptr(), weight._version, weight.device
+        if self._table_state != state:
+            self._table, self._table_state = weight.detach().float(), state
+        return self._table
 
     def prepare_inputs_for_generation(
         self,

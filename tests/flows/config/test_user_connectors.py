@@ -266,6 +266,14 @@ def test_one_that_breaks_its_promises_is_told_before_anything_runs(folder: Path)
         graph_of(study)
 
 
+def test_a_bank_that_stage_2_could_not_start_from_is_told_before_anything_runs(folder: Path):
+    (folder / "own_banks.py").write_text(RIPPLE.replace("self.queries", "self.bank"))
+    values = {"train_budgets": {}, "connectors": {}, "stage2": {"image_px": 448}}
+    with pytest.raises(ConfigError, match=r"methods: at 448 px connector/bank has shape \(256, "):
+        graph_of(config(folder, methods=["own_banks.py:Ripple"], **values))
+    graph_of(config(folder, methods=["own_ripples.py:Ripple"], **values))
+
+
 def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):
     for name, value in limit_variables("s", any_store=True, any_runner=False).items():
         monkeypatch.setenv(name, value)

@@ -1,6 +1,7 @@
 """The paper's efficiency figures, to every digit, and the formulas' own properties."""
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.analysis import flops
-from model.analysis.flops import IMAGE, VIDEO
+from model.analysis.flops import IMAGE, VIDEO, prefill_flops, update_flops
 from model.connector import budgets
 from model.connector.registry import KINDS
 from model.presets import paligemma2_3b, tiny
@@ -132,3 +133,22 @@ def test_a_prompt_has_images_and_text(field: str):
 
 def _modality(images: int, text: int) -> flops.Modality:
     return flops.Modality(name="any", num_images=images, text_tokens=text)
+
+
+def test_an_update_counts_the_passes_that_run():
+    cfg = paligemma2_3b()
+    forward = prefill_flops(cfg, 256, VIDEO)
+    update = functools.partial(update_flops, cfg, 256, VIDEO, 2)
+    assert update() == 6 * forward.total
+    decoder = forward.decoder + forward.head
+    # A frozen tower has no backward pass.
+    assert update(trained=("connector", "projector", "text")) == pytest.approx(
+        2 * (forward.vision + 3 * (forward.total - forward.vision))
+    )
+    # A frozen decoder has one for its inputs alone.
+    assert update(trained=("projector",)) == pytest.approx(
+        2 * (forward.vision + forward.connector + 3 * forward.projector + 2 * decoder)
+    )
+    assert update(trained=("text",)) == pytest.approx(
+        2 * (forward.vision + forward.connector + forward.projector + 3 * decoder)
+    )

@@ -38,6 +38,11 @@ for folder in sorted(root.glob("*/release")):
         types = torch.cat([torch.zeros_like(places), mask_ar], 1)
         logits = model(ids, attention_mask=valid, pixel_values=images, token_type_ids=types).logits
         found[f"logits{budget}"] = logits[:, places.shape[1] :].numpy()
+        # Without types, the tokens that have labels are the answer.
+        labels = torch.where((types * valid).bool(), ids, -100)
+        batch = {"input_ids": ids, "attention_mask": valid, "pixel_values": images}
+        found[f"loss{budget}"] = model(**batch, labels=labels).loss.numpy()
+        found[f"shared{budget}"] = model(**batch, labels=labels, num_items_in_batch=50).loss.numpy()
         # To generate, prompts end together: padding stands on their left.
         width = ids.shape[1]
         rows, real = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -49,6 +54,12 @@ for folder in sorted(root.glob("*/release")):
             input_ids=rows, attention_mask=real, pixel_values=images, max_new_tokens=6
         )
         found[f"greedy{budget}"] = made[:, width:].numpy()
+    # In half precision, the embedding is converted once, and again after a change.
+    half = model.to(torch.bfloat16)
+    tables = [half._float_table() for _ in range(2)]
+    assert tables[0] is tables[1]
+    half.get_input_embeddings().weight.mul_(2)
+    assert torch.equal(half._float_table(), 2 * tables[0])
     np.savez(folder.parent / "found.npz", **found)
 
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)

@@ -120,7 +120,8 @@ def test_transformers_computes_what_we_do(name: str, computed: tuple[Path, dict]
     structure = vlm.structure(cfg)
     found = np.load(root / name / "found.npz")
     served = set(BUDGETS) & set(budgets.supported_budgets(cfg))
-    assert {f"logits{b}" for b in served} | {f"greedy{b}" for b in served} == set(found)
+    arrays = ("logits", "greedy", "loss", "shared")
+    assert {f"{array}{b}" for array in arrays for b in served} == set(found)
     real = (np.arange(11)[None] < np.array(lengths)[:, None]).astype(np.int32)
     asked = vlm.Prompt(example.images, example.text, real)
     for budget in served:
@@ -131,6 +132,18 @@ def test_transformers_computes_what_we_do(name: str, computed: tuple[Path, dict]
             np.testing.assert_allclose(
                 found[f"logits{budget}"][row, :length], ours[row, :length], atol=1e-4
             )
+        learned = np.array(
+            [
+                (example.mask_ar[row] == 1) & (np.arange(len(example.text[row])) < length)
+                for row, length in enumerate(lengths)
+            ]
+        )
+        scores = found[f"logits{budget}"][:, :-1].astype(np.float64)
+        logs = scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True))
+        picked = np.take_along_axis(logs, np.asarray(example.text)[:, 1:, None], axis=-1)[..., 0]
+        total = -np.sum(picked[learned[:, 1:]])
+        np.testing.assert_allclose(found[f"loss{budget}"], total / learned.sum(), rtol=1e-4)
+        np.testing.assert_allclose(found[f"shared{budget}"], total / 50, rtol=1e-4)
         tokens = generate(structure, params[name], asked, slots, max_new_tokens=6, stop=1)
         theirs = found[f"greedy{budget}"]
         np.testing.assert_array_equal(theirs, np.asarray(tokens)[:, : theirs.shape[1]])

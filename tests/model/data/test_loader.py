@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from model.data import order
 from model.data.config import BatchConfig
+from model.data.cores import num_cores
 from model.data.loader import Examples, Loader, samples_of_step
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
@@ -327,3 +330,30 @@ def test_images_stored_smaller_than_the_models_are_refused(data: str, tokenizer:
     with pytest.raises(ValueError, match=told):
         open_parts([data], 48)
     assert open_parts([data], 32)
+
+
+def test_threads_are_as_many_as_the_cores_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("NPROC", raising=False)
+    assert num_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("NPROC", "5")
+    assert num_cores() == 5
+    monkeypatch.setenv("NPROC", "many")
+    assert num_cores() == len(os.sched_getaffinity(0))
+    data = write_dataset(tmp_path / "data", {"color": [color_record(i) for i in range(11)]})
+    tokenizer = Tokenizer(write_tokenizer(tmp_path / "tokenizer.model"))
+    batches = []
+    for cores in ("1", "7"):
+        monkeypatch.setenv("NPROC", cores)
+        loader = Loader(
+            data,
+            BatchConfig(batch_size=5, text_len=16),
+            tokenizer=tokenizer,
+            mask_codec=None,
+            image_px=32,
+            seeds=Seeds.of(0),
+        )
+        with contextlib.closing(loader):
+            batches.append(loader.batch(1))
+            assert loader._pool._max_workers == max(2, int(cores))
+    for name, array in batches[0].items():
+        np.testing.assert_array_equal(array, batches[1][name])

@@ -72,7 +72,8 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     began = time.monotonic()
     clock = Clock(Lines(tmp_path / "log.jsonl", 0), began - 10.0)
     clock.lost["compile"] = 4.0
-    speed = Speed(model, TRAIN, [SimpleNamespace(device_kind="TPU v4")] * 2)
+    all_parts = ("vision/norm/scale", "connector/queries", "projector/bias", "text/embedding")
+    speed = Speed(model, TRAIN, [SimpleNamespace(device_kind="TPU v4")] * 2, all_parts)
     told = StepMetrics(jnp.float32(1.25), {"text": jnp.float32(3.0), "vision": jnp.float32(4.0)})
     first = row_of(1, told, 1e-3, 30, clock, speed)
     assert "mfu" not in first
@@ -91,7 +92,7 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     assert tokens / longest <= row["tokens_per_second"] <= tokens / 0.05
     assert 0 < row["mfu"] < 1
     assert note_of(row).endswith(" MFU")
-    unknown = Speed(model, TRAIN, [SimpleNamespace(device_kind="cpu")])
+    unknown = Speed(model, TRAIN, [SimpleNamespace(device_kind="cpu")], all_parts)
     unknown.since_last_call()
     time.sleep(0.001)
     assert set(unknown.since_last_call()) == {"tokens_per_second"}

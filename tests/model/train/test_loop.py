@@ -1,6 +1,7 @@
 """Training end to end on tiny data: it learns, resumes bit-exactly, and refuses what cannot fit."""
 
 import dataclasses
+import gc
 import itertools
 import json
 import shutil
@@ -8,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from infra.progress import Progress
+from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.checkpoint.folder import load_config
 from model.decode.config import DecodeConfig
@@ -27,6 +30,8 @@ from tests.model.tiny_model import tiny_model
 TRAIN = TrainConfig(
     batch_size=6, total_steps=7, text_len=16, save_steps=2, log_steps=1, warmup=0.0, peak_lr=3e-3
 )
+
+MODEL = tiny_model("parcel", (30, 64))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,24 @@ def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, inputs: dict[str,
     assert all(a["seconds"] <= b["seconds"] for a, b in itertools.pairwise(told))
     assert not (tmp_path / "b/out/profile").exists()
     assert load_config(tmp_path / "a/out") == tiny_model("parcel", (30, 64))
+
+
+@pytest.mark.slow
+def test_a_restored_state_is_the_only_one_in_memory(tmp_path: Path, inputs: dict[str, Any]):
+    for progress in run(tmp_path, inputs):
+        if progress.done == 5:
+            break
+    del progress
+    gc.collect()
+    before = sum(array.nbytes for array in jax.live_arrays())
+    # No first state is made, so what it would start from is not even looked for.
+    resumed = run(tmp_path, {**inputs, "init": str(tmp_path / "gone")})
+    assert next(resumed).done == 5
+    size = sum(4 * leaf.size for _, leaf in flatten_params(vlm.abstract_params(MODEL)))
+    live = sum(array.nbytes for array in jax.live_arrays()) - before
+    # Parameters and two moments, once.
+    assert 3 * size <= live < 3.5 * size
+    resumed.close()
 
 
 @pytest.mark.slow

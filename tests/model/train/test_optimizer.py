@@ -181,6 +181,17 @@ def test_a_shifted_rsqrt_goes_on_where_another_stage_ended():
     assert ramped[6:] == pytest.approx(lr_schedule(rest)[:24])
 
 
+def test_a_group_may_begin_the_schedule_that_the_stage_goes_on_with():
+    stage = TrainConfig(
+        total_steps=30, warmup=0.0, schedule="rsqrt", rsqrt_timescale=20.0, rsqrt_shift=51
+    )
+    group = GroupConfig(params="connector/.*", rsqrt_shift=0)
+    rows = lr_schedules(dataclasses.replace(stage, groups=(group, GroupConfig(params="text/.*"))))
+    np.testing.assert_array_equal(rows[0], lr_schedule(dataclasses.replace(stage, rsqrt_shift=0)))
+    np.testing.assert_array_equal(rows[1], lr_schedule(stage))
+    assert rows[0][0] == 1.0 > rows[2][0]
+
+
 @pytest.mark.slow
 def test_groups_update_as_plain_optax_does_parameter_by_parameter():
     trained, frozen = split_frozen(MANY, GROUPS)
@@ -234,6 +245,7 @@ def test_groups_of_one_rate_update_to_the_bit_as_none_do():
             {"params": ".*", "lr": -1.0},
             r"groups\.lr must be at least 0 \(0 freezes the group\), got -1\.0",
         ),
+        ({"params": ".*", "rsqrt_shift": -1}, r"groups\.rsqrt_shift must be at least 0 .* got -1"),
         ({"params": ".*", "warmup": 1.0}, r"groups\.warmup must be .* in \[0, 1\), .* got 1\.0"),
     ],
 )

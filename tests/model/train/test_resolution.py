@@ -11,7 +11,12 @@ from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.train import start
-from model.train.resolution import POSITIONS, extend_bank, resize_positions
+from model.train.resolution import (
+    POSITIONS,
+    check_resolutions,
+    extend_bank,
+    resize_positions,
+)
 from model.train.start import starting_params
 from tests.model.tiny_models import VISION, tiny_config
 
@@ -96,6 +101,20 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
     _serve(monkeypatch, dict(flatten_params(init_params(at("parcel_vit_only", 32), 1))))
     with pytest.raises(ValueError, match=r"missing \['connector/pool_attn"):
         starting_params(at("parcel", 32), "checkpoint", 2)
+
+
+def test_a_bank_of_ones_own_is_checked_before_any_stage():
+    own = "tests.model.connector.own_connectors"
+    check_resolutions(at(f"{own}:Prefix", 32), at(f"{own}:Prefix", 64))
+    check_resolutions(at("mqt_sa", 32), at("mqt_sa", 64))
+    # What the check says is what a stage would have said.
+    small, large = at(f"{own}:OtherBank", 32), at(f"{own}:OtherBank", 64)
+    with pytest.raises(
+        ValueError,
+        match=r"connector/bank has shape \(256, 12\) at 32 px and \(1024, 12\) at 64 px.*named "
+        r"connector/queries",
+    ):
+        check_resolutions(small, large)
 
 
 def _serve(monkeypatch: pytest.MonkeyPatch, params: dict[str, typing.Any]) -> None:

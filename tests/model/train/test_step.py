@@ -1,5 +1,6 @@
 """Programs, budgets and the sharded step."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from model.train.config import TrainConfig
 from model.train.step import (
     Rates,
     StepPrograms,
+    compiler_options,
     declared_buckets,
     dropout_key,
     loss_weights,
@@ -56,6 +58,21 @@ def test_a_program_that_was_not_compiled_ahead_is_an_error():
         LookupError, match=r"no program was compiled for 1 images with 30 slots each"
     ):
         programs(None, batch, 22, rates)  # type: ignore[arg-type]
+
+
+def test_steps_of_a_gpu_are_deterministic_unless_told_otherwise():
+    options = compiler_options("gpu", deterministic=True)
+    assert options == {"xla_gpu_deterministic_ops": True}
+    assert compiler_options("gpu", deterministic=False) == {}
+    assert compiler_options("cpu", deterministic=True) == {}
+    assert compiler_options("tpu", deterministic=True) == {}
+    # XLA knows the option, which it refuses where it does not.
+    lowered = jax.jit(lambda x: x + 1).lower(np.float32(1))
+    assert float(lowered.compile(compiler_options=options)(np.float32(1))) == 2
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_gpu_deterministic_opz"):
+        lowered.compile(compiler_options={"xla_gpu_deterministic_opz": True})
+    model, train = tiny_model(), TrainConfig()
+    assert step_programs(model, train) is not step_programs(model, train, deterministic=False)
 
 
 def test_norms_are_those_of_each_part():
