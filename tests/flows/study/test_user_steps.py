@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from flows.config.load import check_config, load
 from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
 from flows.study.deploy import DeploymentTarget, check_code
+from flows.study.form_values import form_problem, study_of_form
 from flows.study.graph import PHASES, graph_of
 from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
@@ -298,5 +300,26 @@ def test_a_run_from_the_form_and_a_deployment_bring_no_code(
     limits = limit_variables(str(folder / "store"), any_store=False, any_runner=False)
     for name, value in limits.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"steps\.0\.step must be in the registry, or an entry"):
+    refused = r"steps\.0\.step must be in the registry, or an entry"
+    with pytest.raises(ConfigError, match=refused):
         config(folder, DEDUP)
+    form = {"store": str(folder / "store"), "steps": [{"step": f"{folder}/{DEDUP}"}]}
+    assert re.search(refused, form_problem(form) or "")
+
+
+def test_a_form_states_steps_instead_of_the_studys(folder: Path, tmp_path: Path):
+    store = Store(tmp_path / "store")
+    values = dataclasses.asdict(config(folder, DEDUP))
+    given = {"lab": values}
+
+    def steps(*stated: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        study = study_of_form("lab", store, [], deployed_studies=given, steps=stated)
+        return [(entry.step, entry.settings) for entry in study.steps]
+
+    own = {"step": f"{folder}/own_steps.py:Add", "settings": {"name": "beside"}}
+    assert steps() == [(f"{folder}/own_steps.py:Dedup", {})]
+    assert steps(own) == [(own["step"], own["settings"])]
+    form = {"study": "lab", "store": store.uri, "given": given, "steps": [own]}
+    assert form_problem(form) is None
+    own["settings"] = {"nam": "beside"}
+    assert "steps.0.settings.nam" in (form_problem(form) or "")
