@@ -19,6 +19,8 @@ class UserStep:
       settings: values of the class's fields; those that are left out have the class's defaults.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
     step: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 

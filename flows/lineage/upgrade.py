@@ -13,6 +13,7 @@ import graphlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.steps.accepted import rename_accepted
 from flows.steps.registry import manifest_recipe, step_code, user_modules
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
@@ -81,8 +82,10 @@ def upgrade_store(uri: str) -> Iterator[str]:
     #   for each artifact, those that it reads first:
     #     manifest ─▶ config of today's type, code of the kept sources ─▶ key
     #     its files under the new key, then the new manifest
-    #   then the records of runs name the new keys, and last the store has its number
+    #   then the records of runs and what was accepted name the new keys
+    #   last, the store has its number
     new_keys: dict[str, str] = {}
+    new_codes: dict[str, str] = {}
     kept: list[str] = []
     for artifact in _inputs_first(store):
         try:
@@ -94,11 +97,13 @@ def upgrade_store(uri: str) -> Iterator[str]:
             _link_files(store, artifact.manifest, manifest)
             store.publish(manifest)
             new_keys[artifact.key] = manifest.key
+            new_codes[artifact.manifest.code] = manifest.code
     for name in store.files.listing(RUNS):
         text = store.files.read(f"{RUNS}/{name}").decode()
         renamed = KEY.sub(lambda match: new_keys.get(match[0], match[0]), text)
         if renamed != text:
             store.files.put(f"{RUNS}/{name}", renamed.encode())
+    rename_accepted(store, new_keys, new_codes)
     store.set_format()
     yield f"{len(new_keys)} artifacts have a new key; `parcel gc` deletes the old names"
     yield from (f"kept as it is: {line}" for line in kept)

@@ -1,5 +1,6 @@
 """Masks that pages lay over a picture: those of records, and those that a model wrote."""
 
+import contextlib
 import functools
 import io
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool
 from PIL import Image
 
-from flows.report.gather import trained_checkpoint
+from flows.steps.registry import KINDS
+from infra.store.manifest import kind_of_key
 from infra.store.store import Store
 from model.files import MASK_CODEC
 from pipelines.records.boxes import color_of
@@ -19,6 +21,8 @@ _SIDE = 448
 """Largest side of a record's mask, which is the size of its picture on a page [pixels]."""
 _ALPHA = 110
 """Opacity of a mask [0-255]."""
+_WITH_CODEC = {kind.name for kind in KINDS.values() if kind.holds in ("answers", "checkpoint")}
+"""Kinds of the artifacts by which the mask codec of scores is found."""
 
 
 class Masks:
@@ -41,14 +45,19 @@ class Masks:
 
     def _codec_of(self, key: str) -> str:
         """Returns the key of the mask codec behind predictions or scores; "" if there is none."""
-        try:
-            manifest = self._store.get_cached(key).manifest
-            if "predictions" in manifest.inputs:
-                manifest = self._store.get_cached(manifest.inputs["predictions"].key).manifest
-            checkpoint = trained_checkpoint(manifest, self._store.get_cached)
-            return checkpoint.inputs["mask_codec"].key
-        except KeyError:
-            return ""
+        #   scores ─▶ predictions ─▶ checkpoint ─▶ mask codec
+        #                            a step of the user's ─▶ checkpoint ─▶ mask codec
+        queue = [key]
+        with contextlib.suppress(KeyError):  # An artifact on the way was deleted.
+            for behind in queue:
+                inputs = self._store.get_cached(behind).manifest.inputs
+                if "mask_codec" in inputs:
+                    return inputs["mask_codec"].key
+                reads = [
+                    read.key for read in inputs.values() if kind_of_key(read.key) in _WITH_CODEC
+                ]
+                queue += [read for read in reads if read not in queue]
+        return ""
 
     def written(self, codec: str, numbers: Sequence[int]) -> Bool[np.ndarray, "64 64"]:
         """Returns the mask, relative to its box, that 16 segmentation tokens encode."""

@@ -24,8 +24,13 @@ from infra.references import entry_points, file_reference, module_reference
 from infra.store.store import canonical_uri
 from model.connector.registry import KINDS
 
-_RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
-"""Environment of every run: with it, a run waits for an absent server eight minutes, not one."""
+_RUNS = {
+    "PREFECT_CLIENT_MAX_RETRIES": "8",
+    "PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR": "reschedule",
+}
+"""Environment of every run: it waits for an absent server eight minutes, not one; and a run whose
+container is told to end, as before a preemption, awaits the pool's worker again. Without this,
+Prefect's supervisor would die of the signal and never pass it on to the run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -77,13 +77,15 @@ class RunSession:
       retries: further attempts at a node whose worker died.
       prepare_at_once: most nodes at a time that run in this process, such as Beam's.
       rebuild: names of steps to make again at any cost, accepted ones included; may hold `*`.
-      rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
+      redone: steps that changed code may have made again -> cost [device-seconds].
+      rebuild_seconds: such work, on steps that `rebuild` does not name, that may still be done
+        [device-seconds].
       admission: decides whether a node may begin.
       artifacts: step -> its artifact; grows during the run.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node's name -> why it failed.
       holds: node -> why it was not begun.
-      allowed: keys of stale artifacts that `rebuild_seconds` was already charged for.
+      allowed: keys that `rebuild_seconds` was already charged for.
       lock: guard of `allowed` and `rebuild_seconds`.
     """
 
@@ -102,6 +104,7 @@ class RunSession:
     retries: int = 0
     prepare_at_once: int = 4
     rebuild: Sequence[str] = ()
+    redone: Mapping[Step, float] = dataclasses.field(default_factory=dict)
     rebuild_seconds: float = 0.0
     admission: Admission = dataclasses.field(default_factory=Admission)
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
@@ -153,8 +156,8 @@ class RunSession:
             self.accepted.add(step)
         return lookup
 
-    def allow(self, node: GraphNode, stale: Artifact) -> None:
-        """Charges the remaking of a stale artifact to `rebuild_seconds`, once.
+    def allow(self, node: GraphNode, step: Step, lookup: StepLookup) -> None:
+        """Charges to `rebuild_seconds`, once, what changed code alone has made again.
 
         `Explanation.check` refused too much such work before the run, but could not foresee steps
         that become stale because an input was remade with other bytes.
@@ -164,18 +167,28 @@ class RunSession:
         """
         if self.rebuilds(node):
             return
+        if lookup.state == "stale":
+            artifact = cast(Artifact, lookup.artifact)
+            key, seconds = artifact.key, device_seconds(artifact)
+            why = f"{key} was made by other code"
+            cure = f", or keep it with `parcel accept {key}`"
+        elif lookup.state == "missing" and step in self.redone:
+            # New through values that code owns, or because it follows a step that was made again.
+            key, seconds = lookup.recipe.key, self.redone[step]
+            why, cure = f"{step.name} is new because of changed code", ""
+        else:
+            return
         # One thread looks and pays at a time, or two nodes could both spend the last of it.
         with self.lock:
-            if stale.key in self.allowed:
+            if key in self.allowed:
                 return  # Charged by an earlier attempt, whose worker was lost.
-            if device_seconds(stale) > self.rebuild_seconds:
+            if seconds > self.rebuild_seconds:
                 raise StepFailedError(
-                    f"{stale.key} was made by other code, and making it again is above "
-                    f"compute.rebuild_limit; run with --rebuild {node.name!r}, or keep it with "
-                    f"`parcel accept {stale.key}`"
+                    f"{why}, and making it again is above compute.rebuild_limit; run with "
+                    f"--rebuild {node.name!r}{cure}"
                 )
-            self.allowed.add(stale.key)
-            self.rebuild_seconds -= device_seconds(stale)
+            self.allowed.add(key)
+            self.rebuild_seconds -= seconds
 
     def log(self, text: str, *, failed: bool = False) -> None:
         """Logs a line on the page of the node whose task calls this."""
@@ -374,8 +387,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 keys.append(lookup.recipe.key)
                 remade = lookup.state == "accepted" and session.rebuilds(node)
                 remade = remade or (lookup.is_pruned and _is_wanted(session, node, lookup))
-                if lookup.state == "stale":
-                    session.allow(node, cast(Artifact, lookup.artifact))
+                session.allow(node, step, lookup)
                 if lookup.artifact is None or lookup.state == "stale" or remade:
                     missing[step] = lookup.recipe
                 else:

@@ -156,7 +156,7 @@ class Explanation:
             for step in (*self.stale(but=rebuild), *self._with_other_values(but=rebuild))
             if self._owner[step] not in holds
         ]
-        hours = self._cost_of_redoing(redone) / 3600
+        hours = sum(self._costs_of_redoing(redone).values()) / 3600
         if not redone or hours <= limit:
             return
         stale = [step for step in redone if self.steps[step].state == "stale"]
@@ -203,17 +203,28 @@ class Explanation:
         """Returns the steps that are new through the code's values, but for those of `but`."""
         return [step for step in self._steps_but(but) if self.steps[step].values]
 
+    def costs_of_redoing(self, *, but: Sequence[str] = ()) -> dict[Step, float]:
+        """Returns the steps that changed code may have made again -> their cost [device-seconds].
+
+        Args:
+          but: names of steps that are made again at any cost; may hold `*`.
+        """
+        return self._costs_of_redoing([*self.stale(but=but), *self._with_other_values(but=but)])
+
     def _steps_but(self, patterns: Sequence[str]) -> list[Step]:
         matching_nodes = {
             node for node in self.graph.nodes for pattern in patterns if node.matches(pattern)
         }
         return [step for step in self.steps if self._owner[step] not in matching_nodes]
 
-    def _cost_of_redoing(self, steps: Sequence[Step]) -> float:
-        """Returns the cost of steps that the code changed and of those after them [device-seconds].
+    def _costs_of_redoing(self, steps: Sequence[Step]) -> dict[Step, float]:
+        """Returns the costs of steps that the code changed, and of those after them.
 
         Args:
           steps: stale steps, and steps that are new through the code's values.
+
+        Returns:
+          Step -> the cost of making it again [device-seconds].
         """
         #   stale ─▶ follows ─▶ follows         all count: the first one's bytes decide the rest
         #   new by the code ─▶ new ─▶ new       likewise
@@ -223,7 +234,7 @@ class Explanation:
             is_after = self.steps[step].state == "follows" or step in self._unasked
             if is_after and affected_steps & set(step.inputs.values()):
                 affected_steps.add(step)
-        return sum(self.steps[step].seconds for step in affected_steps)
+        return {step: self.steps[step].seconds for step in affected_steps}
 
     def artifacts(self) -> dict[Step, Artifact]:
         """Returns step -> its artifact, for steps that have one already."""
@@ -243,7 +254,7 @@ class Explanation:
             yield f"{verdict.state:<8}  {node.name:<{width}}  {'; '.join(verdict.why)}".rstrip()
         counts_text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         changed = self._with_other_values()
-        cost = self._cost_of_redoing([*self.stale(), *changed])
+        cost = sum(self.costs_of_redoing().values())
         what = "what the code's values concern" if changed else "the stale steps"
         cost_text = f"; remaking {what} takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {counts_text}{cost_text}"

@@ -373,6 +373,7 @@ def run_study_graph(
             retries=config.compute.retries,
             prepare_at_once=config.compute.prepare_at_once,
             rebuild=rebuild,
+            redone=explanation.costs_of_redoing(but=rebuild),
             rebuild_seconds=3600 * config.compute.rebuild_limit,
             admission=admission,
         )

@@ -1,5 +1,6 @@
 """Studies and sweeps as the UI offers them: flows with short forms, and their deployments."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
+from flows.config.user_step import UserStep
 from flows.study.flow import run_once, run_passes
 from flows.study.form_values import DeployedStudies, open_form_store, study_of_form, sweep_of_form
 from flows.study.graph import Phase
@@ -22,6 +24,7 @@ from infra.prefect.published import published
 _HELP = {
     "study": "demo, a YAML file, or the name of a study that ran in the store.",
     "data_root": "Folder or gs://bucket/prefix with the raw data; empty: as in the study.",
+    "steps": "Your own steps, instead of the study's; empty: as in the study.",
     "overrides": "Changes to the config, as key.path=value: num_seeds=5, stage1.peak_lr=1.0e-3.",
     "until": "Last phase to run.",
     "rebuild": "Steps to make again at any cost if their code has changed; * for all.",
@@ -43,6 +46,7 @@ _FORMS = {
 def study_form(
     study: str = "demo",
     data_root: str = "",
+    steps: tuple[UserStep, ...] = (),
     overrides: tuple[str, ...] = (),
     approve: bool = False,
     until: Phase = "report",
@@ -53,7 +57,8 @@ def study_form(
 ) -> Any:
     """Runs a study that a form names; see `flow.study` and `form_values`."""
     opened = open_form_store(store)
-    config = study_of_form(study, opened, overrides, data_root, given)
+    step_values = [dataclasses.asdict(step) for step in steps]
+    config = study_of_form(study, opened, overrides, data_root, given, step_values)
     published(name_run, config.name)
     return run_once(config, opened, until, rebuild, approve=approve, failed=failed)
 

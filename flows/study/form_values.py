@@ -72,6 +72,7 @@ def study_of_form(
     overrides: Sequence[str],
     data_root: str = "",
     deployed_studies: DeployedStudies | None = None,
+    steps: Sequence[Mapping[str, Any]] = (),
 ) -> StudyConfig:
     """Returns the study that a form asks for.
 
@@ -81,11 +82,13 @@ def study_of_form(
       overrides: changes as "key.path=value" texts.
       data_root: folder with the raw data; "" leaves the study's.
       deployed_studies: as in `study_values`.
+      steps: steps of the user's own, as plain values of `UserStep`; none leaves the study's.
 
     Raises:
       ConfigError: if there is no such study, or this process may not run it.
     """
-    words = [*overrides, *([f"data_root={json.dumps(data_root)}"] if data_root else [])]
+    stated = {"data_root": data_root, "steps": list(steps)}
+    words = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in stated.items() if value)]
     config = apply_overrides(study_values(study, store, deployed_studies), words, source=study)
     check_served(config, store.uri)
     return config
@@ -136,7 +139,12 @@ def form_problem(parameters: Mapping[str, Any]) -> str | None:
         store = open_form_store(stated.get("store", ".parcel"))
         arguments = stated.get("study", "demo"), store, stated.get("overrides", ())
         if "add" not in stated:
-            config = study_of_form(*arguments, stated.get("data_root", ""), stated.get("given"))
+            config = study_of_form(
+                *arguments,
+                stated.get("data_root", ""),
+                stated.get("given"),
+                stated.get("steps", ()),
+            )
             if stated.get("failed"):
                 failed_steps_of_last_run(store, config.name)
             return None

@@ -523,6 +523,7 @@ def _describe_next_study(scheduled: ScheduledStudy, store: Store) -> str:
         parameters.get("overrides", ()),
         parameters.get("data_root", ""),
         parameters.get("given"),
+        parameters.get("steps", ()),
     )
     explanation = explain_study(config, store, parameters.get("until", "report"))
     graph = explanation.graph

@@ -97,6 +97,10 @@ def _ray_address(parameters: Mapping[str, Any], store: Store) -> str | None:
         return config.get("compute", {}).get("ray_address")
     form_fields = parameters.get("overrides") or (), parameters.get("data_root", "")
     study = study_of_form(
-        parameters.get("study", "demo"), store, *form_fields, parameters.get("given")
+        parameters.get("study", "demo"),
+        store,
+        *form_fields,
+        parameters.get("given"),
+        parameters.get("steps") or (),
     )
     return study.compute.ray_address

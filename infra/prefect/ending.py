@@ -12,7 +12,7 @@ from infra.errors import one_line_message
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
-from infra.prefect.rows import flush, is_cancelling, settle
+from infra.prefect.rows import flush, is_cancelling, settle, settle_earlier_try
 from infra.processes.signals import add_exit_hook, install_signal_handlers
 
 _CANCEL_EVERY = 3.0
@@ -54,6 +54,7 @@ def journal_of(
     add_exit_hook(at_signal)
     over = threading.Event()
     if flow_run_id:
+        published(settle_earlier_try, flow_run_id)
         # In the context of this thread, which holds Prefect's settings.
         run = contextvars.copy_context().run
         polling = threading.Thread(

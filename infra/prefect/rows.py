@@ -112,7 +112,8 @@ def settle(record: RunRecord) -> None:
         except ObjectNotFound:
             return  # The run is another server's, or the database is new.
         _settle_rows(client, run, record)
-        if run.state is None or not run.state.is_final():
+        # One that is scheduled was handed back before its process ended, and will begin again.
+        if run.state is None or not (run.state.is_final() or run.state.is_scheduled()):
             kind = _ENDINGS[record.ending]
             if run.state is not None and run.state.is_cancelling():
                 kind = StateType.CANCELLED
@@ -120,11 +121,28 @@ def settle(record: RunRecord) -> None:
             client.set_flow_run_state(run.id, state, force=True)
 
 
+def settle_earlier_try(flow_run_id: str) -> None:
+    """Ends the rows that an earlier try of a run left unfinished; call it before the first row.
+
+    A run is executed again where Kubernetes replaces its pod, or a worker takes it up after it was
+    scheduled again. The machine of the earlier try may be gone, and its journal with it.
+    """
+    why = f"under way when an earlier try ended: {_KILLED}"
+    with get_client(sync_client=True) as client:
+        for row in _unfinished_rows(client, uuid.UUID(flow_run_id)):
+            state: State[Any] = State(type=StateType.CRASHED, message=why)
+            client.set_task_run_state(row.id, state, force=True)
+
+
+def _unfinished_rows(client: SyncPrefectClient, run: uuid.UUID) -> list[TaskRun]:
+    unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=_UNFINISHED))
+    return list(rows_of(client, run, TaskRunFilter(state=unfinished)))
+
+
 def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> None:
     # Whatever is still unfinished on the server gets its end, known to the journal or not.
     nodes = {node.task_run_id: node for node in record.nodes.values() if node.task_run_id}
-    unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=_UNFINISHED))
-    for row in list(rows_of(client, run.id, TaskRunFilter(state=unfinished))):
+    for row in _unfinished_rows(client, run.id):
         node = nodes.get(str(row.id)) or Node(name=row.name)
         client.set_task_run_state(row.id, _last_state(node, record), force=True)
     # Rows are missing if a queue was lost with its process. All rows are read only then.

@@ -12,10 +12,12 @@ from flows.lineage.replay import replay_artifacts
 from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.lineage.trace import trace_lineage
 from flows.lineage.upgrade import upgrade_store
+from flows.steps.accepted import accept_artifact, accepted_codes
 from flows.study.explain import explain_study
 from infra.errors import ConfigError
+from infra.store.bucket import Bucket
 from infra.store.manifest import UPGRADED
-from infra.store.store import Store
+from infra.store.store import FORMAT, Store
 
 STORES = Path(__file__).parents[2] / "stores"
 CONFIG = str(STORES / "2026-11.yaml")
@@ -52,6 +54,55 @@ def test_what_it_has_is_found_and_no_byte_of_it_was_touched(old: str):
     # Later edits of the code make them stale, as they do any artifact; none is new.
     assert "new" not in states.values(), states
     assert [*upgrade_store(old)] == [f"{old} has format 3 already: nothing to do"]
+
+
+@pytest.mark.usefixtures("gcs")
+def test_in_a_bucket_it_is_what_it_is_on_a_disk(
+    old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
+    bucket = Bucket("gs://testing/old")
+    for path in Path(old).rglob("*"):
+        if path.is_file():
+            bucket.put(str(path.relative_to(old)), path.read_bytes())
+    (line,) = upgrade_store(bucket.uri)
+    list(upgrade_store(old))
+    assert line == "16 artifacts have a new key; `parcel gc` deletes the old names"
+    stores = Store(bucket.uri), Store(old)
+    assert [store.format for store in stores] == [FORMAT, FORMAT]
+    there, here = ({artifact.key: artifact for artifact in s.artifacts()} for s in stores)
+    assert there.keys() == here.keys()
+    for key, artifact in there.items():
+        assert stores[0].find(key) is not None, artifact.manifest.name
+        assert artifact.manifest.files == here[key].manifest.files
+        assert artifact.manifest.inputs == here[key].manifest.inputs
+    records = [
+        {name: store.files.read(f"runs/{name}") for name in store.files.listing("runs")}
+        for store in stores
+    ]
+    assert records[0] == records[1] != {}
+
+
+def test_what_was_accepted_is_accepted_under_its_new_key(old: str):
+    before = Store(old, formats=(2,))
+    (tokenizer,) = before.artifacts("tokenizer")
+    dataset = next(iter(before.artifacts("dataset")))
+    other_code = "0" * 64
+    accept_artifact(before, tokenizer, dataset.manifest.code)
+    accept_artifact(before, tokenizer, other_code)
+    list(upgrade_store(old))
+    store = Store(old)
+    renamed = {
+        artifact.manifest.environment[UPGRADED]["key"]: artifact
+        for artifact in store.artifacts()
+        if UPGRADED in artifact.manifest.environment
+    }
+    # Code that made an artifact of this store has another digest now, by which it is looked for.
+    code = renamed[dataset.key].manifest.code
+    assert code != dataset.manifest.code
+    assert accepted_codes(store) == {
+        renamed[tokenizer.key].key: sorted([code[:16], other_code[:16]])
+    }
 
 
 def test_its_records_and_lineage_can_be_read(old: str):

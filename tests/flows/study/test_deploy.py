@@ -60,6 +60,7 @@ def test_registered_again_it_tells_what_changed():
         "PARCEL_SERVED_RUNNER": "own",
         "PARCEL_SERVED_STORE": "",
         "PREFECT_CLIENT_MAX_RETRIES": "8",
+        "PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR": "reschedule",
     }
     assert found["entrypoint"] == "flows.study.form.study_form"
     assert found["work_pool_name"] == "again-pool"
@@ -73,9 +74,13 @@ def test_its_form_is_checked_by_the_server():
     found = ask("GET", "/deployments/name/study/typed")
     path = f"/deployments/{found['id']}/create_flow_run"
     assert "given" not in found["parameter_openapi_schema"]["properties"]
-    for wrong in ({"store": "/elsewhere"}, {"until": "lunch"}, {"overrides": [1]}):
+    wrong_steps = ["dedup.py:Dedup"], [{"settings": {}}], [{"step": "a:B", "setting": {}}]
+    wrongs = [{"store": "/elsewhere"}, {"until": "lunch"}, {"overrides": [1]}]
+    for wrong in wrongs + [{"steps": steps} for steps in wrong_steps]:
         with pytest.raises(PrefectHTTPStatusError, match="409"):
             ask("POST", path, {"parameters": {**found["parameters"], **wrong}})
+    steps = [{"step": "a:B", "settings": {"share": 0.5}}]
+    assert ask("POST", path, {"parameters": {"steps": steps}})["parameters"]["steps"] == steps
     run = ask("POST", path, {"parameters": {"study": "typed"}})
     assert run["state_type"] == "SCHEDULED"
     assert run["parameters"]["given"]["typed"]["name"] == "typed"

@@ -11,8 +11,12 @@ from flows.config.disk_use import KeepConfig
 from flows.config.load import load
 from flows.config.study import StudyConfig
 from flows.lineage.runs import end_run_record
+from flows.steps.kind import Step
+from flows.steps.lookup import StepLookup, look_up
+from flows.study.execute import RunSession, StepFailedError
 from flows.study.explain import Explanation
 from flows.study.graph import StudyGraph, graph_of
+from flows.study.nodes import GraphNode
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
@@ -82,6 +86,63 @@ def test_it_counts_against_the_limit_with_all_that_follows(store: Store):
     lines = [*explanation.lines(KeepConfig())]
     total = f"remaking what the code's values concern takes about {3600 * hours:.0f} device-seconds"
     assert any(line.endswith(total) for line in lines)
+
+
+def test_a_run_pays_for_them_as_it_makes_them(store: Store):
+    ran(store, study(), OLD_DEFAULT)
+    node, step, lookup = first_stage(store, graph())
+    session = session_of(store, Explanation(store, graph()), seconds=2500)
+    session.allow(node, step, lookup)
+    left = session.rebuild_seconds
+    assert left == pytest.approx(1500, abs=100)
+    session.allow(node, step, lookup)
+    assert session.rebuild_seconds == left  # A second attempt is no second payment.
+    follows = next(s for s in graph().steps if s.name == "intermediary parcel")
+    other = dataclasses.replace(lookup, recipe=dataclasses.replace(lookup.recipe, seed=8))
+    session.allow(node, follows, other)
+    third = dataclasses.replace(lookup, recipe=dataclasses.replace(lookup.recipe, seed=9))
+    with pytest.raises(StepFailedError, match=r"stage1 vanilla is new because of changed code, .*"):
+        session.allow(node, step, third)
+    session.rebuild = ("stage1 *",)
+    session.allow(node, step, third)
+
+
+def test_a_run_does_not_pay_for_what_its_user_changed(store: Store):
+    ran(store, study())
+    changed = graph("stage1.dropout=0.3")
+    session = session_of(store, Explanation(store, changed), seconds=0)
+    session.allow(*first_stage(store, changed))
+
+
+def session_of(store: Store, explanation: Explanation, *, seconds: float) -> RunSession:
+    """Returns as much of a run's state as the charging of work uses."""
+    unused: Any = None
+    return RunSession(
+        study="lab",
+        store=store,
+        view=store,
+        foreseen={},
+        accepted_at_start=frozenset(),
+        workers=unused,
+        display=unused,
+        journal=unused,
+        pages=unused,
+        expected=unused,
+        forecast=unused,
+        pin=unused,
+        redone=explanation.costs_of_redoing(),
+        rebuild_seconds=seconds,
+    )
+
+
+def first_stage(store: Store, graph: StudyGraph) -> tuple[GraphNode, Step, StepLookup]:
+    """Returns the first training of a graph, its node, and what the store has of it."""
+    explanation = Explanation(store, graph)
+    node = next(node for node in graph.nodes if node.name == "stage1 vanilla")
+    (step,) = node.steps
+    artifacts = explanation.artifacts()
+    inputs = {role: artifacts[read] for role, read in step.inputs.items()}
+    return node, step, look_up(store, step, inputs, frozenset())
 
 
 def test_the_old_value_in_the_config_finds_the_old_artifacts(store: Store):

@@ -84,6 +84,38 @@ def state_of(flow_run_id: str) -> tuple[str, str]:
     return state.name, state.message or ""
 
 
+def test_a_run_that_is_executed_again_ends_the_rows_of_its_earlier_try(served_store: Path):
+    from prefect.states import Completed, Running
+
+    from infra.prefect.ending import journal_of
+
+    run = new_run("again")
+    new_row(run, "made", Completed(message="made"))
+    new_row(run, "under way", Running())
+    with journal_of(served_store, run):
+        rows = states_of_rows(run)
+    assert rows["made"] == ("Completed", "made")
+    assert rows["under way"][0] == "Crashed"
+    assert "an earlier try" in rows["under way"][1]
+    assert state_of(run)[0] == "Running"
+
+
+def test_a_run_that_was_scheduled_again_stays_so(served_store: Path):
+    from prefect.client.orchestration import get_client
+    from prefect.states import AwaitingRetry, Running
+
+    from infra.prefect.rows import settle_ended
+
+    run = new_run("preempted")
+    new_row(run, "under way", Running())
+    killed_run(served_store, run, 'journal.close("crashed", "SIGTERM came")')
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(uuid.UUID(run), AwaitingRetry(), force=True)
+    settle_ended(served_store)
+    assert state_of(run)[0] == "AwaitingRetry"
+    assert states_of_rows(run)["under way"][0] == "Crashed"
+
+
 def test_the_rows_of_a_killed_run_end_and_missing_ones_are_made(served_store: Path):
     from prefect.states import Completed, Pending, Running
 
