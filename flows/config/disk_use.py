@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.registry import kind_of
+from infra.store.manifest import kind_of_key
 from infra.store.store import Artifact, Store
 
 _FLOAT32, _BFLOAT16 = 4, 2
@@ -33,13 +34,13 @@ class KeepConfig:
 
 def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
-    # A transfer has its predictions before it has its cast.
+    # A transfer has its predictions before it has its cast. Casts, which predictions may read, too,
+    # are never let go.
     last_readers = {"predictions": "predictions", "bfloat16": "cast"}
-    if keep.transfers not in last_readers:
-        return set()
-    kind = last_readers[keep.transfers]
+    reader = last_readers.get(keep.transfers)
     manifests = (artifact.manifest for artifact in artifacts)
-    return {m.inputs["checkpoint"].key for m in manifests if m.kind == kind}
+    keys = {m.inputs["checkpoint"].key for m in manifests if m.kind == reader}
+    return {key for key in keys if kind_of_key(key) != "cast"}
 
 
 def describe_disk_use(view: Store, artifacts: Collection[Artifact], keep: KeepConfig) -> str:

@@ -105,6 +105,10 @@ def test_another_budget_is_decoded_from_the_cast_and_nothing_is_trained(cast: St
     for keep in ("all", "predictions", "bfloat16"):
         found = told(cast, study("budgets=[64,256]", f"keep.transfers={keep}"))
         assert {state for state, _ in found.values()} == {"reused"}
+    # A study that keeps predictions alone lets no cast go.
+    finish(cast)
+    gc.delete_garbage(cast, older_than=0)
+    assert all(map(cast.find, casts))
 
 
 def test_a_damaged_cast_is_no_cast(cast: Store):
