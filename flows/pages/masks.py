@@ -1,5 +1,6 @@
 """Masks that pages lay over a picture: those of records, and those that a model wrote."""
 
+import contextlib
 import functools
 import io
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ import numpy as np
 from jaxtyping import Bool
 from PIL import Image
 
+from flows.steps.kinds.predictions import PREDICTIONS
+from flows.steps.registry import PARAMETERS
 from infra.store.store import Store
 from model.files import MASK_CODEC
 from pipelines.records.boxes import color_of
@@ -18,6 +21,8 @@ _SIDE = 448
 """Largest side of a record's mask, which is the size of its picture on a page [pixels]."""
 _ALPHA = 110
 """Opacity of a mask [0-255]."""
+_WITH_CODEC = (PREDICTIONS.name, *PARAMETERS)
+"""Kinds of the artifacts by which the mask codec of scores is found."""
 
 
 class Masks:
@@ -40,18 +45,25 @@ class Masks:
 
     def _codec_of(self, key: str) -> str:
         """Returns the key of the mask codec behind predictions or scores; "" if there is none."""
-        try:
-            manifest = self._store.get_cached(key).manifest
-            if "predictions" in manifest.inputs:
-                manifest = self._store.get_cached(manifest.inputs["predictions"].key).manifest
-            checkpoint = manifest.inputs["checkpoint"].key
-            return self._store.get_cached(checkpoint).manifest.inputs["mask_codec"].key
-        except KeyError:
-            return ""
+        #   scores ─▶ predictions ─▶ checkpoint ─▶ mask codec
+        #                            a step of the user's ─▶ checkpoint ─▶ mask codec
+        queue = [key]
+        with contextlib.suppress(KeyError):  # An artifact on the way was deleted.
+            for behind in queue:
+                inputs = self._store.get_cached(behind).manifest.inputs
+                if "mask_codec" in inputs:
+                    return inputs["mask_codec"].key
+                reads = [read.key for read in inputs.values() if _kind(read.key) in _WITH_CODEC]
+                queue += [read for read in reads if read not in queue]
+        return ""
 
     def written(self, codec: str, numbers: Sequence[int]) -> Bool[np.ndarray, "64 64"]:
         """Returns the mask, relative to its box, that 16 segmentation tokens encode."""
         return self._codec(codec).decode(list(numbers)) > 0
+
+
+def _kind(key: str) -> str:
+    return key.rsplit("-", 2)[0].replace("-", "_")
 
 
 def mask_of(record: Record, number: int) -> Bool[np.ndarray, "H W"]:

@@ -11,9 +11,29 @@ from flows.pages.cards import Cards
 from flows.pages.lineage import page as lineage_page
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
-from tests.e2e.conftest import SMALLEST, parcel
+from tests.e2e.conftest import PARCEL, SMALLEST, environment, parcel
+from tests.ray_nodes import head_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
+
+WHERE = """
+import dataclasses
+import os
+
+from flows.steps.kinds.user_step import NewStep
+from own_words import WORD
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Where:
+    def nodes(self, study, steps):
+        yield NewStep(name="where")
+
+    def make(self, work):
+        words = WORD, __file__, os.environ["WHOSE"]
+        (work.out / "where.txt").write_text("\\n".join(words))
+"""
+"""A step that writes from where its code is imported, and on whose machine."""
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "own_step.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("parcel ")]
@@ -82,6 +102,28 @@ def test_a_dataset_of_ones_own_is_made_traced_and_made_again(folder: Path):
         folder, f"parcel lineage trace dedup --sample {sample}"
     )
     assert ", everything re-used" in done(folder, train)
+
+
+def test_its_code_reaches_the_worker_of_a_cluster(tmp_path: Path):
+    """A Ray Job, on a node that has neither the file nor the folder in which it lies."""
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    (lab / "where.py").write_text(WHERE)
+    (lab / "own_words.py").write_text("WORD = 'mine'\n")
+    with head_of(tmp_path, "--num-cpus=2") as head:
+        ended = subprocess.run(
+            [
+                PARCEL, "prepare", SMALLEST, "hygiene=null", "mask_codec=null",
+                f"steps=[{lab}/where.py:Where]", f"compute.ray_address={head.address}",
+            ],
+            env=environment(tmp_path / "store") | {"RAY_AUTH_MODE": "disabled"},
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    (made,) = Store(tmp_path / "store").artifacts("user_files")
+    word, file, whose = (made.path / "where.txt").read_text().splitlines()
+    assert (word, whose) == ("mine", "the node's")
+    assert not file.startswith(str(lab)), file
 
 
 @pytest.mark.night

@@ -13,11 +13,16 @@ import yaml
 from flows.config.load import check_config, load
 from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
+from flows.lineage.runs import end_run_record
+from flows.pages.masks import Masks
+from flows.study.accept import accept_stale
 from flows.study.deploy import DeploymentTarget, check_code
+from flows.study.explain import Explanation
 from flows.study.form_values import form_problem, study_of_form
 from flows.study.graph import PHASES, graph_of
 from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
+from infra.store import gc
 from infra.store.store import Store
 from tests.flows.study.test_explain import fill, told
 
@@ -275,6 +280,93 @@ def test_an_edit_of_its_code_makes_it_stale_and_nothing_else(
     assert "own_words.REASON changed since" in stale["dedup mixture/web"]
     assert states["prepare mixture/web"][0] == "reused"
     assert states["stage1 vanilla"][0] == "follows"
+
+
+def test_an_accepted_one_is_kept_and_what_reads_it_rests_on_it(
+    folder: Path, tmp_path: Path, forget: Callable[[], None]
+):
+    store = Store(tmp_path / "store")
+    fill(store, graph_of(config(folder, DEDUP)))
+    forget()
+    (folder / "own_words.py").write_text('REASON = "seen"\n')
+    graph = graph_of(config(folder, DEDUP))
+    (line,) = accept_stale(store, Explanation(store, graph), "dedup *")
+    assert line.startswith("kept user-dataset-")
+    states = {name: state for name, (state, _) in told(store, graph).items()}
+    assert states["dedup mixture/web"] == "accepted"
+    assert states["stage1 vanilla"] == "reused"
+    explanation = Explanation(store, graph)
+    assert {step.name for step in explanation.accepted} >= {"dedup mixture/web", "stage1 vanilla"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "is_kept"), [('write_text(str("x"))', True), ('write_text("y")', False)]
+)
+def test_it_is_accepted_after_a_replay_only_if_both_codes_agree(
+    folder: Path, tmp_path: Path, forget: Callable[[], None], text: str, is_kept: bool
+):
+    store = Store(tmp_path / "store")
+    fill(store, graph_of(config(folder, add())))
+    forget()
+    file = folder / "own_steps.py"
+    file.write_text(file.read_text().replace('write_text("x")', text))
+    explanation = Explanation(store, graph_of(config(folder, add())))
+    if is_kept:
+        (line,) = accept_stale(store, explanation, "mine", units=1)
+        assert "both codes give contents " in line
+    else:
+        with pytest.raises(ConfigError, match="mine is not kept: the old code gives contents "):
+            list(accept_stale(store, explanation, "mine", units=1))
+
+
+def test_gc_keeps_its_artifact_while_a_run_names_it_or_one_made_from_it(
+    folder: Path, tmp_path: Path, forget: Callable[[], None]
+):
+    store = Store(tmp_path / "store")
+
+    def kinds_of_garbage(*steps: Any, named: Callable[[str], bool]) -> set[str]:
+        """Returns the kinds of the artifacts that gc deletes once only one run is recorded."""
+        study = config(folder, *steps)
+        graph = graph_of(study)
+        fill(store, graph)
+        keys = [a.key for a in Explanation(store, graph).artifacts().values() if named(a.key)]
+        values = dataclasses.asdict(study)
+        end_run_record(store, values, "1" * 12, results=None, artifacts=keys, failed=[])
+        forget()  # gc knows keys and manifests, and no code of the user's.
+        names = {found.name.rsplit("-", 2)[0] for found in gc.find_garbage(store, older_than=0)}
+        return {name for name in names if name.startswith("user-")}
+
+    beside = add(name="beside", reads=["tokenizer"])
+    assert kinds_of_garbage(DEDUP, beside, named=lambda _: True) == set()
+    assert kinds_of_garbage(DEDUP, beside, named=lambda key: "user-" not in key) == {"user-files"}
+    assert kinds_of_garbage(named=lambda _: True) == {"user-files", "user-dataset"}
+
+
+def test_pages_find_the_mask_codec_behind_a_users_checkpoint(folder: Path, tmp_path: Path):
+    store = Store(tmp_path / "store")
+    study = config(folder)
+    transfer = f"transfer parcel chartqa seed={study.seeds[0]}"
+    step = add(name="soup", reads=[transfer], replaces=transfer, makes="checkpoint")
+    graph = graph_of(config(folder, step))
+    fill(store, graph)
+    artifacts = Explanation(store, graph).artifacts()
+    codec = next(a for s, a in artifacts.items() if s.kind == "mask_codec")
+    predictions = [
+        artifact
+        for s, artifact in artifacts.items()
+        if s.kind == "predictions" and s.inputs["checkpoint"].name == "soup"
+    ]
+    assert predictions
+    masks = Masks(store)
+    assert {masks.codec_of(artifact.key) for artifact in predictions} == {codec.key}
+    scores = [
+        artifact
+        for s, artifact in artifacts.items()
+        if s.kind == "scores" and artifacts[s.inputs["predictions"]] in predictions
+    ]
+    assert {masks.codec_of(artifact.key) for artifact in scores} == {codec.key}
+    assert masks.codec_of(artifacts[graph.steps[0]].key) == ""
 
 
 def test_a_changed_setting_is_a_new_step_that_names_its_key(folder: Path, tmp_path: Path):
