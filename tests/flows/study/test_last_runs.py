@@ -90,14 +90,15 @@ def test_it_counts_against_the_limit_with_all_that_follows(store: Store):
 
 def test_a_run_pays_for_them_as_it_makes_them(store: Store):
     ran(store, study(), OLD_DEFAULT)
-    node, step, lookup = first_stage(store, graph())
-    session = session_of(store, Explanation(store, graph()), seconds=2500)
+    explanation = Explanation(store, graph())
+    node, step, lookup = first_stage(store, explanation)
+    session = session_of(store, explanation, seconds=2500)
     session.allow(node, step, lookup)
     left = session.rebuild_seconds
     assert left == pytest.approx(1500, abs=100)
     session.allow(node, step, lookup)
     assert session.rebuild_seconds == left  # A second attempt is no second payment.
-    follows = next(s for s in graph().steps if s.name == "intermediary parcel")
+    follows = next(s for s in explanation.steps if s.name == "intermediary parcel")
     other = dataclasses.replace(lookup, recipe=dataclasses.replace(lookup.recipe, seed=8))
     session.allow(node, follows, other)
     third = dataclasses.replace(lookup, recipe=dataclasses.replace(lookup.recipe, seed=9))
@@ -109,9 +110,9 @@ def test_a_run_pays_for_them_as_it_makes_them(store: Store):
 
 def test_a_run_does_not_pay_for_what_its_user_changed(store: Store):
     ran(store, study())
-    changed = graph("stage1.dropout=0.3")
-    session = session_of(store, Explanation(store, changed), seconds=0)
-    session.allow(*first_stage(store, changed))
+    explanation = Explanation(store, graph("stage1.dropout=0.3"))
+    session = session_of(store, explanation, seconds=0)
+    session.allow(*first_stage(store, explanation))
 
 
 def session_of(store: Store, explanation: Explanation, *, seconds: float) -> RunSession:
@@ -135,10 +136,9 @@ def session_of(store: Store, explanation: Explanation, *, seconds: float) -> Run
     )
 
 
-def first_stage(store: Store, graph: StudyGraph) -> tuple[GraphNode, Step, StepLookup]:
-    """Returns the first training of a graph, its node, and what the store has of it."""
-    explanation = Explanation(store, graph)
-    node = next(node for node in graph.nodes if node.name == "stage1 vanilla")
+def first_stage(store: Store, explanation: Explanation) -> tuple[GraphNode, Step, StepLookup]:
+    """Returns the first training of a study, its node, and what the store has of it."""
+    node = next(node for node in explanation.graph.nodes if node.name == "stage1 vanilla")
     (step,) = node.steps
     artifacts = explanation.artifacts()
     inputs = {role: artifacts[read] for role, read in step.inputs.items()}

@@ -84,16 +84,17 @@ def state_of(flow_run_id: str) -> tuple[str, str]:
     return state.name, state.message or ""
 
 
-def test_a_run_that_is_executed_again_ends_the_rows_of_its_earlier_try(served_store: Path):
+@pytest.mark.usefixtures("served_store")
+def test_a_run_that_is_executed_again_ends_the_rows_of_its_earlier_try():
     from prefect.states import Completed, Running
 
-    from infra.prefect.ending import journal_of
+    from infra.prefect.rows import settle_earlier_try
 
     run = new_run("again")
     new_row(run, "made", Completed(message="made"))
     new_row(run, "under way", Running())
-    with journal_of(served_store, run):
-        rows = states_of_rows(run)
+    settle_earlier_try(run)
+    rows = states_of_rows(run)
     assert rows["made"] == ("Completed", "made")
     assert rows["under way"][0] == "Crashed"
     assert "an earlier try" in rows["under way"][1]
