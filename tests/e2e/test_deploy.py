@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from infra.store.store import Store
 from tests.e2e.conftest import ENDLESS, PARCEL, SMALLEST, Served, end_tree, environment
 from tests.gcs.server import GCS
 from tests.infra.prefect.postgres import PREFECT, PrefectServer, postgres
@@ -165,6 +166,40 @@ def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer,
         assert state["type"] == "CANCELLED", state["message"]
         wait(lambda: not processes_of(run), 60)
         wait(lambda: all(kind in FINAL for _, kind in rows_of(served, run)), 60)
+
+
+@pytest.mark.timeout(1500)
+def test_a_preempted_run_is_scheduled_again_and_goes_on(server: PrefectServer, tmp_path: Path):
+    """Kubernetes, or `docker stop`, signals the first process of a container: the supervisor."""
+    own = environment(tmp_path / "store") | {
+        "PREFECT_API_URL": server.api,
+        "PREFECT_HOME": str(tmp_path / "home"),
+    }
+    deployed(server, own, "preempting")
+    served = Served(server.api.removesuffix("/api"), tmp_path / "store")
+    form = served.ask(f"/deployments/name/{STUDY}", method="GET")
+    run = served.start(STUDY, overrides=["stage1.total_steps=200"], until="train")
+    own |= form["job_variables"]["env"] | {"PREFECT__FLOW_RUN_ID": run}
+    execute = [PREFECT, "flow-run", "execute"]
+    with running(execute, own, tmp_path / "first.log") as first:
+        wait(lambda: list((tmp_path / "store").glob("scratch/checkpoint-*/**/0.json")), 600)
+        first.terminate()
+        assert first.wait(60) == 0, (tmp_path / "first.log").read_text()
+        wait(lambda: not processes_of(run), 60)
+    state = served.ask(f"/flow_runs/{run}", method="GET")["state"]
+    assert (state["type"], state["name"]) == ("SCHEDULED", "AwaitingRetry"), state
+    with running(execute, own, tmp_path / "second.log") as second:
+        assert second.wait(600) == 0, (tmp_path / "second.log").read_text()
+    state = ended(served, run)
+    assert state is not None
+    assert state["type"] == "COMPLETED", state["message"]
+    rows = wait(lambda: (r := rows_of(served, run)) and {k for _, k in r} <= {*FINAL} and r, 60)
+    # The try that was ended has its row, and what it had made is re-used.
+    stage1 = [kind for name, kind in rows if name == "stage1 vanilla"]
+    assert sorted(stage1) == ["COMPLETED", "CRASHED"], rows
+    checkpoints = Store(tmp_path / "store").artifacts("checkpoint")
+    (checkpoint,) = (a for a in checkpoints if a.manifest.name == "stage1 vanilla")
+    assert len(checkpoint.manifest.attempts) == 2
 
 
 def processes_of(run: str) -> list[int]:
