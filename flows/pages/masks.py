@@ -53,10 +53,8 @@ class Masks:
                 inputs = self._store.get_cached(behind).manifest.inputs
                 if "mask_codec" in inputs:
                     return inputs["mask_codec"].key
-                reads = [
-                    read.key for read in inputs.values() if kind_of_key(read.key) in _WITH_CODEC
-                ]
-                queue += [read for read in reads if read not in queue]
+                reads = (read.key for read in inputs.values() if read.key not in queue)
+                queue += [read for read in reads if kind_of_key(read) in _WITH_CODEC]
         return ""
 
     def written(self, codec: str, numbers: Sequence[int]) -> Bool[np.ndarray, "64 64"]:
