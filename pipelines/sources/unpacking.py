@@ -33,6 +33,14 @@ def is_packed(file: BinaryIO) -> bool:
 
 
 @contextlib.contextmanager
+def unpack(file: BinaryIO) -> Iterator[BinaryIO]:
+    """Yields the content of an open file: the file itself, if it is not packed."""
+    opener = _opener(file)
+    with opener(file) if opener else contextlib.nullcontext(file) as content:
+        yield cast(BinaryIO, content)
+
+
+@contextlib.contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """Yields a file's content, unpacked if it is packed.
 
@@ -41,10 +49,9 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """
     # Opened outside of the `try`: a file that cannot be opened may well be whole.
     with path.open("rb") as file:
-        opener = _opener(cast(BinaryIO, file))
         try:
-            with opener(file) if opener else contextlib.nullcontext(file) as content:
-                yield cast(BinaryIO, content)
+            with unpack(cast(BinaryIO, file)) as content:
+                yield content
         except DAMAGE as error:
             if is_of_machine(error):
                 raise
