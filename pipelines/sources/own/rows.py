@@ -113,7 +113,7 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
         raise BadInput("answers, or suffix, must be given")
     # One of both is enough: what may be written is what is accepted, unless the row says otherwise.
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
-    task = checked_task(text_of(row.get("task") or source.name, "task"))
+    task = checked_task(text_of(row.get("task", ""), "task") or source.name)
     lang = language_of(row.get("lang"), "lang")
     key = answer_of(row["id"], "id") if "id" in row else place
     meta = row.get("meta") or {}

@@ -1,6 +1,6 @@
 """Corpora of `tf.train.Example` records: TFRecord files, and folders of TensorFlow Datasets.
 
-    tfrecord  *.tfrecord, *.tfrecord-00000-of-00010, *.tfrec, plain or packed with gzip
+    tfrecord  *.tfrecord, *.tfrecord-00000-of-00010, *.tfrec, plain or packed
     tfds      [{name}/[{config}/]{version}/]features.json, dataset_info.json
               {name}-{split}.tfrecord-00000-of-00010
 
@@ -22,11 +22,9 @@ Source: TensorFlow Datasets, `core/features/feature.proto` and `core/proto/datas
 
 import contextlib
 import dataclasses
-import gzip
 import itertools
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -41,12 +39,12 @@ from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media, checked_task
 from pipelines.sources.omissions import data_files, is_hidden, note_empty
 from pipelines.sources.spec import SourceSpec, read_units
+from pipelines.sources.unpacking import DAMAGE, unpack
 from pipelines.sources.values import answer_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
 _FILE = re.compile(r"\.(tfrecord|tfrecords|tfrec)([.-]|$)", re.IGNORECASE)
-_GZIP = b"\x1f\x8b"
 _MAX_IMAGES = 2
 _RAGGED = re.compile(r"/ragged_(flat_values|row_lengths_\d+)$")
 """What TensorFlow Datasets adds to the name of a sequence of sequences."""
@@ -54,9 +52,6 @@ _JSON = ("ocr", "objects", "qa", "captions")
 """Fields that hold annotations of web images, as JSON."""
 
 Values = tuple[bytes | int | float, ...]
-
-_DAMAGE = (ValueError, OSError, EOFError, zlib.error)
-"""Errors of reading a damaged file, packed or not."""
 
 
 def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
@@ -120,7 +115,7 @@ def _items_of_tfrecord(corpus: Corpus, path: Path) -> Iterator[Item | Reject]:
         try:
             for items in _read_file(corpus, path, file, "tfrecord", _plain_text):
                 yield from items
-        except _DAMAGE as error:
+        except (ValueError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
             yield _reject_example(corpus, path, "tfrecord", f"damaged file: {error}")
@@ -189,7 +184,7 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
             for items in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
                 count += 1
                 yield from items
-        except _DAMAGE as error:
+        except (ValueError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
             damage = f", then damage: {error}"
@@ -312,10 +307,8 @@ def _read_file(
 @contextlib.contextmanager
 def _open_records(file: BinaryIO) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
     """Yields the records of an open file, and whether it is packed."""
-    packed = file.read(2) == _GZIP
-    file.seek(0)
-    with gzip.GzipFile(fileobj=file) if packed else contextlib.nullcontext(file) as plain:
-        yield read_frames(plain), packed  # type: ignore[arg-type]
+    with unpack(file) as plain:
+        yield read_frames(plain), plain is not file
 
 
 def _example_items(

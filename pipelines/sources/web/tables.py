@@ -15,8 +15,11 @@ from pipelines.sources.unpacking import open_unpacked
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage
 
-_BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images")
-_PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos", "jpg", "png")
+_BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")
+_PATHS = (
+    *("image_path", "image", "images", "file_name", "path", "video", "videos"),
+    *("jpg", "png", "jpeg", "webp"),
+)
 """Fields of a picture's bytes and of its path; a field of either may hold {bytes, path}."""
 _URLS = ("url", "URL", "image_url")
 _MAX_LINE = 16 << 20

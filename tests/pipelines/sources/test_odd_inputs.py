@@ -9,6 +9,7 @@ import math
 import re
 import tarfile
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from PIL import Image
 from pyarrow import parquet
 
 from infra.store.disk import Disk
-from pipelines.records.schema import BadInput, Omission, Reject
+from pipelines.records.example import _Example as Example
+from pipelines.records.example import encode_example
+from pipelines.records.schema import BadInput, Omission, Record, Reject
+from pipelines.records.tfrecord import write_shard
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
@@ -226,7 +230,7 @@ def test_a_mark_is_no_part_of_a_text(text):
 def test_absent_values_are_those_of_every_library():
     row = {"a": np.float32("nan"), "b": [None, {"c": np.nan}], "d": np.int64(3), "e": 0, "f": ""}
     assert without_absent(row) == {"b": [None, {}], "d": 3, "e": 0, "f": ""}
-    assert answer_of(np.int64(3), "x") == "3"
+    assert answer_of(np.int64(3), "x") == answer_of(Decimal("3.00"), "x") == "3"
     for value in (np.bool_(True), math.inf, [1], b"\xff"):
         with pytest.raises(BadInput, match=r"^x "):
             answer_of(value, "x")
@@ -542,6 +546,15 @@ def test_what_img2dataset_writes_beside_archives_is_no_data_of_its_own(tmp_path)
     assert not Listed(tmp_path).omissions
 
 
+def test_packed_lists_of_nothing_are_empty_files(tmp_path):
+    write_rows(tmp_path, [{"image": "a.png", "text": "x"}])
+    for suffix, pack in ((".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)):
+        (tmp_path / f"web/e.jsonl{suffix}").write_bytes(pack(b""))
+    listed = Listed(tmp_path)
+    assert (len(listed.items), listed.rejects) == (1, [])
+    assert [o.source[-3:] for o in sorted(listed.omissions)] == ["bz2", ".gz", ".xz"]
+
+
 def test_damaged_packed_lists_are_rejects(tmp_path):
     whole = gzip.compress(b'{"image": "a.png", "text": "x"}\n' * 2000)
     (tmp_path / "web").mkdir()
@@ -576,3 +589,74 @@ def test_sidecars_of_raw_files_are_named(tmp_path):
     listed = Listed(tmp_path, "images")
     assert [item.id for item in listed.items] == ["images/a.png"]
     assert {o.source for o in listed.omissions} == {"images/a.txt", "images/._a.png"}
+
+
+def test_packed_records_are_read_and_features_without_a_field_are_named(tmp_path):
+    features = {"image": "image", "caption": "suffix", "question": "nothing"}
+    for number, pack in enumerate((bytes, gzip.compress, bz2.compress, lzma.compress)):
+        record = Record(
+            id=f"r{number}",
+            images=(picture(number),),
+            prefix="p",
+            suffixes=("a", "\ufeffb"),
+            task="t",
+            source="s",
+            source_sha256="0",
+        )
+        path = tmp_path / f"tfrecord/{number}.tfrecord"
+        path.parent.mkdir(exist_ok=True)
+        write_shard(path, [encode_example(record)])
+        path.with_suffix(".idx").unlink()
+        path.write_bytes(pack(path.read_bytes()))
+    (tmp_path / "tfrecord/rest.tar").touch()
+    (tmp_path / "tfrecord/empty.tfrecord").touch()
+    listed = Listed(tmp_path, "tfrecord", features=features)
+    assert [item.suffixes for item in listed.items] == [("a", "b")] * 4
+    assert sorted(listed.pixels.values()) == sorted(map(picture, range(4)))
+    told = {(o.source, o.reason, o.num) for o in listed.omissions}
+    for number in range(4):
+        source = f"tfrecord/{number}.tfrecord"
+        assert (source, "feature prefix, which no field of features names", 1) in told
+        reason = "feature nothing, which features.question names: no record has it"
+        assert (source, reason, 1) in told
+        assert not any("feature image" in reason or "suffix" in reason for _, reason, _ in told)
+    assert ("tfrecord/empty.tfrecord", "empty file", 1) in told
+    assert ("tfrecord/rest.tar", "no kind of file that tfrecord reads", 1) in told
+
+
+def ragged_example(questions: list[str], answers: list[list[str]], depth: int = 0) -> bytes:
+    """Returns a record as TensorFlow Datasets 4.9 writes a sequence of sequences."""
+    example = Example()
+    feature = example.features.feature
+    feature["image"].bytes_list.value.append(picture(4))
+    feature["qa/question"].bytes_list.value.extend(map(str.encode, questions))
+    flat = [answer.encode() for listed in answers for answer in listed]
+    feature["qa/answers/ragged_flat_values"].bytes_list.value.extend(flat)
+    for level in range(depth + 1):
+        lengths = feature[f"qa/answers/ragged_row_lengths_{level}"].int64_list.value
+        lengths.extend(map(len, answers))
+    return example.SerializeToString()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.lists(st.sampled_from(["yes", "no", "red"]), max_size=3), max_size=4))
+def test_every_question_has_its_own_answers(answers):
+    questions = [f"question {number}?" for number in range(len(answers))]
+    features = {"image": "image", "question": "qa/question", "answer": "qa/answers"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tfrecord/a.tfrecord"
+        path.parent.mkdir()
+        records = [ragged_example(questions, answers), ragged_example(["q"], [["a"]], depth=1)]
+        write_shard(path, records)
+        path.with_suffix(".idx").unlink()
+        listed = Listed(Path(folder), "tfrecord", features=features, per_task=9, tasks=("vqa",))
+    key = "tfrecord/a.tfrecord/000000000#vqa"
+    assert {item.id: (item.prefix[10:], item.answers) for item in listed.items} == {
+        f"{key}.{number}": (questions[number], tuple(listed_answers))
+        for number, listed_answers in enumerate(answers)
+        if listed_answers
+    }
+    without = {f"{key}.{number}" for number, of in enumerate(answers) if not of}
+    assert set(listed.reasons) == without | ({key} if not answers else set()) | {
+        "tfrecord/a.tfrecord/000000001"
+    }
