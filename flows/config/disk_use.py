@@ -37,7 +37,9 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     # A transfer has its predictions before it has its cast. Casts, which predictions may read, too,
     # are never let go.
     last_readers = {"predictions": "predictions", "bfloat16": "cast"}
-    reader = last_readers.get(keep.transfers)
+    if keep.transfers not in last_readers:
+        return set()
+    reader = last_readers[keep.transfers]
     manifests = (artifact.manifest for artifact in artifacts)
     keys = {m.inputs["checkpoint"].key for m in manifests if m.kind == reader}
     return {key for key in keys if kind_of_key(key) != "cast"}

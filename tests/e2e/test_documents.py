@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.reference.pages import FILES
+from flows.steps.registry import KINDS
 from infra.store.store import Store
 from tests.docs.pages import ROOT, commands
 from tests.docs.test_commands import parcel_words
@@ -92,7 +92,7 @@ def test_runs_are_explained(finished: Finished, tmp_path: Path):
 
 def test_the_reference_names_every_file_of_an_artifact(finished: Finished):
     for artifact in Store(finished.store).artifacts():
-        kind, known = artifact.manifest.kind, FILES[artifact.manifest.kind]
+        kind, known = artifact.manifest.kind, KINDS[artifact.manifest.kind].files
         for name in artifact.manifest.files:
             patterns = [re.escape(pattern).replace(r"\*", ".*") for pattern in known]
             assert any(re.fullmatch(pattern, name) for pattern in patterns), (kind, name)
