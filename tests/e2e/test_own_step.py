@@ -30,7 +30,7 @@ class Where:
         yield NewStep(name="where")
 
     def make(self, work):
-        words = WORD, __file__, os.environ["WHOSE"]
+        words = WORD, self.make.__code__.co_filename, os.environ["WHOSE"]
         (work.out / "where.txt").write_text("\\n".join(words))
 """
 """A step that writes from where its code is imported, and on whose machine."""
