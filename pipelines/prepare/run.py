@@ -347,6 +347,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         num_inputs=num_inputs,
         num_rejected=num_rejected,
         image_px=job.config.image_px,
+        num_composed=sum(report.num_composed for report in reports),
     )
     for file, text in ((REPORTS, format_reports(reports)), (DESCRIPTION, info.to_json().encode())):
         work_folder.files.put(file, text)

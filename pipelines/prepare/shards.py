@@ -37,7 +37,8 @@ def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChi
     items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
     inputs = InputDigest(media_reader)
     record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video), inputs)
-    return _write_records(work_folder, name, record_maker(media_reader.expected(items)), inputs)
+    results = record_maker(media_reader.expected(items))
+    return _write_records(work_folder, name, record_maker, results, inputs)
 
 
 def write_archives(
@@ -59,6 +60,7 @@ def write_archives(
         return _write_records(
             work_folder,
             name,
+            record_maker,
             _make_records(record_maker, (line_of_item(entry)[0] for entry in items)),
         )
 
@@ -103,6 +105,7 @@ def join_shard(
         if is_taken
         else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
+        num_composed=sum(report.num_composed for report in reports),
     )
     # One file for the rejects of all parts: what part they would have been of is not known.
     if shard_report.num_rejects:
@@ -138,6 +141,7 @@ def _make_records(
 def _write_records(
     work_folder: WorkFolder,
     name: str,
+    record_maker: MakeRecords,
     results: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
 ) -> ShardReport:
@@ -173,6 +177,7 @@ def _write_records(
             for part, part_frames in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
+        num_composed=record_maker.num_composed,
     )
     work_folder.files.put(f"{name}.json", report.to_json())
     return report

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.rle import decode_mask, encode_mask
 from pipelines.records.schema import BadInput
 
@@ -40,8 +41,8 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
             mask = decode_mask(text)
     except BadInput:
         raise
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadInput(f"malformed mask: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise BadInput(f"malformed mask: {reason_of(error)}") from error
     if not mask.any():
         raise BadInput("mask is empty")
     return encode_mask(mask)
@@ -94,6 +95,8 @@ def _check_polygons(polygons: list[list[float]], side: int) -> None:
         raise BadInput(f"mask has {len(polygons)} polygons, {_MAX_POLYGONS} are accepted")
     length = 0.0
     for polygon in polygons:
+        if len(polygon) % 2:
+            raise BadInput(f"mask has a polygon of {len(polygon)} numbers, an x without its y")
         points = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
         if not np.isfinite(points).all() or np.abs(points).max(initial=0) > 2 * side:
             raise BadInput("mask has points far outside of the image")

@@ -26,6 +26,7 @@ from typing import Self
 
 from google_crc32c import value as crc32c
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
@@ -34,7 +35,19 @@ from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.web import tables as web_tables
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
+IMAGE_SUFFIXES = (
+    "jpg",
+    "jpeg",
+    "png",
+    "webp",
+    "gif",
+    "bmp",
+    "tif",
+    "tiff",
+    "avif",
+    "heic",
+    "heif",
+)
 _TARS = (".tar", ".tgz", ".tar.gz")
 _TABLES = {
     ".parquet": web_tables.read_parquet,
@@ -150,7 +163,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             if is_of_machine(error):
                 raise
-            reason = f"damaged archive: {type(error).__name__}: {error}"
+            reason = f"damaged archive: {reason_of(error)}"
             yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
         yield _sample_of_members(base, source, members)
@@ -225,7 +238,7 @@ def _sample_of_members(
             try:
                 metadata = json.loads(content)
             except (ValueError, RecursionError) as error:
-                return reject(f"metadata is not JSON: {error}")
+                return reject(f"metadata is {reason_of(error)}")
         elif extension in ("txt", "caption"):
             text = content
     if media is None:

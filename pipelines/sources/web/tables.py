@@ -1,11 +1,16 @@
 """The tabular layouts of web corpora: parquet, JSONL, TSV."""
 
+import array
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from infra.store.raw_path import local_copy
+from pipelines.records.hashing import stable_hash
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Media
@@ -15,6 +20,7 @@ _PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes")
 _TEXTS = ("caption", "text", "TEXT", "txt")
 _URLS = ("url", "URL", "image_url")
+_URL = re.compile(r"\w+://\S+")
 _MAX_LINE = 16 << 20
 """Longest line read [bytes]."""
 
@@ -55,8 +61,12 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         cells = _check_length(line).decode("utf-8").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
-        key = "url" if "://" in cells[1] else "path"
-        return {"caption": cells[0], key: cells[1]}
+        # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
+        first, second = ((_URL.fullmatch(cell.strip()) is not None) for cell in cells[:2])
+        if first and second:
+            raise BadInput("both columns are URLs; one must be the caption")
+        caption, place = reversed(cells[:2]) if first else cells[:2]
+        return {"caption": caption, "url" if first or second else "path": place.strip()}
 
     for number, line in _number_lines(corpus, path):
         yield _sample_or_reject(corpus, path, number, lambda line=line: row(line))
@@ -93,7 +103,7 @@ def _sample_or_reject(
             raise BadInput(f"row is a {type(values).__name__}, not an object")
         return _sample_of_row(corpus, path, number, values)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
-        return _reject_row(corpus, path, number, str(error))
+        return _reject_row(corpus, path, number, reason_of(error))
 
 
 def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
@@ -146,9 +156,83 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tupl
 
 
 def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
-    """Returns the local file of a URL, by its last part: beside the table or in a folder there."""
-    name = urlsplit(url).path.rpartition("/")[2]
+    """Returns the local file of a URL, by its last part: beside the table or in a folder there.
+
+    Raises:
+      BadInput: if there is none, or several URLs end alike: the file is of one of them at most.
+    """
+    name = _name_in_url(url)
     for folder in (path.parent, path.with_suffix(""), path.parent / "images"):
-        if name and corpus.has(folder / name):
-            return corpus.media(folder / name)
+        if not name or not corpus.has(folder / name):
+            continue
+        if stable_hash(name) in corpus.once(
+            f"names in URLs of {path.parent}", lambda: _shared_names(corpus, path.parent)
+        ):
+            raise BadInput(
+                f"several URLs end in {name!r:.60}, and {corpus.relative(folder / name)} is of one "
+                f"of them at most; download with names of their own, with img2dataset for instance"
+            )
+        return corpus.media(folder / name)
     raise BadInput("only a URL; download the images first, with img2dataset for instance")
+
+
+def _name_in_url(url: str) -> str:
+    """Returns the last part of a URL, which downloaders take for the file's name."""
+    try:
+        return urlsplit(url.strip()).path.rpartition("/")[2]
+    except ValueError as error:
+        raise BadInput(f"{url!r:.80} is no URL") from error
+
+
+def _shared_names(corpus: Corpus, folder: Path) -> frozenset[int]:
+    """Returns the hashes of the names in which different URLs of a folder's tables end.
+
+    A name and its URL take 16 bytes of memory.
+    """
+    import numpy as np
+
+    hashes = array.array("Q")
+    for table in corpus.files():
+        if table.parent == folder and table.suffix in _URLS_OF:
+            for url in _URLS_OF[table.suffix](table):
+                with contextlib.suppress(BadInput):
+                    hashes.extend((stable_hash(_name_in_url(url)), stable_hash(url.strip())))
+    pairs = np.unique(np.frombuffer(hashes, np.uint64).reshape(-1, 2), axis=0)
+    names, counts = np.unique(pairs[:, 0], return_counts=True)
+    return frozenset(names[counts > 1].tolist())
+
+
+def _urls_of_parquet(path: Path) -> Iterator[str]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    # A damaged table is a reject where its rows are read.
+    with contextlib.suppress(pa.ArrowException, OSError), local_copy(path) as local:
+        with parquet.ParquetFile(local) as file:
+            columns = [name for name in _URLS if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=columns):
+                for row in batch.to_pylist():
+                    yield from _url_of_row(row)
+
+
+def _urls_of_jsonl(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, RecursionError):
+                yield from _url_of_row(json.loads(line))
+
+
+def _urls_of_tsv(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for line in file:
+            cells = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")[:2]
+            yield from (cell for cell in cells if _URL.fullmatch(cell.strip()))
+
+
+def _url_of_row(row: object) -> list[str]:
+    urls = [row.get(field) for field in _URLS] if isinstance(row, Mapping) else []
+    return [url for url in urls if isinstance(url, str)][:1]
+
+
+_URLS_OF = {".parquet": _urls_of_parquet, ".jsonl": _urls_of_jsonl, ".tsv": _urls_of_tsv}
+"""Extension of a table -> function that yields the URLs of its rows."""
