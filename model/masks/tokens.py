@@ -60,9 +60,8 @@ class MaskTokens:
         if not located:
             return
         if self._codec is None:
-            raise ValueError(
-                f"record {records[next(iter(located))].id!r} has masks but there is no mask codec; give one."
-            )
+            first = records[next(iter(located))].id
+            raise ValueError(f"record {first!r} has masks but there is no mask codec; give one.")
         crops = [
             crop_mask(decode_mask(rle), box) for masks in located.values() for box, rle in masks
         ]

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{info.name}: {info.num_inputs} inputs = {info.num_records} records + "
         f"{info.num_rejected} rejects, in {request['out']}"
     )
+    if info.num_composed:
+        print(f"{info.num_composed} records show the background {config.background}")
     return 0
 
 

@@ -56,11 +56,13 @@ class Holdings:
       name: the dataset's name, for example "chartqa/train".
       parts: part name -> its counts.
       rejects: kinds of rejects, the most frequent first.
+      num_composed: records in which a background shows through transparent pixels.
     """
 
     name: str
     parts: dict[str, PartHoldings]
     rejects: tuple[RejectHoldings, ...]
+    num_composed: int = 0
 
     @property
     def num_records(self) -> int:
@@ -85,7 +87,12 @@ def count_holdings(dataset: Dataset) -> Holdings:
                 suffixes=len(record.suffixes),
                 lang=record.lang,
             )
-    return Holdings(name=dataset.info.name, parts=parts, rejects=group_rejects(dataset.rejects()))
+    return Holdings(
+        name=dataset.info.name,
+        parts=parts,
+        rejects=group_rejects(dataset.rejects()),
+        num_composed=dataset.info.num_composed,
+    )
 
 
 def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from typing import Any, cast
 
 from pipelines.records.schema import BadInput
 
@@ -43,7 +44,11 @@ def reason_of(error: BaseException, row: object = None) -> str:
         return str(error)
     if isinstance(error, KeyError):
         missing = f"{error.args[0]!r:.60} is missing" if error.args else "a field is missing"
-        return missing + (f" among {', '.join(map(repr, row))}"[:_MAX] if _is_object(row) else "")
+        # A number is no name of a field: it was looked up in another table.
+        is_field = isinstance(row, Mapping) and isinstance((*error.args, "")[0], str)
+        return missing + (
+            f" among {', '.join(map(repr, cast(Any, row)))}"[:_MAX] if is_field else ""
+        )
     if isinstance(error, json.JSONDecodeError):
         rest = error.doc[error.pos : error.pos + 20]
         return f"not JSON from character {error.pos + 1} on: {rest!r}"
@@ -82,10 +87,6 @@ def _of_value(error: BaseException) -> str:
         if kind := _KIND.search(text):
             return f"{_KINDS[kind[1]]} where another kind of value is expected"
     return _OTHER
-
-
-def _is_object(row: object) -> bool:
-    return isinstance(row, Mapping)
 
 
 def _excerpt(row: object) -> str:

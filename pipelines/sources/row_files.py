@@ -3,6 +3,7 @@
 import bz2
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -106,6 +107,7 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
     Raises:
       ValueError: if a column is missing, naming the file.
     """
+    csv.field_size_limit(sys.maxsize)  # A long cell is no reason to end.
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if missing := set(columns) - set(reader.fieldnames or ()):

@@ -91,6 +91,8 @@ def _check_polygons(polygons: list[list[float]], side: int) -> None:
     Raises:
       BadInput: if there are too many, they are too long, or they lie far outside of the image.
     """
+    if not isinstance(polygons, list) or not all(isinstance(p, list) for p in polygons):
+        raise BadInput(f"malformed mask: polygons must be a list of lists, got {polygons!r:.60}")
     if len(polygons) > _MAX_POLYGONS:
         raise BadInput(f"mask has {len(polygons)} polygons, {_MAX_POLYGONS} are accepted")
     length = 0.0

@@ -207,12 +207,15 @@ def _urls_of_parquet(path: Path) -> Iterator[str]:
     from pyarrow import parquet
 
     # A damaged table is a reject where its rows are read.
-    with contextlib.suppress(pa.ArrowException, OSError), local_copy(path) as local:
-        with parquet.ParquetFile(local) as file:
-            columns = [name for name in _URLS if name in file.schema_arrow.names]
-            for batch in file.iter_batches(columns=columns):
-                for row in batch.to_pylist():
-                    yield from _url_of_row(row)
+    with (
+        contextlib.suppress(pa.ArrowException, OSError),
+        local_copy(path) as local,
+        parquet.ParquetFile(local) as file,
+    ):
+        columns = [name for name in _URLS if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                yield from _url_of_row(row)
 
 
 def _urls_of_jsonl(path: Path) -> Iterator[str]:
