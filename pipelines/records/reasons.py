@@ -99,5 +99,10 @@ def _excerpt(row: object) -> str:
     return f"; the row is {_short(row)}"[:_MAX]
 
 
+def kind_of(value: object) -> str:
+    """Returns what a value is, as those who keep data call it: "a text", "nothing (null)"."""
+    return _KINDS.get(type(value).__name__, "another kind of value")
+
+
 def _short(value: object) -> str:
     return f"{len(value)} bytes" if isinstance(value, bytes) else f"{value!r:.40}"

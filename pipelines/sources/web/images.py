@@ -26,7 +26,7 @@ from typing import Self
 
 from google_crc32c import value as crc32c
 
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
@@ -244,7 +244,7 @@ def _sample_of_members(
     if media is None:
         return reject(f"no image among {', '.join('.' + m[1] for m in members)}")
     if not isinstance(metadata, dict):
-        return reject(f"metadata is a {type(metadata).__name__}, not an object")
+        return reject(f"metadata is {kind_of(metadata)}, not an object")
     return WebImage(id=identity, media=media, text=text, metadata=metadata)
 
 

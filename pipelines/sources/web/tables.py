@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from infra.store.raw_path import local_copy
 from pipelines.records.hashing import stable_hash
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Media
@@ -100,7 +100,7 @@ def _sample_or_reject(
     try:
         values = row()
         if not isinstance(values, Mapping):
-            raise BadInput(f"row is a {type(values).__name__}, not an object")
+            raise BadInput(f"row is {kind_of(values)}, not an object")
         return _sample_of_row(corpus, path, number, values)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
         return _reject_row(corpus, path, number, reason_of(error))

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from pipelines.records.hashing import stable_hash
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import MASK_MARKER, BadInput, Reject
 from pipelines.sources.item import BOX_MARKER, Item, Media
 
@@ -205,5 +205,5 @@ def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
 def _one_line(text: str) -> str:
     """Returns the text on one line: a newline separates prefix from suffix in the model's input."""
     if not isinstance(text, str):
-        raise BadInput(f"text is a {type(text).__name__}")
+        raise BadInput(f"text must be a text, got {kind_of(text)}")
     return " ".join(text.split())
