@@ -118,19 +118,13 @@ def test_turned_and_mirrored_clips_are_as_players_show_them(tmp_path, matrix, pr
 
 
 @settings(max_examples=10)
-@given(
-    angle=st.floats(3, 87) | st.floats(93, 177), mirrored=st.booleans(), quarter=st.integers(0, 3)
-)
+@given(angle=st.floats(3, 87), mirrored=st.booleans(), quarter=st.integers(0, 3))
 def test_other_matrices_are_refused(tmp_path_factory, angle, mirrored, quarter):
-    path = tmp_path_factory.mktemp("m") / "a.mp4"
     turn = np.deg2rad(angle + 90 * quarter)
-    near = abs((np.rad2deg(turn) + 45) % 90 - 45)
-    matrix = np.cos(turn), np.sin(turn), -np.sin(turn), np.cos(turn)
+    a, b, c, d = np.cos(turn), np.sin(turn), -np.sin(turn), np.cos(turn)
     if mirrored:
-        matrix = -matrix[0], matrix[1], -matrix[2], matrix[3]
-    with_matrix(write(path, 1), *matrix)
-    if near < 3:
-        return
+        a, c = -a, -c
+    path = with_matrix(write(tmp_path_factory.mktemp("m") / "a.mp4", 1), a, b, c, d)
     with pytest.raises(BadInput, match="none of quarter turns and mirrors; encode the video"):
         sample_video(str(path), ONE, SPEC, "pyav")
 
@@ -160,8 +154,6 @@ def test_a_broken_download_is_refused_with_and_without_sound(tmp_path, sound, st
     path = write(tmp_path / "a.mkv", 200, start=start, sound=sound)
     data = path.read_bytes()
     assert len(probe_video(str(path)).times) == 200
-    if start:  # Its end is later than a third, but not than nine tenths of what is declared.
-        start = 0.0
     path.write_bytes(data[: len(data) // 3])
     with pytest.raises(BadInput, match=r"truncated: .* of 2?8\.0 declared seconds are present"):
         probe_video(str(path))
