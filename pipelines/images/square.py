@@ -101,6 +101,7 @@ def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
             ImageOps.exif_transpose(opened, in_place=True)
             bits = _gray_bits(opened, data)
             alpha = _alpha(opened, bits)
+            opened.info.pop("transparency", None)  # Known by now; conversions would warn of it.
             return compose(_to_rgb(opened, bits), alpha, spec.background)
     except BadInput:
         raise

@@ -13,6 +13,7 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.hub import column_names, rows_of_batch
 from pipelines.sources.item import Media
 from pipelines.sources.web.tasks import STAGE, WebImage
 
@@ -37,10 +38,13 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         try:
             with parquet.ParquetFile(local) as file:
                 number = 0
+                column_names(file.schema_arrow.names)
                 for batch in file.iter_batches(batch_size=256):
-                    for row in batch.to_pylist():
+                    for row in rows_of_batch(batch):
                         yield _sample_or_reject(corpus, path, number, lambda row=row: row)
                         number += 1
+        except BadInput as error:
+            yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError) as error:
             message = " ".join(str(error).split())[:120]
             yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
@@ -121,6 +125,8 @@ def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Web
     # The first field that holds pixels or names them; `used` is its name, so that it is not taken
     # for metadata, too.
     media, used = _media_of_row(corpus, path, number, row)
+    if unread := [k for k in _TEXTS if isinstance(row.get(k), bytes)]:
+        raise BadInput(f"{unread[0]} is not UTF-8")
     text = next((row[k] for k in _TEXTS if isinstance(row.get(k), str)), "")
     metadata = {k: v for k, v in row.items() if k not in (*_TEXTS, used)}
     return WebImage(
@@ -214,7 +220,7 @@ def _urls_of_parquet(path: Path) -> Iterator[str]:
     ):
         columns = [name for name in _URLS if name in file.schema_arrow.names]
         for batch in file.iter_batches(columns=columns):
-            for row in batch.to_pylist():
+            for row in rows_of_batch(batch):
                 yield from _url_of_row(row)
 
 

@@ -6,9 +6,11 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from pipelines.records.example import _Example
 from pipelines.records.rle import encode_mask
@@ -323,3 +325,27 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
     put_text(tmp_path / "mine/train.csv", "image,answers,answers\na.png,1,2\n")
     with pytest.raises(ValueError, match=r"a column of each name, got 'answers' more than once"):
         read(tmp_path, MINE)
+
+
+@pytest.mark.parametrize("odd", [b"\xff\xfe", b"caf\xe9", None])
+def test_an_odd_cell_of_a_table_costs_its_row(tmp_path, odd):
+    put_image(tmp_path / "web/1.jpg")
+    texts = pa.array([b"A dog", odd, b"A cat"], pa.binary()).view(pa.string())
+    table = pa.table({"caption": texts, "path": ["1.jpg"] * 3})
+    parquet.write_table(table, tmp_path / "web/x.parquet")
+    items, rejects = read(tmp_path, "web")
+    assert [item.suffixes for item in items] == [("A dog",), ("A cat",)]
+    assert [r.reason for r in rejects] == [
+        "caption is not UTF-8" if odd else "no caption or annotation"
+    ]
+
+
+def test_two_columns_of_one_name_in_a_table_are_refused(tmp_path):
+    (tmp_path / "web").mkdir()
+    table = pa.table([["A dog"], ["A cat"], ["1.jpg"]], names=["caption", "caption", "path"])
+    parquet.write_table(table, tmp_path / "web/x.parquet")
+    items, rejects = read(tmp_path, "web")
+    assert not items
+    assert [r.reason for r in rejects] == [
+        "several columns are called 'caption'; rename all but one"
+    ]
