@@ -106,9 +106,7 @@ def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
     except BadInput:
         raise
     except _UNDECODABLE as error:
-        # Pillow's words of a bomb name the size; those of other errors may be Python's.
-        bomb = isinstance(error, Image.DecompressionBombError)
-        detail = str(error) if bomb else reason_of(error)
+        detail = reason_of(error)
         if "cannot identify image file" in detail:
             detail = unread_format(data) or f"not one of {', '.join(FORMATS)}"
         raise BadInput(f"undecodable: {detail}") from error

@@ -60,7 +60,8 @@ def reason_of(error: BaseException, row: object = None) -> str:
         )
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if isinstance(error, OSError | EOFError | SyntaxError):  # A library's words about a file.
+    of_library = type(error).__module__ != "builtins"
+    if of_library or isinstance(error, OSError | EOFError | SyntaxError):  # Words about a file.
         text = getattr(error, "strerror", None) or str(error)
         return " ".join(text.split())[:_MAX] or "the file ends too early"
     return f"{_of_value(error)}{_excerpt(row)}"

@@ -10,6 +10,7 @@ import bisect
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import av
 import av.error
@@ -253,7 +254,8 @@ def display_matrix(frame: av.VideoFrame) -> tuple[float, float, float, float]:
     Source: ISO 14496-12, 6.2.2: a b u, c d v, x y w, where u, v and w have 30 binary places and the
     others 16.
     """
-    data = next((d for d in frame.side_data if d.type == _DISPLAY_MATRIX), None)
+    side_data: Any = frame.side_data  # Its stubs take it for a mapping of texts.
+    data = next((d for d in side_data if d.type == _DISPLAY_MATRIX), None)
     if data is None:
         return _UPRIGHT
     a, b, _, c, d, *_ = (value / 2**16 for value in struct.unpack("=9i", bytes(data)[:36]))

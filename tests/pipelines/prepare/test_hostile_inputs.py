@@ -185,7 +185,7 @@ def png_of(width: int, height: int) -> bytes:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("width", "height"), [(30_000, 30_000), (2**31 - 1, 1), (9000, 9000)])
 def test_decompression_bombs_are_refused_before_they_unfold(width, height):
-    with pytest.raises(BadInput, match=r"too large|too small|DecompressionBomb"):
+    with pytest.raises(BadInput, match=r"too large|too small|decompression bomb"):
         decode_image(png_of(width, height), min_side=8, max_pixels=64_000_000)
 
 
