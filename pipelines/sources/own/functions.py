@@ -23,6 +23,9 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 
 _MEDIA = {
+    ".avif",
+    ".heic",
+    ".heif",
     ".avi",
     ".bmp",
     ".gif",

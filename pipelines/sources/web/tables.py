@@ -4,7 +4,7 @@ import array
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -167,19 +167,30 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
     Raises:
       BadInput: if there is none, or several URLs end alike: the file is of one of them at most.
     """
-    name = _name_in_url(url)
-    for folder in (path.parent, path.with_suffix(""), path.parent / "images"):
+    name, folder_of_table = _name_in_url(url), path.with_suffix("")
+    for folder in (path.parent, folder_of_table, path.parent / "images"):
         if not name or not corpus.has(folder / name):
             continue
-        if stable_hash(name) in corpus.once(
-            f"names in URLs of {path.parent}", lambda: _shared_names(corpus, path.parent)
-        ):
+        # A folder named after the table has its pictures alone; the others have those of all tables
+        # beside it.
+        if folder == folder_of_table:
+            shared = corpus.once(f"URLs of {path}", lambda: _shared_names([path]))
+        else:
+            shared = corpus.once(
+                f"URLs in {path.parent}", lambda: _shared_names(_tables_beside(corpus, path))
+            )
+        if stable_hash(name) in shared:
             raise BadInput(
                 f"several URLs end in {name!r:.60}, and {corpus.relative(folder / name)} is of one "
                 f"of them at most; download with names of their own, with img2dataset for instance"
             )
         return corpus.media(folder / name)
     raise BadInput("only a URL; download the images first, with img2dataset for instance")
+
+
+def _tables_beside(corpus: Corpus, path: Path) -> list[Path]:
+    """Returns the tables in a table's folder, itself among them."""
+    return [p for p in corpus.files() if p.parent == path.parent and p.suffix in _URLS_OF]
 
 
 def _name_in_url(url: str) -> str:
@@ -190,19 +201,18 @@ def _name_in_url(url: str) -> str:
         raise BadInput(f"{url!r:.80} is no URL") from error
 
 
-def _shared_names(corpus: Corpus, folder: Path) -> frozenset[int]:
-    """Returns the hashes of the names in which different URLs of a folder's tables end.
+def _shared_names(tables: Iterable[Path]) -> frozenset[int]:
+    """Returns the hashes of the names in which different URLs of some tables end.
 
     A name and its URL take 16 bytes of memory.
     """
     import numpy as np
 
     hashes = array.array("Q")
-    for table in corpus.files():
-        if table.parent == folder and table.suffix in _URLS_OF:
-            for url in _URLS_OF[table.suffix](table):
-                with contextlib.suppress(BadInput):
-                    hashes.extend((stable_hash(_name_in_url(url)), stable_hash(url.strip())))
+    for table in tables:
+        for url in _URLS_OF[table.suffix](table):
+            with contextlib.suppress(BadInput):
+                hashes.extend((stable_hash(_name_in_url(url)), stable_hash(url.strip())))
     pairs = np.unique(np.frombuffer(hashes, np.uint64).reshape(-1, 2), axis=0)
     names, counts = np.unique(pairs[:, 0], return_counts=True)
     return frozenset(names[counts > 1].tolist())

@@ -252,6 +252,18 @@ def test_a_file_is_of_one_url_at_most(tmp_path, kind, ends, second):
     assert all("is of one of them at most; download with names of their own" in r for r in clashes)
 
 
+def test_tables_with_folders_of_their_own_do_not_clash(tmp_path):
+    for table in "ab":
+        put_image(tmp_path / f"web/{table}/1.jpg")
+        put_urls(tmp_path / f"web/{table}.tsv", [(f"of {table}", f"https://{table}.org/1.jpg")])
+    items, rejects = read(tmp_path, "web")
+    assert {i.suffixes[0]: i.media[0].path for i in items} == {
+        "of a": "web/a/1.jpg",
+        "of b": "web/b/1.jpg",
+    }
+    assert not rejects
+
+
 @pytest.mark.parametrize(
     ("line", "caption"),
     [
