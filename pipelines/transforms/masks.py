@@ -38,7 +38,7 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
         if "polygons" in raw:
             mask = polygon_mask(raw["polygons"], width=width, height=height)
         else:
-            mask = decode_mask(text)
+            mask = _decoded(text)
     except BadInput:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -46,6 +46,18 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
     if not mask.any():
         raise BadInput("mask is empty")
     return encode_mask(mask)
+
+
+def _decoded(text: str) -> np.ndarray:
+    """Returns the mask of run lengths.
+
+    Raises:
+      BadInput: if they are malformed.
+    """
+    try:
+        return decode_mask(text)
+    except BadInput as error:
+        raise BadInput(f"malformed mask: {error}") from error
 
 
 def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:

@@ -218,7 +218,7 @@ def test_tables(tmp_path, encoded, read_source):
     assert [(r.id, r.reason.split(":")[0]) for r in rejects] == [
         ("web/b.parquet/000000001", "no image among the fields image, caption"),
         ("web/c.jsonl/000000002", "path leaves the data root"),
-        ("web/c.jsonl/000000003", "Expecting value"),
+        ("web/c.jsonl/000000003", "not JSON from character 1 on"),
         ("web/c.jsonl/000000004", "row is a list, not an object"),
         ("web/d.tsv/000000002", "line has no tab"),
     ]
