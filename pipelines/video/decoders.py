@@ -47,6 +47,9 @@ _UPRIGHT = (1.0, 0.0, 0.0, 1.0)
 _SKEW = 0.02
 """Part of a display matrix that may be other than quarter turns and mirrors: a degree."""
 
+_KEY_FRAMES = 16
+"""Key frames that are looked at before decord is asked; a clip of some seconds has fewer."""
+
 _LOST_SLACK = 2
 _LOST_TOLERANCE = 0.05
 """A clip with more undecodable frames than this is rejected; decoders may drop one or two at the
@@ -157,7 +160,7 @@ def decode_decord(path: str, info: VideoProperties, times: Sequence[float]) -> I
     """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
-    # Four checks before decord is believed: the first frame is stored as it is shown, and decord
+    # Four checks before decord is believed: key frames are stored as they are shown, and decord
     # counts as many frames as the probe, shows them at the same times, and raises nothing.
     # Otherwise PyAV decodes.
     indices = _frames_shown_at(info, times)
@@ -199,11 +202,14 @@ def choose_decoder(preferred: str, info: VideoProperties) -> str:
 
 
 def _is_plain(path: str) -> bool:
-    """Returns whether the first frame is progressive and has no display matrix."""
+    """Returns whether key frames are progressive, and shown as they are stored."""
     with open_video(path) as container:
-        for frame in container.decode(video_stream(container)):
-            return not frame.interlaced_frame and display_matrix(frame) == _UPRIGHT
-    return False
+        stream = video_stream(container)
+        stream.codec_context.skip_frame = "NONKEY"
+        key_frames = itertools.islice(container.decode(stream), _KEY_FRAMES)
+        return all(
+            not frame.interlaced_frame and display_matrix(frame) == _UPRIGHT for frame in key_frames
+        )
 
 
 def _frames_shown_at(info: VideoProperties, times: Sequence[float]) -> list[int]:
