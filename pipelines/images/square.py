@@ -20,8 +20,8 @@ BACKGROUND = "#ffffff"
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _UNREAD = {
-    "HEIC": ((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1"), "pillow-heif"),
     "AVIF": ((b"avif", b"avis"), "pillow-avif-plugin"),
+    "HEIC": ((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1"), "pillow-heif"),
 }
 """Format -> brands of its files (ISO 14496-12, 4.3), and the plugin by which Pillow reads it."""
 
@@ -282,6 +282,6 @@ def _to_rgb(image: Image.Image, bits: int) -> Image.Image:
             high = 255 - high
         return Image.fromarray(high.clip(0, 255).astype(np.uint8)).convert("RGB")
     try:
-        return image.copy() if image.mode == "RGB" else image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     except ValueError as error:  # LAB, for one.
         raise BadInput(f"mode {image.mode}: Pillow has no conversion to RGB") from error
