@@ -20,8 +20,8 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _OPEN = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"\x5d\0\0\x80": lzma.open}
 """First bytes of a packed file -> function that opens it."""
 
-_BZIP2, _BLOCK = b"BZh", b"1AY&SY"
-"""First bytes of bzip2's file, and of its first block: "BZh" alone may begin a text."""
+_BZIP2, _BLOCKS = b"BZh", (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+"""First bytes of bzip2's file, and of its first block or of its end: "BZh" may begin a text."""
 
 _HEAD = 10
 """Length of the longest of these beginnings [bytes]."""
@@ -61,6 +61,6 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
 def _opener(file: BinaryIO):
     head = file.read(_HEAD)
     file.seek(0)
-    if head.startswith(_BZIP2) and head[4:] == _BLOCK:
+    if head.startswith(_BZIP2) and head[4:] in _BLOCKS:
         return bz2.open
     return next((opener for mark, opener in _OPEN.items() if head.startswith(mark)), None)

@@ -3,7 +3,7 @@
 import numbers
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from pipelines.records.schema import BadInput
 
@@ -60,12 +60,13 @@ def answer_of(value: object, field: str) -> str:
       BadInput: if it is neither a text nor a number, naming the field and the value.
     """
     is_number = isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool)
-    if not is_number or is_absent(value) or abs(value) == float("inf"):
+    number = cast(Any, value)
+    if not is_number or is_absent(value) or abs(number) == float("inf"):
         return text_of(value, field)
     # A column of counts in which one is missing is a column of floats.
-    if abs(value) < _EXACT and value == int(value):
-        return str(int(value))
-    return str(value)
+    if abs(number) < _EXACT and number == int(number):
+        return str(int(number))
+    return str(number)
 
 
 def language_of(value: object, field: str) -> str:

@@ -9,6 +9,7 @@ import math
 import re
 import tarfile
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_a_mark_is_no_part_of_a_text(text):
 def test_absent_values_are_those_of_every_library():
     row = {"a": np.float32("nan"), "b": [None, {"c": np.nan}], "d": np.int64(3), "e": 0, "f": ""}
     assert without_absent(row) == {"b": [None, {}], "d": 3, "e": 0, "f": ""}
-    assert answer_of(np.int64(3), "x") == "3"
+    assert answer_of(np.int64(3), "x") == answer_of(Decimal("3.00"), "x") == "3"
     for value in (np.bool_(True), math.inf, [1], b"\xff"):
         with pytest.raises(BadInput, match=r"^x "):
             answer_of(value, "x")
@@ -543,6 +544,15 @@ def test_what_img2dataset_writes_beside_archives_is_no_data_of_its_own(tmp_path)
     (tmp_path / "web/00000_stats.json").write_text("{}")
     parquet.write_table(pa.table({"url": ["u"]}), tmp_path / "web/00000.parquet")
     assert not Listed(tmp_path).omissions
+
+
+def test_packed_lists_of_nothing_are_empty_files(tmp_path):
+    write_rows(tmp_path, [{"image": "a.png", "text": "x"}])
+    for suffix, pack in ((".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)):
+        (tmp_path / f"web/e.jsonl{suffix}").write_bytes(pack(b""))
+    listed = Listed(tmp_path)
+    assert (len(listed.items), listed.rejects) == (1, [])
+    assert [o.source[-3:] for o in sorted(listed.omissions)] == ["bz2", ".gz", ".xz"]
 
 
 def test_damaged_packed_lists_are_rejects(tmp_path):
