@@ -78,6 +78,8 @@ def _of_value(error: BaseException) -> str:
         return f"{number[1]:.60} is not a number"
     if "NaN" in text:
         return "a number is NaN"
+    if "Out of range float" in text:
+        return "a number is NaN or infinite"
     if unpacked := _UNPACKED.search(text):
         return f"{unpacked[2]} values where {unpacked[1]} are expected"
     if unpacked := _UNPACKED_MORE.search(text):

@@ -98,6 +98,10 @@ def test_an_odd_row_of_ones_own_is_an_item_or_a_reason(tmp_path_factory, row):
         (lambda row: [0][1], "a list has fewer values than expected"),
         (lambda row: int(float("inf")), "a number is infinite, or too large"),
         (lambda row: int(float("nan")), "a number is NaN"),
+        (
+            lambda row: json.dumps([float("inf")], allow_nan=False),
+            "a number is NaN or infinite; the row has a: 'size'",
+        ),
         (lambda row: json.loads('{"a": '), "not JSON from character 7 on: ''"),
         (lambda row: b"a\xff".decode(), "not UTF-8 at byte 1"),
         (lambda row: json.loads("[" * 100_000), "nested too deeply"),

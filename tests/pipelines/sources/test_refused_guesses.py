@@ -1,5 +1,6 @@
 """Counts and names that do not decide are refused with the choices, and an odd row costs a row."""
 
+import gzip
 import io
 import json
 import zlib
@@ -210,10 +211,18 @@ def test_odd_rows_of_textocr_and_visual_genome_cost_themselves(tmp_path):
 def put_urls(path: Path, rows: list[tuple[str, str]]) -> None:
     """Writes captions and URLs as a table in the form of the path's extension."""
     fields = [{"caption": caption, "url": url} for caption, url in rows]
-    if path.suffix == ".parquet":
+    lines = "".join(json.dumps(row) + "\n" for row in fields)
+    if path.name.endswith(".cells.parquet"):  # A URL in the picture's cell, as `datasets` has it.
+        cells = [{"bytes": None, "path": url} for _, url in rows]
+        put_parquet(
+            path, *({"caption": c, "image": i} for (c, _), i in zip(rows, cells, strict=True))
+        )
+    elif path.suffix == ".parquet":
         put_parquet(path, *fields)
-    elif path.suffix == ".jsonl":
-        put_text(path, "".join(json.dumps(row) + "\n" for row in fields))
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif path.suffix in (".jsonl", ".ndjson"):
+        put_text(path, lines)
     else:
         put_text(path, "".join(f"{caption}\t{url}\n" for caption, url in rows))
 
@@ -221,7 +230,7 @@ def put_urls(path: Path, rows: list[tuple[str, str]]) -> None:
 NAMES = ["1.jpg", "2.jpg", "3.jpg"]
 
 
-@pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "ndjson", "jsonl.gz", "parquet", "cells.parquet"])
 @SHARED
 @given(
     ends=st.lists(
