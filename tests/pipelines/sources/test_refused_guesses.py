@@ -357,7 +357,7 @@ def test_an_odd_cell_of_a_table_costs_its_row(tmp_path, odd):
     items, rejects = read(tmp_path, "web")
     assert [item.suffixes for item in items] == [("A dog",), ("A cat",)]
     assert [r.reason for r in rejects] == [
-        "caption is not UTF-8" if odd else "no caption or annotation"
+        "caption en is not UTF-8" if odd else "no caption or annotation"
     ]
 
 
