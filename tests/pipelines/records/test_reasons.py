@@ -94,7 +94,10 @@ def test_an_odd_row_of_ones_own_is_an_item_or_a_reason(tmp_path_factory, row):
         (lambda row: row["a"]["x"], "a text where an object is expected; the row has a: 'size'"),
         (lambda row: row.get("c")["x"], "nothing (null) where another kind of value is expected"),
         (lambda row: row["a"].items(), "a text where another kind of value is expected"),
-        (lambda row: dict([(1, 2, 3)]), "a value is not of the kind that is expected"),
+        (
+            lambda row: dict(json.loads("[[1, 2, 3]]")),
+            "a value is not of the kind that is expected",
+        ),
         (lambda row: [0][1], "a list has fewer values than expected"),
         (lambda row: int(float("inf")), "a number is infinite, or too large"),
         (lambda row: int(float("nan")), "a number is NaN"),
