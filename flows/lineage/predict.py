@@ -15,7 +15,7 @@ from model.decode.config import Decoding
 from model.decode.draw import draw_objects
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
-from pipelines.images.square import ImageSpec, decode_image
+from pipelines.images.square import BACKGROUND, ImageSpec, decode_image
 from pipelines.video.image_files import prepare_image_files
 
 
@@ -49,6 +49,7 @@ def read_pixels(
     source: str | None = None,
     frames: int | None = None,
     stride: int | None = None,
+    background: str = BACKGROUND,
 ) -> np.ndarray:
     """Returns the pixels of images, or of the frames of a video: uint8 (I, H, W, 3).
 
@@ -58,11 +59,14 @@ def read_pixels(
       source: see `prepare_image_files`.
       frames: see `prepare_image_files`.
       stride: see `prepare_image_files`.
+      background: see `prepare_image_files`.
 
     Raises:
       ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
-    images = prepare_image_files(paths, image_px, source=source, frames=frames, stride=stride)
+    images = prepare_image_files(
+        paths, image_px, source=source, frames=frames, stride=stride, background=background
+    )
     return decode_images(images, len(images), image_px)
 
 

@@ -44,6 +44,7 @@ def holdings_text(holdings: Holdings) -> str:
     lines = [
         f"{holdings.name}: {total:,} inputs = {holdings.num_records:,} records + "
         f"{holdings.num_rejected:,} rejects",
+        *([f"{holdings.num_composed:,} over a background"] if holdings.num_composed else []),
         *_align_table([_PART_HEAD, *parts]),
         *(_align_table([_REJECT_HEAD, *kinds]) if kinds else []),
         *omission_lines(holdings.omissions),

@@ -50,6 +50,11 @@ class Draw:
     visit: int
     number: int
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The part and the position, which no other record has."""
+        return self.part, self.position
+
 
 class Examples:
     """The endless stream of training examples of one or more datasets.
@@ -260,7 +265,7 @@ class Loader:
         records = [self.examples.record(draw) for draw in draws]
         # Encoding of masks runs JAX, for the whole batch at once; only then are images decoded, by
         # threads, while this one makes the token rows.
-        self._masks.prepare(records)
+        self._masks.prepare({d.place: r for d, r in zip(draws, records, strict=True)})
         px = self._image_px
         # Threads decode into one allocation: memory that they allocate themselves is slow to reuse.
         num_images = self.examples.images_of(step)
@@ -303,7 +308,7 @@ class Loader:
 
     def _row(self, draw: Draw, record: Record) -> TextRow:
         prefix, suffix_number = self.examples.texts(draw, record)
-        suffix = self._masks.fill(record, suffix_number)
+        suffix = self._masks.fill(draw.place, record, suffix_number)
         if record.task == "ocr":
             rng = words_generator(self._seed, draw.number)
             suffix = fit_words(self._tokenizer, prefix, suffix, self._text_len, rng)

@@ -11,11 +11,13 @@ from model.eval.metrics.scores import (
     ItemScore,
     Result,
     Sums,
-    averaged,
     macro_average,
     summarize,
 )
 from pipelines.records.schema import Record
+
+NO_VALUE = "(none)"
+"""Name of the part of the items that lack the field by which a breakdown is made."""
 
 _COPIES = 1024
 """Copies of every item in `Totals.pseudo_values`; next to them, one copy more or less changes an
@@ -118,8 +120,17 @@ class Scorer:
     def _item(self, prediction: str, fields: Fields) -> ItemScore:
         score = self._metric.score(prediction, fields)
         item = score if isinstance(score, ItemScore) else ItemScore(score=score)
-        groups = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
+        # Every item is in a part of each breakdown, so that the parts add up to the whole: those
+        # without the field are a part of their own.
+        fields_by = {*self._metric.by, self._metric.mean_over} - {""}
+        groups = {name: _part_name(fields.get(name)) for name in sorted(fields_by)}
         return dataclasses.replace(item, groups={**groups, **item.groups}) if groups else item
+
+
+def _part_name(value: object) -> str:
+    """Returns the name of the part of the items that have a value; null, NaN and "" are none."""
+    is_none = value is None or value == "" or value != value
+    return NO_VALUE if is_none else str(value)
 
 
 class Totals:
@@ -184,17 +195,13 @@ class Totals:
             if metric.summarize is summarize:
                 return None
             parts = {"": self._overall}
-        # The parts that count: without English, where there are other languages.
-        counted = averaged(parts)
-        copies = {name: parts[name].copies(_COPIES) for name in counted}
+        copies = {name: part.copies(_COPIES) for name, part in parts.items()}
 
         def score(sums: Sums) -> float:
             return metric.summarize(sums)["score"].score / 100
 
         def pull(item: ItemScore) -> float:
-            name = "" if is_whole else item.groups.get(metric.mean_over)
-            if name not in copies:
-                return 0.0
+            name = "" if is_whole else item.groups[metric.mean_over]
             # A central difference: the score with one copy of the item more, and with one less.
             sums = copies[name]
             sums.add(item)
@@ -202,10 +209,10 @@ class Totals:
             sums.add(item, -2)
             less = score(sums)
             sums.add(item)
-            return (more - less) / 2 * _COPIES / len(counted)
+            return (more - less) / 2 * _COPIES / len(parts)
 
         # The score itself: a plain mean over its parts, or of all items.
-        macro_mean = math.fsum(score(parts[name]) for name in sorted(counted)) / len(counted)
+        macro_mean = math.fsum(score(parts[name]) for name in sorted(parts)) / len(parts)
         return tuple(macro_mean + len(items) * pull(item) for item in items)
 
 

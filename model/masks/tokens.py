@@ -1,7 +1,7 @@
 """Masks of records: the box of each, and suffixes with their segmentation tokens filled in."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -30,6 +30,12 @@ def located_masks(record: Record) -> list[tuple[Box, str]]:
     return list(zip(boxes, record.masks, strict=True))
 
 
+Place = tuple[str, int]
+"""Name of a part of the data, and position of a record in it.
+
+A record's id is unique in its dataset only: two corpora may have one of the same name."""
+
+
 class MaskTokens:
     """Replaces `<mask>` in suffixes by the codec's tokens; each record is encoded once.
 
@@ -38,34 +44,36 @@ class MaskTokens:
 
     def __init__(self, codec: MaskCodec | None) -> None:
         self._codec = codec
-        self._tokens_by_id: dict[str, tuple[str, ...]] = {}
+        self._tokens: dict[Place, tuple[str, ...]] = {}
 
-    def prepare(self, records: Sequence[Record]) -> None:
+    def prepare(self, records: Mapping[Place, Record]) -> None:
         """Encodes the masks of all records not seen before, all together.
 
         Raises:
           ValueError: if there are masks and no codec.
         """
-        new = [r for r in {r.id: r for r in records}.values() if r.id not in self._tokens_by_id]
-        located = {r.id: located_masks(r) for r in new if r.masks}
+        located = {
+            place: located_masks(record)
+            for place, record in records.items()
+            if record.masks and place not in self._tokens
+        }
         if not located:
             return
         if self._codec is None:
-            raise ValueError(
-                f"record {next(iter(located))!r} has masks but there is no mask codec; give one."
-            )
+            first = records[next(iter(located))].id
+            raise ValueError(f"record {first!r} has masks but there is no mask codec; give one.")
         crops = [
             crop_mask(decode_mask(rle), box) for masks in located.values() for box, rle in masks
         ]
         rows = iter(self._codec.encode_crops(np.stack(crops)).tolist())
-        for key, masks in located.items():
-            self._tokens_by_id[key] = tuple(format_mask(next(rows)) for _ in masks)
+        for place, masks in located.items():
+            self._tokens[place] = tuple(format_mask(next(rows)) for _ in masks)
 
-    def fill(self, record: Record, number: int) -> str:
+    def fill(self, place: Place, record: Record, number: int) -> str:
         """Returns suffix `number` with every marker replaced; needs an earlier `prepare` of it."""
         # A record's tokens are in the order of its markers, over all suffixes.
         num_before = sum(suffix.count(MASK_MARKER) for suffix in record.suffixes[:number])
         filled = record.suffixes[number]
-        for tokens in self._tokens_by_id.get(record.id, ())[num_before:]:
+        for tokens in self._tokens.get(place, ())[num_before:]:
             filled = filled.replace(MASK_MARKER, tokens, 1)
         return filled

@@ -40,6 +40,9 @@ def predict(
         str | None,
         typer.Option(help="Prepare pixels as for records of this source: nlvr, msvd_qa, ..."),
     ] = None,
+    background: Annotated[
+        str, typer.Option(help="Colour that shows through transparent pixels, as prepare's.")
+    ] = "#ffffff",
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer file, if the checkpoint has none.")
     ] = None,
@@ -71,6 +74,7 @@ def predict(
         source=source,
         frames=frames,
         stride=stride,
+        background=background,
     )
     # Drawn on the image as it is on disk, and not on the square that the model saw.
     if draw:

@@ -35,7 +35,11 @@ def score(
         typer.Option(help="A mask codec's .npz, or a checkpoint with one; for miou only."),
     ] = None,
 ) -> None:
-    """Scores predictions: one line per item, then the aggregate and its parts (0-100)."""
+    """Scores predictions: one line per item, then the aggregate and its parts (0-100).
+
+    Where the aggregate is a mean over parts, such as languages, every line counts: lines without
+    the field are a part of their own, (none).
+    """
     from flows.study.score import score_predictions as score_by
     from model.eval.score_file import as_json as json_of
     from model.eval.score_file import as_text

@@ -3,16 +3,31 @@
 import dataclasses
 import io
 import os
+import re
 from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput
 
 ENCODINGS = ("jpeg", "png")
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 JPEG_QUALITY = 95
+BACKGROUND = "#ffffff"
+"""Colour that shows through transparent pixels, unless a config names another."""
+
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_UNREAD = {
+    "AVIF": ((b"avif", b"avis"), "pillow-avif-plugin"),
+    "HEIC": ((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1"), "pillow-heif"),
+}
+"""Format -> brands of its files (ISO 14496-12, 4.3), and the plugin by which Pillow reads it."""
+
+_TIFF_BITS, _TIFF_PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
+_PNG_BITS = 24
+"""TIFF's tags of bits per sample and of the meaning of 0; position of the bits in a PNG [bytes]."""
 
 # Errors that Pillow raises on bad bytes; found by fuzzing, see the test.
 _UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -28,6 +43,7 @@ class ImageSpec:
       antialias: whether images are filtered when made smaller.
       min_side: smallest accepted height or width [pixels].
       max_pixels: largest accepted height * width [pixels].
+      background: colour that shows through transparent pixels, "#rrggbb".
     """
 
     image_px: int = 224
@@ -35,6 +51,7 @@ class ImageSpec:
     antialias: bool = True
     min_side: int = 8
     max_pixels: int = 64_000_000
+    background: str = BACKGROUND
 
     def __post_init__(self) -> None:
         if self.image_px < 1:
@@ -48,6 +65,10 @@ class ImageSpec:
                 f"min_side must be positive and fit max_pixels={self.max_pixels}, "
                 f"got {self.min_side}."
             )
+        if not _COLOUR.fullmatch(self.background):
+            raise ValueError(
+                f'background must be a colour as "#ffffff", in lower case, got {self.background!r}.'
+            )
 
 
 def prepare_image(data: bytes, spec: ImageSpec) -> tuple[bytes, tuple[int, int]]:
@@ -56,32 +77,81 @@ def prepare_image(data: bytes, spec: ImageSpec) -> tuple[bytes, tuple[int, int]]
     Raises:
       BadInput: if it cannot be decoded or its size is refused.
     """
-    image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
+    image, _ = decode_opaque(data, spec)
     return encode_image(squash_image(image, spec), spec.encoding), image.size
 
 
-def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:
-    """Returns the first frame, upright, in RGB. Alpha is dropped, as TensorFlow does.
+def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
+    """Returns the first frame, upright, in RGB, and whether the background shows in it.
+
+    TensorFlow drops alpha instead, and shows the colour that an editor happened to leave below it:
+    black ink on nothing would be a black picture. Nothing but pixels is returned: no comment, no
+    colour profile (which is not applied either), no other metadata.
 
     Raises:
-      BadInput: if it cannot be decoded, or is smaller or larger than accepted [pixels].
+      BadInput: if it cannot be decoded, or its size is refused.
     """
     if not data:
         raise BadInput("empty file")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             # Before pixels are decoded: a small file may declare a gigantic picture.
-            check_size(*opened.size, min_side=min_side, max_pixels=max_pixels)
+            check_size(*opened.size, min_side=spec.min_side, max_pixels=spec.max_pixels)
             opened.load()  # A truncated file only fails here.
             ImageOps.exif_transpose(opened, in_place=True)
-            return _to_rgb(opened)
+            bits = _gray_bits(opened, data)
+            alpha = _alpha(opened, bits)
+            opened.info.pop("transparency", None)  # Known by now; conversions would warn of it.
+            return compose(_to_rgb(opened, bits), alpha, spec.background)
     except BadInput:
         raise
     except _UNDECODABLE as error:
-        detail = " ".join(str(error).split())[:120]
+        detail = reason_of(error)
         if "cannot identify image file" in detail:
-            detail = f"not one of {', '.join(FORMATS)}"
-        raise BadInput(f"undecodable: {type(error).__name__}: {detail}") from error
+            detail = unread_format(data) or f"not one of {', '.join(FORMATS)}"
+        raise BadInput(f"undecodable: {detail}") from error
+
+
+def decode_image(
+    data: bytes, *, min_side: int, max_pixels: int, background: str = BACKGROUND
+) -> Image.Image:
+    """Returns the image of `decode_opaque`.
+
+    Raises:
+      BadInput: if it cannot be decoded, or is smaller or larger than accepted [pixels].
+    """
+    bounds = ImageSpec(min_side=min_side, max_pixels=max_pixels, background=background)
+    return decode_opaque(data, bounds)[0]
+
+
+def unread_format(data: bytes) -> str:
+    """Returns what is missing to read a file, from its first bytes; "" if that is not known."""
+    #     00 00 00 1c  f t y p  h e i c  00 00 00 00  m i f 1  h e i c
+    #     box's length          brand                 further brands
+    brands = {data[at : at + 4] for at in (8, *range(16, min(int.from_bytes(data[:4]), 64), 4))}
+    if data[4:8] == b"ftyp":
+        for name, (accepted, plugin) in _UNREAD.items():
+            if brands & set(accepted):
+                return f"{name}, which Pillow reads with {plugin} only; save it as JPEG or PNG"
+    return ""
+
+
+def compose(
+    image: Image.Image, alpha: Image.Image | None, background: str
+) -> tuple[Image.Image, bool]:
+    """Returns an RGB image over a background, without metadata, and whether that shows.
+
+    Args:
+      image: the image, which is changed.
+      alpha: opacity of its pixels, 0 to 255; None if all are opaque.
+      background: colour, "#rrggbb".
+    """
+    image.info = {}
+    if alpha is None or alpha.getextrema()[0] == 255:
+        return image, False
+    below = Image.new("RGB", image.size, background)
+    below.paste(image, mask=alpha)
+    return below, True
 
 
 def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> None:
@@ -132,6 +202,10 @@ def resize_bilinear(pixels: np.ndarray, side: int) -> np.ndarray:
 
 def encode_image(image: Image.Image, encoding: str) -> bytes:
     """Returns the encoded bytes: equal pixels give equal bytes."""
+    # Pillow writes what it read beside the pixels, such as a JPEG's comment.
+    if image.info:
+        image = image.copy()
+        image.info = {}
     with _memory_file() as buffer:
         if encoding == "png":
             image.save(buffer, "PNG", compress_level=6)
@@ -159,11 +233,55 @@ def _nearest_pixels(size: int, side: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return low, high, position - floor
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _gray_bits(image: Image.Image, data: bytes) -> int:
+    """Returns the bits of a gray sample in the file; 8 where Pillow has scaled it to 8."""
+    if image.format == "TIFF" and image.mode.startswith("I;16"):
+        return int(image.tag_v2.get(_TIFF_BITS, (16,))[0])  # type: ignore[attr-defined]
+    if image.format == "PNG":
+        return data[_PNG_BITS]
+    return 16 if image.mode.startswith("I;16") else 8
+
+
+def _alpha(image: Image.Image, bits: int) -> Image.Image | None:
+    """Returns the opacity of an image's pixels; None if it has no transparency.
+
+    Raises:
+      BadInput: if one colour of 16 bits is transparent, which 8 bits cannot tell from others.
+    """
+    if "A" in image.getbands():
+        return image.getchannel("A")
+    clear = image.info.get("transparency")
+    if clear is None:
+        return None
+    if image.mode == "P":
+        return image.convert("RGBA").getchannel("A")
+    # One colour of a PNG is transparent. It is stated in the file's bits, while Pillow's pixels of
+    # 2 and 4 bits are scaled to 8: 15 of 15 is 255.
+    pixels = np.asarray(image)
+    if image.mode == "1":
+        pixels = pixels.astype(np.uint8) * 255
+    elif image.mode == "L" and bits < 8:
+        clear = clear * 255 // (2**bits - 1)
+    elif image.mode == "RGB" and bits > 8:
+        raise BadInput("one transparent colour of 16 bits; save it with an alpha channel")
+    opaque = pixels != np.array(clear)
+    if opaque.ndim == 3:
+        opaque = opaque.any(axis=2)
+    return Image.fromarray(opaque.astype(np.uint8) * 255)
+
+
+def _to_rgb(image: Image.Image, bits: int) -> Image.Image:
     if image.mode == "F":
         raise BadInput("mode F: floating-point pixels have no stated range")
-    if image.mode.startswith("I"):  # 16 bits a pixel; Pillow would clip them to white.
-        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert(
-            "RGB"
-        )
-    return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode == "I":
+        raise BadInput("mode I: pixels of 32 bits, or with a sign, have no stated range")
+    if image.mode.startswith("I;16"):  # Pillow would clip them to white.
+        high = np.asarray(image) >> (bits - 8)
+        tags = getattr(image, "tag_v2", {})
+        if tags.get(_TIFF_PHOTOMETRIC) == _WHITE_IS_ZERO:
+            high = 255 - high
+        return Image.fromarray(high.clip(0, 255).astype(np.uint8)).convert("RGB")
+    try:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    except ValueError as error:  # LAB, for one.
+        raise BadInput(f"mode {image.mode}: Pillow has no conversion to RGB") from error

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for line in omission_lines(group_omissions(Dataset(request["out"]).omissions())):
         print(line)
+    if info.num_composed:
+        print(f"{info.num_composed} records show the background {config.background}")
     return 0
 
 

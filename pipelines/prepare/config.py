@@ -3,7 +3,7 @@
 import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
-from pipelines.images.square import ImageSpec
+from pipelines.images.square import BACKGROUND, ImageSpec
 from pipelines.sources.corpus import WEB_TASKS
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.augment import Augmentation
@@ -23,6 +23,7 @@ class PrepareConfig:
       encoding: "jpeg" (quality 95, full chroma) or "png".
       min_side: smallest accepted height or width of an input [pixels].
       max_pixels: largest accepted height * width of an input [pixels].
+      background: colour that shows through transparent pixels, "#rrggbb".
       num_frames: frames per window of a video; None takes the source's number (16; MSVD-QA: 8).
       frame_stride: distance between frames, counted at 25 frames a second; None takes the source's
         stride [frames].
@@ -57,6 +58,7 @@ class PrepareConfig:
     encoding: str = "jpeg"
     min_side: int = 8
     max_pixels: int = 64_000_000
+    background: str = BACKGROUND
     num_frames: int | None = None
     frame_stride: int | None = None
     frame_window: str = "first"
@@ -123,6 +125,7 @@ class PrepareConfig:
             antialias=antialias,
             min_side=self.min_side,
             max_pixels=self.max_pixels,
+            background=self.background,
         )
 
     def augmentation(self) -> Augmentation:

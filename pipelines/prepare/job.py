@@ -153,6 +153,7 @@ class ShardReport:
       parts: part -> its records.
       inputs: digest of the items and of the media they refer to; "" if it is unknown [hex].
       is_taken: whether the shard was re-used from an earlier dataset.
+      num_composed: records in which the background shows through transparent pixels.
     """
 
     num_items: int
@@ -160,6 +161,7 @@ class ShardReport:
     parts: dict[str, PartShard]
     inputs: str = ""
     is_taken: bool = False
+    num_composed: int = 0
 
     def to_json(self) -> bytes:
         """Returns the report as the bytes of a receipt."""

@@ -24,6 +24,9 @@ REPORTS = "shards.json"
 def format_reports(reports: Sequence[ShardReport]) -> bytes:
     """Returns the text of `shards.json`, which does not depend on which shards were re-used."""
     fields = [dataclasses.asdict(dataclasses.replace(report, is_taken=False)) for report in reports]
+    for report in fields:
+        if not report["num_composed"]:  # As in files that are older than transparency.
+            del report["num_composed"]
     return json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n"
 
 

@@ -352,6 +352,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         num_inputs=num_inputs,
         num_rejected=num_rejected,
         image_px=job.config.image_px,
+        num_composed=sum(report.num_composed for report in reports),
     )
     texts = {REPORTS: format_reports(reports), DESCRIPTION: info.to_json().encode()}
     omissions = _omissions(work_folder)

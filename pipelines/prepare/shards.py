@@ -37,7 +37,8 @@ def write_piece(work_folder: WorkFolder, shard: int, piece: int, video: VideoChi
     items = map(Item.from_json, work_folder.lines(piece_list_name(shard, piece)))
     inputs = InputDigest(media_reader)
     record_maker = MakeRecords(DecodeMedia(media_reader, work_folder.job.decode, video), inputs)
-    return _write_records(work_folder, name, record_maker(media_reader.expected(items)), inputs)
+    results = record_maker(media_reader.expected(items))
+    return _write_records(work_folder, name, record_maker, results, inputs)
 
 
 def write_archives(
@@ -60,6 +61,7 @@ def write_archives(
         return _write_records(
             work_folder,
             name,
+            record_maker,
             _make_records(record_maker, (line_of_item(entry)[0] for entry in items)),
             corpus=corpus,
         )
@@ -105,6 +107,7 @@ def join_shard(
         if is_taken
         else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
+        num_composed=sum(report.num_composed for report in reports),
     )
     # One file for the rejects of all parts: what part they would have been of is not known.
     if shard_report.num_rejects:
@@ -140,6 +143,7 @@ def _make_records(
 def _write_records(
     work_folder: WorkFolder,
     name: str,
+    record_maker: MakeRecords,
     results: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
     corpus: Corpus | None = None,
@@ -149,6 +153,7 @@ def _write_records(
     Args:
       work_folder: the worker's access to the run.
       name: prefix of the names of the piece's files.
+      record_maker: what makes the results; it counts the records that show a background.
       results: each item with its record or reject.
       inputs: digest of the items; None computes none.
       corpus: corpus that the items are read from meanwhile; None if they were listed before.
@@ -184,6 +189,7 @@ def _write_records(
             for part, part_frames in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
+        num_composed=record_maker.num_composed,
     )
     if corpus is not None:
         work_folder.note_omissions(name, corpus)

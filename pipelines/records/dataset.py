@@ -48,6 +48,7 @@ class DatasetInfo:
       num_inputs: raw examples read.
       num_rejected: raw examples rejected; they are in `rejects.jsonl`.
       image_px: side of every stored image [pixels].
+      num_composed: records as prepared in which a background shows through transparent pixels.
     """
 
     name: str
@@ -55,6 +56,7 @@ class DatasetInfo:
     num_inputs: int
     num_rejected: int
     image_px: int
+    num_composed: int = 0
 
     def __post_init__(self) -> None:
         if self.num_records + self.num_rejected != self.num_inputs:
@@ -70,7 +72,10 @@ class DatasetInfo:
 
     def to_json(self) -> str:
         """Returns the text of `dataset.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+        fields = dataclasses.asdict(self)
+        if not self.num_composed:  # As in files that are older than it.
+            del fields["num_composed"]
+        return json.dumps(fields, indent=1, sort_keys=True) + "\n"
 
     def write(self, directory: str | Path) -> None:
         """Writes `dataset.json`."""

@@ -5,7 +5,7 @@ import json
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from pipelines.records.schema import Record
+from pipelines.records.schema import BadInput, Record
 
 # Field name in the Example -> field of `Record`, for lists of texts or bytes.
 BYTES = {
@@ -81,12 +81,12 @@ def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
     """Returns the values of every feature of any serialized Example.
 
     Raises:
-      ValueError: if `data` is no Example.
+      BadInput: if `data` is no Example.
     """
     try:
         example = _Example.FromString(data)
     except DecodeError as error:
-        raise ValueError(f"record is no tf.train.Example: {error}") from error
+        raise BadInput(f"record is no tf.train.Example: {error}") from error
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     return {
         name: tuple(getattr(value_list, value_list.WhichOneof("kind")).value)

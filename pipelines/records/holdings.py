@@ -78,12 +78,14 @@ class Holdings:
       parts: part name -> its counts.
       rejects: kinds of rejects, the most frequent first.
       omissions: what looks like data and is in neither, by reason.
+      num_composed: records in which a background shows through transparent pixels.
     """
 
     name: str
     parts: dict[str, PartHoldings]
     rejects: tuple[RejectHoldings, ...]
     omissions: tuple[OmissionHoldings, ...] = ()
+    num_composed: int = 0
 
     @property
     def num_records(self) -> int:
@@ -113,6 +115,7 @@ def count_holdings(dataset: Dataset) -> Holdings:
         parts=parts,
         rejects=group_rejects(dataset.rejects()),
         omissions=group_omissions(dataset.omissions()),
+        num_composed=dataset.info.num_composed,
     )
 
 

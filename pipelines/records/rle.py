@@ -10,6 +10,8 @@ import json
 
 import numpy as np
 
+from pipelines.records.schema import BadInput
+
 _MAX_SHIFT = 40
 """Longest accepted number in a mask text [bits]: longer ones would take very long to decode."""
 
@@ -44,13 +46,13 @@ def decode_mask(text: str) -> np.ndarray:
     """Returns the bool mask, shape (H, W); `counts` may be compressed or a plain list.
 
     Raises:
-      ValueError: if the runs do not fill the stated size.
+      BadInput: if the runs do not fill the stated size.
     """
     rle = json.loads(text)
     height, width = rle["size"]
     counts = rle["counts"] if isinstance(rle["counts"], list) else _parse_counts(rle["counts"])
     if sum(counts) != height * width or min(counts, default=0) < 0:
-        raise ValueError(f"runs sum to {sum(counts)}, not to size {height}x{width}.")
+        raise BadInput(f"runs sum to {sum(counts)}, not to size {height}x{width}.")
     values = np.arange(len(counts)) % 2 == 1
     return np.repeat(values, counts).reshape(width, height).T
 
@@ -67,7 +69,7 @@ def _parse_counts(text: str) -> list[int]:
         while more:
             chunk = ord(text[position]) - 48
             if not 0 <= chunk < 64 or shift > _MAX_SHIFT:
-                raise ValueError(f"character {position} of the runs is not of a run-length code.")
+                raise BadInput(f"character {position} of the runs is not of a run-length code.")
             x |= (chunk & 0x1F) << shift
             more = bool(chunk & 0x20)
             position += 1

@@ -120,6 +120,15 @@ def write_shard(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
     return writer.commit()
 
 
+HEADER_SIZE = _HEADER.size
+"""Size of what precedes a record's data [bytes]."""
+
+
+def is_header(head: bytes) -> bool:
+    """Returns whether some bytes are the header of a record, by its checksum."""
+    return len(head) == HEADER_SIZE and _HEADER.unpack(head)[1] == _masked_crc(head[:8])
+
+
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yields (offset of its data, data) of every record of a TFRecord file; needs no index.
 
@@ -128,7 +137,7 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """
     offset = 0
     while header := file.read(_HEADER.size):
-        if len(header) < _HEADER.size or _HEADER.unpack(header)[1] != _masked_crc(header[:8]):
+        if not is_header(header):
             raise ValueError(f"damaged record header at byte {offset}")
         length, _ = _HEADER.unpack(header)
         data, footer = file.read(length), file.read(_FOOTER.size)

@@ -86,6 +86,8 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         f"{info.num_inputs} inputs = {info.num_records} records + {info.num_rejected} rejects · "
         f"{info.image_px} px · {counts}"
     )
+    if info.num_composed:
+        summary += f" · {info.num_composed} over a background"
     # Only datasets that were screened for duplicates have this file.
     hygiene_file = folder / HYGIENE
     if hygiene_file.is_file():

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import google_crc32c
 
@@ -33,6 +33,9 @@ FEATURES = (
     "captions",
 )
 """Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`."""
+
+
+Fact = TypeVar("Fact")
 
 
 class UnpackedMedia:
@@ -119,6 +122,7 @@ class Corpus:
         self.unpacked = unpacked
         self.annotations: set[str] = set()
         self._omissions: dict[str, OmissionCounts] = {}
+        self._facts: dict[str, Any] = {}
         if not self.folder.is_dir():
             raise FileNotFoundError(f"{self.folder} is not a folder; check data_root and path.")
 
@@ -169,6 +173,12 @@ class Corpus:
         """
         with local_copy(self.annotation(path)) as local:
             yield local
+
+    def once(self, name: str, find: Callable[[], Fact]) -> Fact:
+        """Returns a fact of the whole folder, which `find` works out when it is first needed."""
+        if name not in self._facts:
+            self._facts[name] = find()
+        return self._facts[name]
 
     def has(self, path: Path) -> bool:
         """Whether a file exists; False, too, for names that are invalid or too long."""

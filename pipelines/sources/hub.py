@@ -35,13 +35,51 @@ def table_rows(corpus: Corpus, table: Path, columns: Sequence[str] = ()) -> Iter
     with corpus.local_annotation(table) as local:
         try:
             with parquet.ParquetFile(local) as file:
-                names = [n for n in file.schema_arrow.names if not columns or n in columns]
-                for batch in file.iter_batches(_BATCH, columns=names):
-                    for cells in batch.to_pylist():
+                names = column_names(file.schema_arrow.names)
+                wanted = [name for name in names if not columns or name in columns]
+                for batch in file.iter_batches(_BATCH, columns=wanted):
+                    for cells in rows_of_batch(batch):
                         yield TableRow(table, cells)
+        except BadInput as error:
+            raise ValueError(f"{table}: {error}.") from error
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
             raise ValueError(f"{table} is damaged parquet: {reason}.") from error
+
+
+def column_names(names: Sequence[str]) -> Sequence[str]:
+    """Returns the names of a table's columns.
+
+    Raises:
+      BadInput: if two columns have the same name: a row would have either's cell.
+    """
+    if doubled := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"several columns are called {doubled[0]!r}; rename all but one")
+    return names
+
+
+def rows_of_batch(batch: Any) -> list[dict[str, Any]]:
+    """Returns the rows of a batch of Arrow's; a text that is not UTF-8 stays bytes."""
+    try:
+        return batch.to_pylist()
+    except ValueError:  # One odd cell among all the rows, which are taken one by one.
+        return [
+            {
+                name: _cell(column[number])
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
+            for number in range(batch.num_rows)
+        ]
+
+
+def _cell(scalar: Any) -> Any:
+    """Returns the value of a cell; bytes if it is no text, None if it is nothing else either."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else None
+    except ValueError:  # A date beyond Python's years, for one.
+        return None
 
 
 def count_rows(corpus: Corpus, table: Path) -> int:

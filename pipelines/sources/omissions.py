@@ -10,9 +10,15 @@ from pipelines.sources.corpus import Corpus
 
 T = TypeVar("T")
 
+PICTURE_SUFFIXES = (
+    *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff"),
+    ".webp",
+)
+"""Extensions of pictures in archives of samples."""
+
 MEDIA_SUFFIXES = (
-    *(".avi", ".bmp", ".gif", ".jpeg", ".jpg", ".m4v", ".mkv", ".mov", ".mp4", ".mpg"),
-    *(".png", ".ppm", ".tif", ".tiff", ".webm", ".webp", ".wmv"),
+    *PICTURE_SUFFIXES,
+    *(".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".ppm", ".webm", ".wmv"),
 )
 """Extensions of pictures and clips."""
 

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import table_rows
@@ -14,7 +16,15 @@ from pipelines.sources.unpacking import open_unpacked
 
 Form = Literal["list", "dict", "csv", "table", "lines"]
 
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_MALFORMED = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+    OverflowError,
+)
 
 
 def load_list(
@@ -60,14 +70,18 @@ def _load_json_value(
 def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
     """Returns the rows of a file as a dict, indexed by their values under `key`.
 
+    A row without a text or a number under `key` is left out: what it should have been joined to is
+    then a reject, as it finds no row.
+
     Raises:
-      ValueError: if a row lacks `key`, naming the file.
+      ValueError: if there are rows and all are left out, naming the file.
     """
-    row_of = {}
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping) or key not in row:
-            raise ValueError(f"{path}: row {number} lacks {key!r}.")
-        row_of[row[key]] = row
+    row_of, listed = {}, list(rows)
+    for row in listed:
+        if isinstance(row, Mapping) and isinstance(row.get(key), str | int):
+            row_of[row[key]] = row
+    if listed and not row_of:
+        raise ValueError(f"{path}: none of {len(listed)} rows has {key!r}.")
     return row_of
 
 
@@ -93,6 +107,7 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
     Raises:
       ValueError: if a column is missing, naming the file.
     """
+    csv.field_size_limit(sys.maxsize)  # A long cell is no reason to end.
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         if missing := set(columns) - set(reader.fieldnames or ()):
@@ -178,7 +193,7 @@ def read_rows(
         except BadInput as error:
             yield _reject_row(corpus, path, f"{name}/row-{number}", str(error))
         except _MALFORMED as error:
-            reason = f"malformed row: {type(error).__name__}: {error}"
+            reason = f"malformed row: {reason_of(error, row)}"
             yield _reject_row(corpus, path, f"{name}/row-{number}", reason)
         else:
             yield from items

@@ -13,7 +13,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from pipelines.images.square import ImageSpec, decode_image, encode_image, squash_image
+from pipelines.images.square import ImageSpec, encode_image, squash_image
 from pipelines.records.hashing import stable_hash
 
 Crop = tuple[int, int, int, int]
@@ -96,15 +96,10 @@ class DrawnAugmentation:
 
 
 def augment_image(
-    data: bytes, spec: ImageSpec, change: DrawnAugmentation
-) -> tuple[bytes, tuple[int, int], Crop | None]:
-    """Returns the encoded square, the size (width, height) of the whole picture, and its crop.
-
-    Raises:
-      BadInput: if the picture cannot be decoded or its size is refused.
-    """
-    image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
-    size, crop = image.size, change.crop_of(image.size)
+    image: Image.Image, spec: ImageSpec, change: DrawnAugmentation
+) -> tuple[bytes, Crop | None]:
+    """Returns the encoded square, and the crop of the picture that it shows."""
+    crop = change.crop_of(image.size)
     # In the order of a picture's life: cropped, stored as JPEG at full size, made smaller.
     if crop is not None:
         image = image.crop(crop)
@@ -112,7 +107,7 @@ def augment_image(
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=change.quality)
         image = Image.open(buffer).convert("RGB")
-    return encode_image(_resize(image, spec, change.method), spec.encoding), size, crop
+    return encode_image(_resize(image, spec, change.method), spec.encoding), crop
 
 
 def _resize(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 
-from pipelines.images.square import ImageSpec, prepare_image
+from pipelines.images.square import ImageSpec, decode_opaque, encode_image, squash_image
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
@@ -26,6 +26,7 @@ class Pixels:
       decoded: time of the frame that was actually decoded, per video frame [s].
       num_windows: windows of a video.
       crop: x0, y0, x1, y1 of the region that was kept; None if all of it was [pixels].
+      composed: whether the background shows through transparent pixels.
     """
 
     images: tuple[bytes, ...]
@@ -35,6 +36,7 @@ class Pixels:
     decoded: tuple[float, ...] = ()
     num_windows: int = 1
     crop: tuple[int, int, int, int] | None = None
+    composed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,13 +103,17 @@ class DecodeMedia:
             return self._decode_video(media)
         data, spec, crop = self._media_reader.read(media), self._config.image, None
         self.sha256 = hashlib.sha256(data).hexdigest()
+        image, composed = decode_opaque(data, spec)
+        size = image.size
         if change is not None:
-            image, size, crop = augment_image(data, spec, change)
+            encoded, crop = augment_image(image, spec, change)
         elif media.edit is not None:
-            image, size = edit_image(data, spec, media.edit)
+            encoded, size = edit_image(image, spec, media.edit)
         else:
-            image, size = prepare_image(data, spec)
-        return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
+            encoded = encode_image(squash_image(image, spec), spec.encoding)
+        return Pixels(
+            images=(encoded,), size=size, sha256=self.sha256, crop=crop, composed=composed
+        )
 
     def _decode_video(self, media: Media) -> Pixels:
         # The draw depends on the file only, so that all records of a file share its pixels.
@@ -124,4 +130,5 @@ class DecodeMedia:
             requested=clip.requested,
             decoded=clip.decoded,
             num_windows=clip.num_windows,
+            composed=clip.composed,
         )

@@ -7,7 +7,7 @@ Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/pali
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pipelines.images.square import ImageSpec, decode_image, encode_image, squash_image
+from pipelines.images.square import ImageSpec, encode_image, squash_image
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Edit
 
@@ -20,13 +20,12 @@ _TURNS = {
 }
 
 
-def edit_image(data: bytes, spec: ImageSpec, edit: Edit) -> tuple[bytes, tuple[int, int]]:
+def edit_image(image: Image.Image, spec: ImageSpec, edit: Edit) -> tuple[bytes, tuple[int, int]]:
     """Returns the edited square, encoded, and the width and height of the turned original [pixels].
 
     Raises:
-      BadInput: if the image cannot be decoded, its size is refused, or the frame lies outside.
+      BadInput: if the frame lies outside.
     """
-    image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
     image = edit_original(image, edit)
     small = edit_stored(squash_image(image, spec), edit, image.size)
     return encode_image(small, spec.encoding), image.size

@@ -15,10 +15,14 @@ class MakeRecords:
     Args:
       decode: decoder of the media.
       inputs: digest to which all items are added; None computes no digest.
+
+    Attributes:
+      num_composed: records so far in which the background shows through transparent pixels.
     """
 
     def __init__(self, decode: DecodeMedia, inputs: InputDigest | None = None) -> None:
         self._decode, self._inputs = decode, inputs
+        self.num_composed = 0
         self._ids: set[str] = set()
 
     def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
@@ -59,7 +63,9 @@ class MakeRecords:
         finally:
             self._note(item, pixels)
         try:
-            return self._render(item, pixels)
+            record = self._render(item, pixels)
+            self.num_composed += any(decoded.composed for decoded in pixels)
+            return record
         except BadInput as error:
             return _reject_item(item, "render", str(error), pixels[0].sha256)
 

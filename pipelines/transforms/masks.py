@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.rle import decode_mask, encode_mask
 from pipelines.records.schema import BadInput
 
@@ -37,14 +38,26 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
         if "polygons" in raw:
             mask = polygon_mask(raw["polygons"], width=width, height=height)
         else:
-            mask = decode_mask(text)
+            mask = _decoded(text)
     except BadInput:
         raise
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadInput(f"malformed mask: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise BadInput(f"malformed mask: {reason_of(error)}") from error
     if not mask.any():
         raise BadInput("mask is empty")
     return encode_mask(mask)
+
+
+def _decoded(text: str) -> np.ndarray:
+    """Returns the mask of run lengths.
+
+    Raises:
+      BadInput: if they are malformed.
+    """
+    try:
+        return decode_mask(text)
+    except BadInput as error:
+        raise BadInput(f"malformed mask: {error}") from error
 
 
 def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
@@ -90,10 +103,14 @@ def _check_polygons(polygons: list[list[float]], side: int) -> None:
     Raises:
       BadInput: if there are too many, they are too long, or they lie far outside of the image.
     """
+    if not isinstance(polygons, list) or not all(isinstance(p, list) for p in polygons):
+        raise BadInput(f"malformed mask: polygons must be a list of lists, got {polygons!r:.60}")
     if len(polygons) > _MAX_POLYGONS:
         raise BadInput(f"mask has {len(polygons)} polygons, {_MAX_POLYGONS} are accepted")
     length = 0.0
     for polygon in polygons:
+        if len(polygon) % 2:
+            raise BadInput(f"mask has a polygon of {len(polygon)} numbers, an x without its y")
         points = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
         if not np.isfinite(points).all() or np.abs(points).max(initial=0) > 2 * side:
             raise BadInput("mask has points far outside of the image")

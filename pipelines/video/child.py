@@ -15,9 +15,10 @@ import signal
 import sys
 from typing import BinaryIO
 
+import numpy as np
 from PIL import Image
 
-from pipelines.images.square import ImageSpec, check_size, encode_image, squash_image
+from pipelines.images.square import ImageSpec, check_size, compose, encode_image, squash_image
 from pipelines.records.schema import BadInput
 from pipelines.video.decoders import DECODERS, choose_decoder
 from pipelines.video.probe import OutOfMemory, probe_video
@@ -84,11 +85,12 @@ def sample_video(
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
     decoder_used = choose_decoder(decoder, info)
-    size, decoded, encoded = (0, 0), [], []
+    size, decoded, encoded, composed = (0, 0), [], [], False
     for time, pixels in DECODERS[decoder_used](
         path, info, times
     ):  # Only one raw frame is in memory.
-        image = Image.fromarray(pixels)
+        image, has_background = _opaque(pixels, spec)
+        composed |= has_background
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(squash_image(image, spec), spec.encoding))
@@ -101,8 +103,16 @@ def sample_video(
         "decoded": [decoded[i] for i in order],
         "num_windows": len(windows),
         "decoder": decoder_used,
+        "composed": composed,
     }
     return header, [encoded[i] for i in order]
+
+
+def _opaque(pixels: np.ndarray, spec: ImageSpec) -> tuple[Image.Image, bool]:
+    """Returns a frame's image over the background, and whether that shows."""
+    alpha = Image.fromarray(np.ascontiguousarray(pixels[..., 3])) if pixels.shape[2] > 3 else None
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))
+    return compose(image, alpha, spec.background)
 
 
 if __name__ == "__main__":

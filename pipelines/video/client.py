@@ -74,6 +74,7 @@ class SampledFrames(NamedTuple):
       requested: requested time of each frame [s].
       decoded: time of the frame that was actually decoded, per frame [s].
       num_windows: number of windows in `images`.
+      composed: whether the background shows through transparent pixels.
     """
 
     images: tuple[bytes, ...]
@@ -81,6 +82,7 @@ class SampledFrames(NamedTuple):
     requested: tuple[float, ...]
     decoded: tuple[float, ...]
     num_windows: int
+    composed: bool = False
 
 
 class VideoChildLostError(RuntimeError):
@@ -154,6 +156,7 @@ class VideoChild:
             requested=tuple(header["requested"]),
             decoded=tuple(header["decoded"]),
             num_windows=header["num_windows"],
+            composed=header["composed"],
         )
 
     @property

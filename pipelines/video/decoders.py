@@ -2,15 +2,19 @@
 
 PyAV decodes in sequence and is always right; in H.264 it skips frames that no wanted frame needs.
 decord seeks. Its frame indices were exact only for the files that `choose_decoder` allows; for
-others it returned wrong frames without an error.
+others it returned wrong frames without an error. Interlaced frames, odd sides and display matrices
+are PyAV's as well, whichever decoder is asked for: decord's pixels are others there.
 """
 
 import bisect
 import itertools
+import struct
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import av
 import av.error
+import av.sidedata.sidedata
 import numpy as np
 
 from pipelines.records.schema import BadInput
@@ -23,7 +27,7 @@ from pipelines.video.probe import (
 )
 
 Frame = tuple[float, np.ndarray]
-"""Time from the first frame [s], pixels (H, W, 3) uint8."""
+"""Time from the first frame [s], pixels (H, W, 3) uint8; (H, W, 4) where the video has alpha."""
 
 _DECORD_CODECS = ("h264", "hevc", "vp9", "libvpx-vp9")
 _DECORD_FORMATS = ("mp4", "matroska", "webm")
@@ -37,6 +41,14 @@ _EPSILON = 1e-4
 _THREADS = 2
 """Decoding threads of one clip. Two take 40 % less time than one, for 3 % more processor time
 (720p, 2 cores)."""
+
+_DISPLAY_MATRIX = av.sidedata.sidedata.Type.DISPLAYMATRIX
+_UPRIGHT = (1.0, 0.0, 0.0, 1.0)
+_SKEW = 0.02
+"""Part of a display matrix that may be other than quarter turns and mirrors: a degree."""
+
+_KEY_FRAMES = 16
+"""Key frames that are looked at before decord is asked; a clip of some seconds has fewer."""
 
 _LOST_SLACK = 2
 _LOST_TOLERANCE = 0.05
@@ -148,10 +160,13 @@ def decode_decord(path: str, info: VideoProperties, times: Sequence[float]) -> I
     """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
-    # Three checks before decord is believed: it counts as many frames as the probe, shows them at
-    # the same times, and raises nothing. Otherwise PyAV decodes.
+    # Four checks before decord is believed: key frames are stored as they are shown, and decord
+    # counts as many frames as the probe, shows them at the same times, and raises nothing.
+    # Otherwise PyAV decodes.
     indices = _frames_shown_at(info, times)
     try:
+        if not _is_plain(path):
+            return decode_pyav(path, info, times)
         reader = decord.VideoReader(path, num_threads=1)
         if len(reader) != len(info.times):
             return decode_pyav(path, info, times)
@@ -160,7 +175,11 @@ def decode_decord(path: str, info: VideoProperties, times: Sequence[float]) -> I
         if np.abs(shown_times - np.asarray(info.times)[indices]).max() > 0.5 / 60:
             return decode_pyav(path, info, times)
         pixels = reader.get_batch(indices).asnumpy()
-    except (decord.DECORDError, RuntimeError):  # MemoryError passes, so that it is tried again.
+    except (
+        decord.DECORDError,
+        RuntimeError,
+        av.error.FFmpegError,
+    ):  # MemoryError passes, so that it is tried again.
         return decode_pyav(path, info, times)
     return ((float(t), p) for t, p in zip(shown_times, pixels, strict=True))
 
@@ -177,8 +196,20 @@ def choose_decoder(preferred: str, info: VideoProperties) -> str:
         and any(name in info.format.split(",") for name in _DECORD_FORMATS)
         and not info.hidden
         and info.num_video_streams == 1
+        and info.width % 2 == info.height % 2 == 0
     )
     return "decord" if preferred == "decord" and exact else "pyav"
+
+
+def _is_plain(path: str) -> bool:
+    """Returns whether key frames are progressive, and shown as they are stored."""
+    with open_video(path) as container:
+        stream = video_stream(container)
+        stream.codec_context.skip_frame = "NONKEY"
+        key_frames = itertools.islice(container.decode(stream), _KEY_FRAMES)
+        return all(
+            not frame.interlaced_frame and display_matrix(frame) == _UPRIGHT for frame in key_frames
+        )
 
 
 def _frames_shown_at(info: VideoProperties, times: Sequence[float]) -> list[int]:
@@ -198,6 +229,40 @@ def _display_time(frame: av.VideoFrame, info: VideoProperties, decoded: int, rat
 
 
 def _upright_pixels(frame: av.VideoFrame) -> np.ndarray:
-    """Returns the pixels with the rotation of the display matrix applied, as players do."""
-    pixels = frame.to_ndarray(format="rgb24")
-    return np.ascontiguousarray(np.rot90(pixels, k=round(frame.rotation / 90) % 4))
+    """Returns the pixels as players show them, turned and mirrored by the display matrix.
+
+    Raises:
+      BadInput: if the matrix turns by anything but quarter turns.
+    """
+    has_alpha = any(component.is_alpha for component in frame.format.components)
+    pixels = frame.to_ndarray(format="rgba" if has_alpha else "rgb24")
+    a, b, c, d = display_matrix(frame)
+    # The pixel at (x, y) is shown at (a x + c y, b x + d y):
+    #
+    #   1 0 0 1    as stored             -1 0 0 1    left and right change places
+    #   0 1 -1 0   a quarter clockwise    0 1 1 0    rows and columns change places
+    if max(abs(b), abs(c)) > max(abs(a), abs(d)):
+        pixels, across, down, rest = pixels.swapaxes(0, 1), c, b, (a, d)
+    else:
+        across, down, rest = a, d, (b, c)
+    if max(map(abs, rest)) > _SKEW * min(abs(across), abs(down)):
+        raise BadInput(
+            f"display matrix {a:g} {b:g} {c:g} {d:g} is none of quarter turns and mirrors; encode "
+            f"the video upright"
+        )
+    pixels = pixels[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1]
+    return np.ascontiguousarray(pixels)
+
+
+def display_matrix(frame: av.VideoFrame) -> tuple[float, float, float, float]:
+    """Returns a, b, c, d of a frame's display matrix, by which (x, y) is (a x + c y, b x + d y).
+
+    Source: ISO 14496-12, 6.2.2: a b u, c d v, x y w, where u, v and w have 30 binary places and the
+    others 16.
+    """
+    side_data: Any = frame.side_data  # Its stubs take it for a mapping of texts.
+    data = next((d for d in side_data if d.type == _DISPLAY_MATRIX), None)
+    if data is None:
+        return _UPRIGHT
+    a, b, _, c, d, *_ = (value / 2**16 for value in struct.unpack("=9i", bytes(data)[:36]))
+    return (a, b, c, d) if any((a, b, c, d)) else _UPRIGHT  # FFmpeg passes over a matrix of zeros.

@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from infra.errors import ConfigError
-from pipelines.images.square import FORMATS, ImageSpec, prepare_image
+from pipelines.images.square import BACKGROUND, FORMATS, ImageSpec, prepare_image, unread_format
 from pipelines.records.schema import BadInput
 from pipelines.sources.registry import source_spec
 from pipelines.sources.spec import SourceSpec
@@ -26,6 +26,7 @@ def prepare_image_files(
     source: str | None = None,
     frames: int | None = None,
     stride: int | None = None,
+    background: str = BACKGROUND,
 ) -> tuple[bytes, ...]:
     """Returns images, or the frames of a video, as a record of them would hold them.
 
@@ -36,9 +37,11 @@ def prepare_image_files(
         "videos".
       frames: number of frames of a video; None takes the source's.
       stride: distance of the frames at 25 a second [frames]; None takes the source's.
+      background: colour that shows through transparent pixels, "#rrggbb".
 
     Raises:
-      ConfigError: if a file is missing or unreadable, or a video is one of several files.
+      ConfigError: if a file is missing or unreadable, or a video is one of several files, or the
+        background is no colour.
     """
     try:
         # The source decides the resize filter, so it must be known before any file is prepared.
@@ -46,13 +49,13 @@ def prepare_image_files(
         if video and len(paths) > 1:
             raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")
         spec = source_spec(source or ("videos" if video else "images"))
+        stored = ImageSpec(image_px=image_px, antialias=spec.antialias, background=background)
     except OSError as error:
         raise ConfigError(
             f"images must be readable files, got {error.filename}: {error.strerror}."
         ) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    stored = ImageSpec(image_px=image_px, antialias=spec.antialias)
     if video:
         return _sample_frames(paths[0], spec, stored, frames, stride)
     return tuple(_prepare_image_file(path, stored) for path in paths)
@@ -63,7 +66,8 @@ def _is_image(path: str) -> bool:
         with Image.open(path, formats=FORMATS):
             return True
     except UnidentifiedImageError:
-        return False
+        with open(path, "rb") as file:  # HEIC is a container that FFmpeg would take for a video's.
+            return bool(unread_format(file.read(64)))
     except (ValueError, SyntaxError, Image.DecompressionBombError):
         return True  # An image, though a bad one: `_prepare_image_file` says what is wrong with it.
 

@@ -8,6 +8,7 @@ import av.stream
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput
 
 FORMATS = (
@@ -25,7 +26,9 @@ corpus are exact; encoders that drop the last frames lack one or two."""
 
 _DURATION_SLACK = 1.0
 _DURATION_TOLERANCE = 0.1
-"""The same for durations [s, fraction]; the declared one may be that of a longer audio track."""
+"""The same for durations [s, fraction]."""
+
+_MATROSKA = "matroska"
 
 _IDR = 5
 """Type number of an IDR unit. Source: ITU-T H.264, table 7-1; ISO 14496-15, 5.3.3 for
@@ -106,9 +109,8 @@ def video_stream(container: InputContainer) -> VideoStream:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns an error's type and text without the file name, so it does not depend on the path."""
-    text = getattr(error, "strerror", None) or str(error)
-    return f"{type(error).__name__}: {' '.join(text.split())[:120]}"
+    """Returns an error's text without the file name, so that it does not depend on the path."""
+    return reason_of(error)
 
 
 def _video_streams(container: InputContainer) -> list[VideoStream]:
@@ -213,6 +215,30 @@ def _check_complete(
         raise BadInput(f"truncated: {present} of {declared} declared frames are present")
     seconds = stream_seconds
     if not declared and not stream_seconds and container.duration:
+        # The container's, which says nothing of the picture alone: sound may be longer, and
+        # Matroska's is the time of the end, counted from 0, not from the first frame.
         seconds = container.duration / av.time_base
-    if seconds and duration < seconds * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK:
+        if _is_short(duration, seconds):
+            duration = _length_of_all(container)
+    if seconds and _is_short(duration, seconds):
         raise BadInput(f"truncated: {duration:.1f} of {seconds:.1f} declared seconds are present")
+
+
+def _is_short(seconds: float, declared: float) -> bool:
+    return seconds < declared * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK
+
+
+def _length_of_all(container: InputContainer) -> float:
+    """Returns how long a file's packets last together, pictures and sound [s]."""
+    #     0      10 s     11.6
+    #     |       ▒▒▒▒▒▒▒▒|     pictures       Matroska: 11.6, from 0
+    #     |          ░░░░░|     sound          others: 1.6, from the first packet
+    start, end = float("inf"), 0.0
+    with open_video(container.name) as again:
+        for packet in again.demux():
+            stamp = packet.pts if packet.pts is not None else packet.dts
+            if packet.size and stamp is not None and packet.time_base:
+                base = float(packet.time_base)
+                start = min(start, stamp * base)
+                end = max(end, (stamp + (packet.duration or 0)) * base)
+    return end if _MATROSKA in container.format.name else end - min(start, end)

@@ -64,6 +64,8 @@ def make(work: StepContext) -> Iterator[Progress]:
     for name, (stored, file) in files.items():
         work.adopt(name, stored, file)
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
+    if info.num_composed:
+        work.counts.update(composed=info.num_composed)
     if num_reused_shards:
         work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
     if names := sorted({omission.source for omission in omissions}):

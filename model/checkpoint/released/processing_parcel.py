@@ -20,6 +20,7 @@ class ParcelProcessor(ProcessorMixin):
       budgets: soft tokens per image that the model serves, ascending.
       image_token_id: id of the placeholder for a soft token.
       separator_id: id of the token between a prompt and its answer.
+      background: colour that shows through transparent pixels, "#rrggbb".
     """
 
     attributes: ClassVar = ["tokenizer"]
@@ -32,10 +33,12 @@ class ParcelProcessor(ProcessorMixin):
         budgets: list[int] | None = None,
         image_token_id: int = 0,
         separator_id: int = 0,
+        background: str = "#ffffff",
         **kwargs: Any,
     ) -> None:
         self.image_px, self.budgets = image_px, budgets or []
         self.image_token_id, self.separator_id = image_token_id, separator_id
+        self.background = background
         super().__init__(tokenizer, **kwargs)
 
     def __call__(
@@ -99,12 +102,26 @@ class ParcelProcessor(ProcessorMixin):
         return [self.tokenizer.bos_token_id, *ids, self.separator_id]
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        """Returns the image's pixels (3, H, W) in [-1, 1], upright and squashed to a square."""
+        """Returns the image's pixels (3, H, W) in [-1, 1], upright and squashed to a square.
+
+        Raises:
+          ValueError: if they have 32 bits, whose range nothing states.
+        """
         upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):  # 16 bits a pixel; Pillow would clip them to white.
+        if upright.mode in ("I", "F"):
+            raise ValueError(
+                f"images must have pixels of 8 or 16 bits, got mode {upright.mode}, of 32 bits "
+                f"without a stated range; convert them first."
+            )
+        if upright.mode.startswith("I;16"):  # Pillow would clip them to white.
             upright = Image.fromarray((np.asarray(upright) >> 8).clip(0, 255).astype(np.uint8))
         side = (self.image_px, self.image_px)
         square = upright.convert("RGB")
+        if upright.has_transparency_data:  # Shown over a background, as in training.
+            alpha = upright.convert("RGBA").getchannel("A")
+            square = Image.new("RGB", upright.size, self.background)
+            square.paste(upright.convert("RGB"), mask=alpha)
+        square.info = {}  # A JPEG's comment would be stored, too.
         if square.size != side:
             square = square.resize(side, Image.Resampling.BILINEAR)
         # Training images were stored as JPEG, so the same compression is applied here.

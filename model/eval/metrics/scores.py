@@ -118,19 +118,11 @@ def mean(total: float, num: int) -> PartScore:
 
 
 def macro_average(scores: Mapping[str, float]) -> float:
-    """Returns the unweighted mean of the parts' scores; English is left out if there are others.
+    """Returns the unweighted mean of the parts' scores, all of them.
 
-    Source: COCO-35L, XM3600 and xGQA are reported for English and averaged without it. No other
-    breakdown has a part called "en".
+    Benchmarks that are reported without English, such as xGQA, leave it out of their split.
     """
-    further = averaged(scores)
-    return sum(scores[name] for name in sorted(further)) / len(further)
-
-
-def averaged(parts: Iterable[str]) -> set[str]:
-    """Returns the parts that `macro_average` is taken over."""
-    part_names = set(parts)
-    return part_names - {"en"} or part_names
+    return sum(scores[name] for name in sorted(scores)) / len(scores)
 
 
 def the_answer(fields: Fields) -> str:

@@ -66,7 +66,11 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
     languages = (language,) if language else LANGUAGES
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
     listed = index_rows(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
-    images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
+    images = {
+        key: folders[row["filepath"]] / row["filename"]
+        for key, row in listed.items()
+        if row.get("filepath") in folders and isinstance(row.get("filename"), str)
+    }
     # Lines of all languages are mixed in the file; captions of an image must come together:
     #
     #     lines  1 de, 1 fr, 2 de, 2 fr  ─▶  de: 1 2   fr: 1 2  ─▶  records of de, then of fr

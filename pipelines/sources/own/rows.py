@@ -10,7 +10,8 @@
 
 Paths are relative to the file. If suffix is left out it is the answers, and the other way round.
 The cells of a table are texts, and an empty cell counts as left out. In a table, meta and lists of
-images, answers or suffixes are JSON; a column `meta.kind` is the field `kind` of meta.
+images, answers or suffixes are JSON; a column `meta.kind` is the field `kind` of meta. A text that
+begins with [ or { is written as a list of one text: ["[illegible]"].
 
 Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.benchmarks.row import fill_prompt, prompt_fields
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, checked_task
@@ -50,6 +52,8 @@ KEYS = (
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
 _MAX_IMAGES = 2
+_MAX_CELL = 16 << 20
+"""Longest cell of a table [characters]; more is a quote that was never closed."""
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
 """(number, from 1; function that parses it) of each line or row."""
@@ -84,10 +88,11 @@ def items_of(
         try:
             yield _item_of_row(corpus, split, str(position), parse(), source)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
+            reason = reason_of(error)
             yield Reject(
                 id=f"{source.name}/{split}/{unit}-{number}",
                 stage="read",
-                reason=str(error) if isinstance(error, BadInput) else f"malformed {unit}: {error}",
+                reason=reason if isinstance(error, BadInput) else f"malformed {unit}: {reason}",
                 source=corpus.relative(file),
             )
 
@@ -123,7 +128,8 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
     try:
         json.dumps(dict(meta), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"meta must be of texts, numbers, lists and objects: {error}") from None
+        reason = reason_of(error)
+        raise BadInput(f"meta must be of texts, numbers, lists and objects: {reason}") from None
     return Item(
         id=f"{source.name}/{split}/{paths[0]}#{key}",
         part=task,
@@ -169,35 +175,88 @@ def _json_lines(path: Path) -> Numbered:
 def _table_rows(path: Path) -> Numbered:
     # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written
     # (`line_of_item`).
+    csv.field_size_limit(_MAX_CELL)
     with open_unpacked(path) as data:
-        file = io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline="")
-        table = csv.DictReader(file)
-        try:
-            for row in table:
-                yield table.line_num, lambda row=row: _parse_cells(row)
-        except csv.Error as error:
+        lines = _Lines(io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline=""))
+        table = csv.reader(lines)
+        columns = next(table, [])
+        if doubled := [name for name in columns if name and columns.count(name) > 1]:
             raise ValueError(
-                f"{path} line {table.line_num} is no row of a table: {error}."
-            ) from None
+                f"{path} must have a column of each name, got {doubled[0]!r} more than once; "
+                f"rename all but one."
+            )
+        while True:
+            first = table.line_num + 1
+            try:
+                cells = next(table, None)
+            except csv.Error:  # Nothing else than a longer cell, unless `strict` is set.
+                reason = f"a cell has more than {_MAX_CELL:,} characters"
+                yield table.line_num, functools.partial(_refuse, reason)
+                continue
+            if cells is None:
+                return
+            if lines.at_end:  # It asked for a line after the last: a quote was still open.
+                reason = f"a quote that is opened from line {first} on is never closed"
+                yield first, functools.partial(_refuse, reason)
+            elif cells:
+                yield table.line_num, functools.partial(_parse_cells, columns, cells)
 
 
-def _parse_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
-    if None in row:
-        raise BadInput(f"more cells than columns: {row[None]!r:.60}")
+class _Lines(Iterator[str]):
+    """The lines of a file.
+
+    Attributes:
+      at_end: whether a line was asked for after the last.
+    """
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._lines, self.at_end = iter(file), False
+
+    def __next__(self) -> str:
+        try:
+            return next(self._lines)
+        except StopIteration:
+            self.at_end = True
+            raise
+
+
+def _refuse(reason: str) -> None:
+    raise BadInput(reason)
+
+
+def _parse_cells(columns: list[str], cells: list[str]) -> dict[str, Any]:
+    if len(cells) > len(columns):
+        raise BadInput(f"more cells than columns: {cells[len(columns) :]!r:.60}")
     # A row with the columns question, answers and meta.kind:
     #
     #     how many?,"[""2"", ""two""]",human
     #     {"question": "how many?", "answers": ["2", "two"], "meta": {"kind": "human"}}
-    filled_cells = {name: cell for name, cell in row.items() if cell}
+    filled_cells = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
     fields: dict[str, Any] = {k: v for k, v in filled_cells.items() if not k.startswith(_META)}
     for name in _JSON & fields.keys():
         if fields[name].startswith(("[", "{")):
-            fields[name] = json.loads(fields[name])
+            fields[name] = _parse_json(name, fields[name])
     meta_cells = {k.removeprefix(_META): v for k, v in filled_cells.items() if k.startswith(_META)}
     meta = fields.get("meta", {})
     if meta_cells and not isinstance(meta, dict):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
     return {**fields, "meta": {**meta, **meta_cells}} if meta_cells else fields
+
+
+def _parse_json(name: str, cell: str) -> Any:
+    """Returns the value of a cell that begins like JSON.
+
+    Raises:
+      BadInput: if it is not JSON: it may be a text, or a list as Python prints it.
+    """
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        text = json.dumps([cell], ensure_ascii=False)
+        raise BadInput(
+            f'{name} begins as JSON does and is not JSON: {cell!r:.60}; write a list as ["a", "b"] '
+            f"and a text that begins so as {text:.80}"
+        ) from None
 
 
 def _jsonl_files(split: str) -> tuple[tuple[str, ...], ...]:

@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
+from pipelines.sources.row_files import index_rows
 from pipelines.sources.values import text_of
 
 _SENTENCES = {
@@ -152,8 +154,8 @@ def read_refcoco(corpus: Corpus, split: str) -> Listing:
         instances = corpus.load_json(folder / "instances.json")
         if not isinstance(instances, Mapping) or not {"annotations", "images"} <= set(instances):
             raise ValueError(f"{folder / 'instances.json'} lacks annotations and images.")
-        annotations = {a["id"]: a for a in instances["annotations"]}
-        images = {i["id"]: i for i in instances["images"]}
+        annotations = index_rows(folder / "instances.json", instances["annotations"], "id")
+        images = index_rows(folder / "instances.json", instances["images"], "id")
         for number, ref in enumerate(rows):
             try:
                 if ref["split"] != part or ref["image_id"] in held_out:
@@ -164,7 +166,7 @@ def read_refcoco(corpus: Corpus, split: str) -> Listing:
                 yield Reject(
                     id=f"{folder.name}/{split}/{number}",
                     stage="read",
-                    reason=f"malformed ref: {type(error).__name__}: {error}",
+                    reason=f"malformed ref: {reason_of(error, ref)}",
                     source=corpus.relative(path),
                 )
                 continue

@@ -14,13 +14,14 @@ Visual Genome region becomes its grounded caption.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from pipelines.records.schema import Reject
+from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing, Media
 from pipelines.sources.layout import find_annotation, image_folder
-from pipelines.sources.row_files import load_dict, load_list, read_rows
+from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.web.tasks import WebImage, web_image_items
 
@@ -36,12 +37,17 @@ def _coco_names(split: str) -> tuple[str, ...]:
 def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
-    labels = {annotation["id"]: annotation["name"] for annotation in raw["categories"]}
+    labels = index_rows(file, raw["categories"], "id")
     # Annotations are in any order, so they are sorted by image first; crowds are left out.
-    objects: dict[int, list[dict]] = defaultdict(list)
+    objects: dict[object, list[dict]] = defaultdict(list)
+    loose = []
     for annotation in raw["annotations"]:
-        if not annotation.get("iscrowd"):
-            objects[annotation["image_id"]].append(annotation)
+        if not isinstance(annotation, Mapping) or not isinstance(
+            annotation.get("image_id"), int | str
+        ):
+            loose.append(annotation)
+        elif not annotation.get("iscrowd"):
+            objects[annotation["image_id"]].append(dict(annotation))
     folder = image_folder(corpus, f"{split}2017", "coco")
 
     def items_of_row(row: dict) -> Iterator[Item | Reject]:
@@ -50,9 +56,16 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         # `pop`, so that memory shrinks as images are listed.
         for annotation in objects.pop(row["id"], ()):
             x, y, w, h = map(float, annotation["bbox"])
-            mask = {"size": size, "polygons": annotation["segmentation"]}
-            label = labels[annotation["category_id"]]
-            annotated.append({"label": label, "box": [x, y, x + w, y + h], "mask": mask})
+            category = annotation["category_id"]
+            if category not in labels:
+                raise BadInput(f"category_id {category!r:.40} is none of the file's categories")
+            annotated.append(
+                {
+                    "label": labels[category]["name"],
+                    "box": [x, y, x + w, y + h],
+                    "mask": _coco_mask(annotation.get("segmentation"), size),
+                }
+            )
         # An image without annotations is no input, so it is no reject either.
         if not annotated:
             return iter(())
@@ -61,6 +74,29 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
     yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], items_of_row)
+    yield from _of_no_image(corpus, file, f"coco_objects/{split}", loose)
+
+
+def _coco_mask(shape: Any, size: list[int]) -> Mapping[str, Any] | None:
+    """Returns the mask of an annotation; None if it has a box alone.
+
+    Polygons are a list; run lengths, also those that are not of crowds, are an object that states
+    its own size.
+    """
+    if not shape:
+        return None
+    return {"size": size, "polygons": shape} if isinstance(shape, list) else shape
+
+
+def _of_no_image(
+    corpus: Corpus, file: Path, name: str, annotations: list[Any]
+) -> Iterator[Item | Reject]:
+    """Yields a reject for each annotation that names no image."""
+
+    def refuse(annotation: object) -> None:
+        raise BadInput(f"annotation names no image (image_id): {annotation!r:.100}")
+
+    yield from read_rows(corpus, file, f"{name}/annotations", annotations, refuse)
 
 
 def _textocr_names(split: str) -> tuple[str, ...]:
@@ -71,17 +107,24 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_textocr_names(split))
     raw: Any = load_dict(corpus, file)
     # As for COCO: words by image first, without the illegible ones.
-    words: dict[str, list[dict]] = defaultdict(list)
+    words: dict[object, list[Mapping]] = defaultdict(list)
+    loose = []
     for annotation in raw["anns"].values():
-        if annotation["utf8_string"] != _ILLEGIBLE:
-            x, y, w, h = map(float, annotation["bbox"])
-            word = {"text": annotation["utf8_string"], "box": [x, y, x + w, y + h]}
-            words[annotation["image_id"]].append(word)
+        if not isinstance(annotation, Mapping) or not isinstance(
+            annotation.get("image_id"), int | str
+        ):
+            loose.append(annotation)
+        elif annotation.get("utf8_string") != _ILLEGIBLE:
+            words[annotation["image_id"]].append(annotation)
     folder = image_folder(corpus, "train_images", "textvqa")
 
     def items_of_row(row: tuple[str, dict]) -> Iterator[Item | Reject]:
         key, image = row
-        if not (read := words.pop(key, [])):
+        read = []
+        for annotation in words.pop(key, ()):
+            x, y, w, h = map(float, annotation["bbox"])
+            read.append({"text": annotation["utf8_string"], "box": [x, y, x + w, y + h]})
+        if not read:
             return iter(())
         metadata = {"width": int(image["width"]), "height": int(image["height"]), "ocr": read}
         return _web_items(
@@ -89,11 +132,12 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
         )
 
     yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), items_of_row)
+    yield from _of_no_image(corpus, file, f"textocr/{split}", loose)
 
 
 def _read_genome(corpus: Corpus, split: str) -> Listing:
     questions, descriptions = (find_annotation(corpus, name) for name in _GENOME)
-    regions = {row["id"]: row["regions"] for row in load_list(corpus, descriptions)}
+    regions = index_rows(descriptions, load_list(corpus, descriptions), "id")
     folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]
     # Pictures lie in two folders; one listing of the first tells which.
     first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
@@ -103,7 +147,7 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         pairs = [{"question": qa["question"], "answer": qa["answer"]} for qa in row["qas"]]
         objects = [
             {"label": region["phrase"], "box": _region_box(region)}
-            for region in regions.pop(row["id"], ())
+            for region in regions.pop(row["id"], {"regions": ()})["regions"]
         ]
         if not pairs and not objects:
             return iter(())

@@ -1,6 +1,7 @@
 """Corpora of `tf.train.Example` records: TFRecord files, and folders of TensorFlow Datasets.
 
-    tfrecord  *.tfrecord, *.tfrecord-00000-of-00010, *.tfrec, plain or packed
+    tfrecord  *.tfrecord, *.tfrecord-00000-of-00010, *.tfrec, plain or packed (gzip, zlib,
+              bzip2, xz)
     tfds      [{name}/[{config}/]{version}/]features.json, dataset_info.json
               {name}-{split}.tfrecord-00000-of-00010
 
@@ -22,9 +23,11 @@ Source: TensorFlow Datasets, `core/features/feature.proto` and `core/proto/datas
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,8 +36,9 @@ from typing import Any, BinaryIO
 from google_crc32c import value as crc32c
 
 from pipelines.records.example import features_of
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
-from pipelines.records.tfrecord import read_frames
+from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media, checked_task
 from pipelines.sources.omissions import data_files, is_hidden, note_empty
@@ -118,7 +122,12 @@ def _items_of_tfrecord(corpus: Corpus, path: Path) -> Iterator[Item | Reject]:
         except (ValueError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
-            yield _reject_example(corpus, path, "tfrecord", f"damaged file: {error}")
+            yield _reject_example(corpus, path, "tfrecord", f"damaged file: {_damage_of(error)}")
+
+
+def _damage_of(error: BaseException) -> str:
+    """Returns what is damaged; the words of `read_frames` are its own."""
+    return str(error) if isinstance(error, ValueError) else reason_of(error)
 
 
 def split_of(path: Path) -> str:
@@ -187,7 +196,7 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
         except (ValueError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
-            damage = f", then damage: {error}"
+            damage = f", then damage: {_damage_of(error)}"
     # Damage, or another number of records than announced, is one reject for the whole file.
     if count != int(length) or damage:
         reason = f"{count} records, dataset_info.json says {length}{damage}"
@@ -292,8 +301,8 @@ def _read_file(
                 features = features_of(data)
                 seen.update({_RAGGED.sub("", name) for name in features})
                 yield list(_example_items(corpus, path, kind, number, features, place, text))
-            except (BadInput, ValueError, TypeError, KeyError, RecursionError) as error:
-                yield [_reject_example(corpus, path, kind, str(error), number)]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                yield [_reject_example(corpus, path, kind, reason_of(error), number)]
     counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
     counts.clear()  # A part of a split is read twice.
     for name, num in seen.items():
@@ -307,8 +316,37 @@ def _read_file(
 @contextlib.contextmanager
 def _open_records(file: BinaryIO) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
     """Yields the records of an open file, and whether it is packed."""
-    with unpack(file) as plain:
+    head = file.read(HEADER_SIZE)
+    file.seek(0)
+    # A plain record's length may have the bytes with which packed files begin; its checksum tells.
+    if is_header(head):
+        yield read_frames(file), False
+        return
+    # Texts may begin as zlib's files do; records may not, so it is here that they are unpacked.
+    is_zlib = len(head) > 1 and head[0] & 15 == zlib.DEFLATED and int.from_bytes(head[:2]) % 31 == 0
+    zlib_file = io.BufferedReader(_ZlibFile(file)) if is_zlib else None
+    with contextlib.nullcontext(zlib_file) if zlib_file else unpack(file) as plain:
         yield read_frames(plain), plain is not file
+
+
+class _ZlibFile(io.RawIOBase):
+    """Reads a file that is packed with zlib, which TensorFlow calls ZLIB."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._unpacker = file, zlib.decompressobj()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacker.eof:
+            packed = self._unpacker.unconsumed_tail or self._file.read(io.DEFAULT_BUFFER_SIZE)
+            if data := self._unpacker.decompress(packed, len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
+            if not packed and not self._unpacker.eof:
+                raise EOFError("the file ends before its packed data do")
+        return 0
 
 
 def _example_items(
@@ -327,7 +365,10 @@ def _example_items(
         return tuple(text(name, value) for value in features.get(name, ()))
 
     def text_of(field: str, default: str = "") -> str:
-        return next(iter(values(field)), default)
+        texts = values(field)
+        if len(texts) > 1:
+            raise BadInput(f"{corpus.features[field]} holds {len(texts)} texts, one is read")
+        return texts[0] if texts else default
 
     # The corpus's own id, or else file and number: both stay the same when files are added.
     key = text_of("id") or f"{path.relative_to(corpus.folder).as_posix()}/{number:09d}"
@@ -387,23 +428,26 @@ def _as_web_image(
 ) -> Iterator[Item | Reject]:
     """Yields the items of a web image; several captions become suffixes of one item."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
-    metadata |= {
-        field: without_absent(json.loads(text)) for field in _JSON for text in values(field)[:1]
-    }
+    for field in _JSON:
+        if len(texts := values(field)) > 1:
+            raise BadInput(f"{corpus.features[field]} holds {len(texts)} texts, one is read")
+        if texts:
+            metadata[field] = without_absent(json.loads(texts[0]))
     questions = values("question")
     answers = () if ragged_answers is not None else values("answer")
-    # As many answers as questions are pairs. Otherwise it is one question that several people have
-    # answered: the item is made of the first answer, and gets all of them below.
-    if ragged_answers is not None:
-        if len(questions) != len(ragged_answers):
-            raise BadInput(f"{len(questions)} questions, answers to {len(ragged_answers)}")
-        answered = zip(questions, ragged_answers, strict=True)
-        pairs = [{"question": q, "answer": listed, "lang": lang} for q, listed in answered]
-    elif len(questions) == len(answers):
-        question_answers = zip(questions, answers, strict=True)
-        pairs = [{"question": q, "answer": a, "lang": lang} for q, a in question_answers]
-    else:  # One question with several people's answers; all of them are set below.
-        pairs = [{"question": q, "answer": a, "lang": lang} for q in questions for a in answers[:1]]
+    # As many answers as questions are pairs. One question may have several people's answers: the
+    # item is made of the first, and gets all of them below. No other numbers say what belongs
+    # together; texts without any question or any answer are of no pair.
+    if questions and answers and len(questions) not in (1, len(answers)):
+        raise BadInput(
+            f"{corpus.features['question']} holds {len(questions)} texts and "
+            f"{corpus.features['answer']} {len(answers)}; accepted are as many answers as "
+            f"questions, or one question and several people's answers"
+        )
+    if ragged_answers is not None and len(questions) != len(ragged_answers):
+        raise BadInput(f"{len(questions)} questions, answers to {len(ragged_answers)}")
+    answered = zip(questions, answers if ragged_answers is None else ragged_answers, strict=False)
+    pairs = [{"question": q, "answer": a, "lang": lang} for q, a in answered]
     if pairs:
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]
     captions = tuple(caption for caption in values("caption") if caption.strip())

@@ -19,7 +19,7 @@ import os
 import posixpath
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from tarfile import (
     EOFHeaderError,  # type: ignore[attr-defined]
@@ -31,31 +31,29 @@ from typing import BinaryIO, Self, cast
 
 from google_crc32c import value as crc32c
 
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus, OmissionCounts
 from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MAX_ENCODED
-from pipelines.sources.omissions import data_files, is_hidden, is_media, note_empty
+from pipelines.sources.omissions import (
+    PICTURE_SUFFIXES,
+    data_files,
+    is_hidden,
+    is_media,
+    note_empty,
+)
 from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.unpacking import DAMAGE, PACKINGS, is_packed
+from pipelines.sources.unpacking import DAMAGE, is_packed
 from pipelines.sources.values import text_of, without_absent
-from pipelines.sources.web import tables as web_tables
+from pipelines.sources.web.tables import table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
+_IMAGES = tuple(suffix.removeprefix(".") for suffix in PICTURE_SUFFIXES)
 _TEXT_SUFFIXES = ("txt", "caption")
 _TARS = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tbz", ".tbz2", ".tgz", ".txz")
 _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.upper())))
 """Extensions of archives, small and in capitals."""
-_READ_LINES = {
-    ".jsonl": web_tables.read_jsonl,
-    ".ndjson": web_tables.read_jsonl,
-    ".tsv": web_tables.read_tsv,
-}
-_TABLES = {
-    ".parquet": web_tables.read_parquet,
-    **{f"{form}{packing}": read for form, read in _READ_LINES.items() for packing in PACKINGS},
-}
 _STATISTICS = re.compile(r"_stats\.json$")
 """End of the names of the counts that img2dataset writes beside its archives."""
 _MAX_TEXT = 16 << 20
@@ -94,7 +92,7 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
                 yield name, True
             stems.add(stem)
         elif _STATISTICS.sub("", stem) not in tars:
-            yield name, _table_reader(name) is not None and not is_hidden(name)
+            yield name, table_form(name) is not None and not is_hidden(name)
 
 
 def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
@@ -103,7 +101,7 @@ def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     roles = list(_roles(corpus))
     yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
     # Lists may name any picture, archives none.
-    if not any(holds and _table_reader(name) for name, holds in roles):
+    if not any(holds and table_form(name) for name, holds in roles):
         for name, _ in roles:
             if is_media(name) and not is_hidden(name):
                 yield Omission(
@@ -125,8 +123,8 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
 
 
 def _samples_of_file(corpus: Corpus, file: Path, unit: str) -> Iterator[WebImage | Reject]:
-    read = _table_reader(unit)
-    return _read_tar(corpus, file) if read is None else read(corpus, file)
+    form = table_form(unit)
+    return _read_tar(corpus, file) if form is None else form.read(corpus, file)
 
 
 def unit_archives(corpus: Corpus, unit: str) -> list[Path]:
@@ -151,11 +149,6 @@ def _is_archive(name: str) -> bool:
 def _archive_stem(name: str) -> str:
     suffixes = (*_ARCHIVES, ".parquet")
     return name.removesuffix(max((s for s in suffixes if name.endswith(s)), key=len, default=""))
-
-
-def _table_reader(name: str) -> Callable[[Corpus, Path], Iterator[WebImage | Reject]] | None:
-    file = PurePosixPath(name.lower())
-    return _TABLES.get("".join(file.suffixes[-2:])) or _TABLES.get(file.suffix)
 
 
 _MAX_KEPT = 64 << 20
@@ -206,7 +199,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         except (tarfile.TarError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
-            reason = f"damaged archive: {type(error).__name__}: {error}"
+            reason = f"damaged archive: {reason_of(error)}"
             yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
         yield from _samples_of_members(base, source, members, counts)
@@ -265,7 +258,7 @@ class _Contents:
 
         Members of any other kind have the content "": they are no part of the sample.
         """
-        if extension not in (*IMAGE_SUFFIXES, *_TEXT_SUFFIXES, "json"):
+        if extension not in (*_IMAGES, *_TEXT_SUFFIXES, "json"):
             self.note(member)
             return ""
         name = posixpath.normpath(member.name)
@@ -283,7 +276,7 @@ class _Contents:
             self._members[name] = self._members[target]
             return self._read_file(self._members[target], member.name, extension)
         content = self._texts.get(target)
-        is_image = extension in IMAGE_SUFFIXES
+        is_image = extension in _IMAGES
         if content is None or is_image is not isinstance(content, Media):
             kind = "hard" if member.islnk() else "symbolic"
             reason = f"is a {kind} link to {member.linkname}, which was not read before it"
@@ -292,7 +285,7 @@ class _Contents:
         return content
 
     def _read_file(self, member: tarfile.TarInfo, name: str, extension: str) -> Media | str:
-        if extension in IMAGE_SUFFIXES:
+        if extension in _IMAGES:
             return self._image(member, name)
         if member.size > _MAX_TEXT:
             return f"\0{name} has {member.size} bytes"
@@ -344,7 +337,7 @@ def _samples_of_members(
             try:
                 metadata = json.loads(content)
             except (ValueError, RecursionError) as error:
-                yield reject(f"metadata is not JSON: {error}")
+                yield reject(f"metadata is {reason_of(error)}")
                 return
         elif extension in _TEXT_SUFFIXES:
             caption = content if content.strip() else caption
@@ -354,7 +347,7 @@ def _samples_of_members(
         yield reject(f"{len(images)} images among {extensions}, one is expected")
     elif not images:
         # Pictures whose extensions have a further dot: each is named, since none is the sample's.
-        pictures = [e for e, _ in others if e.rpartition(".")[2] in IMAGE_SUFFIXES]
+        pictures = [e for e, _ in others if e.rpartition(".")[2] in _IMAGES]
         for extension in pictures:
             yield reject(
                 f"a key ends at the first dot of the name: .{extension} is no image's extension",
@@ -363,7 +356,7 @@ def _samples_of_members(
         if not pictures:
             yield reject(f"no image among {extensions}")
     elif not isinstance(metadata, dict):
-        yield reject(f"metadata is a {type(metadata).__name__}, not an object")
+        yield reject(f"metadata is {kind_of(metadata)}, not an object")
     else:
         for extension, name in others:
             counts.add(f"members .{extension}, which no sample uses", name)

@@ -1,17 +1,23 @@
 """The tabular layouts of web corpora: parquet, JSONL, TSV."""
 
+import array
 import contextlib
+import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from infra.store.raw_path import local_copy
+from pipelines.records.hashing import stable_hash
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import picture_cell
+from pipelines.sources.hub import column_names, picture_cell, rows_of_batch
 from pipelines.sources.item import Media
-from pipelines.sources.unpacking import open_unpacked
+from pipelines.sources.unpacking import PACKINGS, open_unpacked
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage
 
@@ -22,6 +28,7 @@ _PATHS = (
 )
 """Fields of a picture's bytes and of its path; a field of either may hold {bytes, path}."""
 _URLS = ("url", "URL", "image_url")
+_URL = re.compile(r"\w+://\S+")
 _MAX_LINE = 16 << 20
 """Longest line read [bytes]."""
 
@@ -35,10 +42,13 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         try:
             with parquet.ParquetFile(local) as file:
                 number = 0
+                column_names(file.schema_arrow.names)
                 for batch in file.iter_batches(batch_size=256):
-                    for row in batch.to_pylist():
+                    for row in rows_of_batch(batch):
                         yield _sample_or_reject(corpus, path, number, lambda row=row: row)
                         number += 1
+        except BadInput as error:
+            yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError) as error:
             message = " ".join(str(error).split())[:120]
             yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
@@ -56,8 +66,12 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         cells = text_of(line, "line").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
-        key = "url" if "://" in cells[1] else "path"
-        return {"caption": cells[0], key: cells[1]}
+        # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
+        first, second = ((_URL.fullmatch(cell.strip()) is not None) for cell in cells[:2])
+        if first and second:
+            raise BadInput("both columns are URLs; one must be the caption")
+        caption, place = reversed(cells[:2]) if first else cells[:2]
+        return {"caption": caption, "url" if first or second else "path": place.strip()}
 
     yield from _read_lines(corpus, path, row)
 
@@ -106,10 +120,10 @@ def _sample_or_reject(
     try:
         values = row()
         if not isinstance(values, Mapping):
-            raise BadInput(f"row is a {type(values).__name__}, not an object")
+            raise BadInput(f"row is {kind_of(values)}, not an object")
         return _sample_of_row(corpus, path, number, values)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
-        return _reject_row(corpus, path, number, str(error))
+        return _reject_row(corpus, path, number, reason_of(error))
 
 
 def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
@@ -152,9 +166,156 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
 
 
 def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
-    """Returns the local file of a URL, by its last part: beside the table or in a folder there."""
-    name = urlsplit(url).path.rpartition("/")[2]
-    for folder in (path.parent, path.with_suffix(""), path.parent / "images"):
-        if name and corpus.has(folder / name):
-            return corpus.media(folder / name)
+    """Returns the local file of a URL, by its last part: beside the table or in a folder there.
+
+    Raises:
+      BadInput: if there is none, or several URLs end alike: the file is of one of them at most.
+    """
+    name, folder_of_table = _name_in_url(url), path.parent / _stem(path.name)
+    for folder in (path.parent, folder_of_table, path.parent / "images"):
+        if not name or not corpus.has(folder / name):
+            continue
+        # A folder named after the table has its pictures alone; the others have those of all tables
+        # beside it.
+        if folder == folder_of_table:
+            shared = corpus.once(f"URLs of {path}", lambda: _shared_names([path]))
+        else:
+            shared = corpus.once(
+                f"URLs in {path.parent}", lambda: _shared_names(_tables_beside(corpus, path))
+            )
+        if stable_hash(name) in shared:
+            raise BadInput(
+                f"several URLs end in {name!r:.60}, and {corpus.relative(folder / name)} is of one "
+                f"of them at most; download with names of their own, with img2dataset for instance"
+            )
+        return corpus.media(folder / name)
     raise BadInput("only a URL; download the images first, with img2dataset for instance")
+
+
+def _tables_beside(corpus: Corpus, path: Path) -> list[Path]:
+    """Returns the tables in a table's folder, itself among them."""
+    return [p for p in corpus.files() if p.parent == path.parent and table_form(p.name)]
+
+
+def _name_in_url(url: str) -> str:
+    """Returns the last part of a URL, which downloaders take for the file's name."""
+    try:
+        return urlsplit(url.strip()).path.rpartition("/")[2]
+    except ValueError as error:
+        raise BadInput(f"{url!r:.80} is no URL") from error
+
+
+def _shared_names(tables: Iterable[Path]) -> frozenset[int]:
+    """Returns the hashes of the names in which different URLs of some tables end.
+
+    A name and its URL take 16 bytes of memory.
+    """
+    import numpy as np
+
+    hashes = array.array("Q")
+    for table in tables:
+        form = table_form(table.name)
+        for url in form.urls(table) if form else ():
+            with contextlib.suppress(BadInput):
+                hashes.extend((stable_hash(_name_in_url(url)), stable_hash(url.strip())))
+    pairs = np.unique(np.frombuffer(hashes, np.uint64).reshape(-1, 2), axis=0)
+    names, counts = np.unique(pairs[:, 0], return_counts=True)
+    return frozenset(names[counts > 1].tolist())
+
+
+def _urls_of_parquet(path: Path) -> Iterator[str]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    # A damaged table is a reject where its rows are read.
+    with (
+        contextlib.suppress(pa.ArrowException, OSError),
+        local_copy(path) as local,
+        parquet.ParquetFile(local) as file,
+    ):
+        for batch in file.iter_batches(columns=_url_columns(file.schema_arrow)):
+            for row in rows_of_batch(batch):
+                yield from _url_of_row(row)
+
+
+def _url_columns(schema: Any) -> list[str]:
+    """Returns the columns that may hold URLs, without the pictures beside them."""
+    import pyarrow as pa
+
+    columns = [name for name in _URLS if name in schema.names]
+    for name in dict.fromkeys(_PATHS):
+        kind = schema.field(name).type if name in schema.names else None
+        if kind is not None and pa.types.is_struct(kind):
+            columns += [f"{name}.path"] * (kind.get_field_index("path") >= 0)
+        elif kind is not None and not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+            columns.append(name)
+    return columns
+
+
+def _urls_of_jsonl(path: Path) -> Iterator[str]:
+    for _, line in _whole_lines(path):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield from _url_of_row(json.loads(line))
+
+
+def _urls_of_tsv(path: Path) -> Iterator[str]:
+    for _, line in _whole_lines(path):
+        cells = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")[:2]
+        yield from (cell for cell in cells if _URL.fullmatch(cell.strip()))
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    # A damaged file is a reject where its rows are read.
+    with contextlib.suppress(ValueError):
+        yield from _number_lines(path)
+
+
+def _url_of_row(row: object) -> list[str]:
+    """Returns the URL under which `_media_of_row` looks for a row's picture."""
+    if not isinstance(row, Mapping):
+        return []
+    for field in filter(row.__contains__, _PATHS):
+        with contextlib.suppress(BadInput):
+            if name := picture_cell(row[field], field)[1]:
+                return [name] if "://" in name else []
+    return [url for url in map(row.get, _URLS) if isinstance(url, str)][:1]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableForm:
+    """A kind of table.
+
+    Attributes:
+      read: yields the samples and the rejects of its rows.
+      urls: yields the URLs of its rows.
+    """
+
+    read: Callable[[Corpus, Path], Iterator[WebImage | Reject]]
+    urls: Callable[[Path], Iterator[str]]
+
+
+_LINES = {
+    ".jsonl": TableForm(read_jsonl, _urls_of_jsonl),
+    ".ndjson": TableForm(read_jsonl, _urls_of_jsonl),
+    ".tsv": TableForm(read_tsv, _urls_of_tsv),
+}
+_FORMS = {
+    ".parquet": TableForm(read_parquet, _urls_of_parquet),
+    **{f"{suffix}{packing}": form for suffix, form in _LINES.items() for packing in PACKINGS},
+}
+
+
+def table_form(name: str) -> TableForm | None:
+    """Returns how the table of a name is read; None if it is no table."""
+    return _FORMS.get(_table_suffix(name))
+
+
+def _table_suffix(name: str) -> str:
+    file = PurePosixPath(name.lower())
+    both = "".join(file.suffixes[-2:])
+    return both if both in _FORMS else file.suffix
+
+
+def _stem(name: str) -> str:
+    """Returns a table's name without its extension; x.jsonl.gz is x."""
+    return name[: len(name) - len(_table_suffix(name))]

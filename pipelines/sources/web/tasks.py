@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Self
 
 from pipelines.records.hashing import stable_hash
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import MASK_MARKER, BadInput, Reject
 from pipelines.sources.item import BOX_MARKER, Item, Media
 from pipelines.sources.values import answer_of, is_absent, language_of, text_of
 
 STAGE = "read"
-_MALFORMED = (BadInput, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """Errors that malformed annotations cause below; OverflowError comes from JSON's Infinity."""
 
 SEPARATOR = " ; "
@@ -103,7 +104,7 @@ def web_image_items(
         try:
             items = list(make_items(sample))
         except _MALFORMED as error:
-            reason = f"malformed annotation: {type(error).__name__}: {error}"
+            reason = f"malformed annotation: {reason_of(error)}"
             items = [_reject_task(sample, task, reason)]
         # Rejects count as found: such a sample has annotations, if bad ones.
         is_annotated |= bool(items)

@@ -66,9 +66,9 @@ processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
 texts = json.loads((root / "texts.json").read_text())
 encoded = [processor.tokenizer(one, add_special_tokens=False)["input_ids"] for one in texts]
 decoded = [processor.tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded]
-with Image.open(root / "photo.png") as photo:
+with Image.open(root / "photo.png") as photo, Image.open(root / "ink.png") as ink:
     inputs = processor(
-        images=[photo, [photo]], text=["answer en\n", "so it is"], budget=max(processor.budgets)
+        images=[photo, [ink]], text=["answer en\n", "so it is"], budget=max(processor.budgets)
     )
 (root / "texts_found.json").write_text(
     json.dumps(

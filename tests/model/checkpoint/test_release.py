@@ -1,22 +1,25 @@
 """Releases: what transformers computes from one is what we compute; what cannot be released."""
 
+import ast
 import dataclasses
+import functools
 import io
 import json
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from model import vlm
 from model.checkpoint.array_files import BFLOAT16, read_safetensors_folder
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.fast_tokenizer import fast_tokenizer
 from model.checkpoint.folder import save_checkpoint
-from model.checkpoint.release import write_release
+from model.checkpoint.release import CODE, write_release
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
 from model.connector import budgets
@@ -106,6 +109,7 @@ def computed(pieces: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     (root / "texts.json").write_text(json.dumps(_texts()))
     pixels = np.random.default_rng(4).integers(0, 256, (45, 61, 3), np.uint8)
     Image.fromarray(pixels).save(root / "photo.png")
+    Image.fromarray(np.dstack([pixels, pixels[..., :1]])).save(root / "ink.png")
     run_torch(root, str(Path(__file__).with_name("released_in_torch.py")), str(root))
     return root, params
 
@@ -169,11 +173,53 @@ def test_the_processor_makes_our_prompts_and_pixels(computed: tuple[Path, dict],
         real = [token for token, is_real in zip(row, mask, strict=True) if is_real]
         assert real == [known.vocab_size] * most + ids
         assert mask == sorted(mask)
-    stored, _ = prepare_image((root / "photo.png").read_bytes(), ImageSpec(image_px=32))
-    ours = decode_images([stored], 1, 32).astype(np.float32) / 127.5 - 1
     theirs = np.load(root / "pixels.npy")
-    for example in theirs:
+    for name, example in zip(("photo.png", "ink.png"), theirs, strict=True):
+        stored, _ = prepare_image((root / name).read_bytes(), ImageSpec(image_px=32))
+        ours = decode_images([stored], 1, 32).astype(np.float32) / 127.5 - 1
         np.testing.assert_array_equal(example, ours.transpose(0, 3, 1, 2))
+
+
+def _released_pixels(image_px: int, background: str) -> Callable[[Image.Image], np.ndarray]:
+    """Returns the method of the released processor, whose module needs torch as a whole."""
+    tree = ast.parse((CODE / "processing_parcel.py").read_text())
+    (method,) = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "_pixels"
+    )
+    space = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io}
+    exec(compile(ast.Module([method], []), "processing_parcel.py", "exec"), space)
+    settings = types.SimpleNamespace(image_px=image_px, background=background)
+    return functools.partial(space["_pixels"], settings)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "I;16", "comment", "opaque"])
+@pytest.mark.parametrize("background", ["#ffffff", "#00ff00"])
+def test_the_processor_shows_what_a_record_shows(mode: str, background: str):
+    pixels = np.random.default_rng(4).integers(0, 256, (45, 61, 4), np.uint8)
+    out, kind, more = io.BytesIO(), "PNG", {}
+    if mode == "I;16":
+        image = Image.fromarray(pixels[..., 0].astype(np.uint16) * 256 + pixels[..., 1])
+    elif mode == "comment":
+        image, kind, more = Image.fromarray(pixels[..., :3]), "JPEG", {"comment": b"Jane Doe"}
+    elif mode == "opaque":
+        image = Image.fromarray(np.dstack([pixels[..., :3], np.full((45, 61), 255, np.uint8)]))
+    else:
+        image = Image.fromarray(pixels).convert(mode)
+        more = {"transparency": 3} if mode == "P" else {}
+    image.save(out, kind, **more)
+    stored, _ = prepare_image(out.getvalue(), ImageSpec(image_px=32, background=background))
+    ours = decode_images([stored], 1, 32).astype(np.float32) / 127.5 - 1
+    with Image.open(out) as opened:
+        theirs = _released_pixels(32, background)(opened)
+    np.testing.assert_array_equal(theirs, ours[0].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_the_processor_refuses_pixels_without_a_range(mode: str):
+    with pytest.raises(ValueError, match=f"8 or 16 bits, got mode {mode}, of 32 bits"):
+        _released_pixels(32, "#ffffff")(Image.new(mode, (40, 40)))
 
 
 def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):

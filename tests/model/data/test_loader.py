@@ -18,6 +18,7 @@ from model.data.pixels import decode_images
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.masks.codec import MaskCodec, init_params
 from model.masks.config import MaskCodecConfig
+from model.masks.tokens import MaskTokens
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
 from pipelines.records import dataset
@@ -269,6 +270,49 @@ def test_each_suffix_has_its_own_mask(tmp_path: Path, tokenizer: Tokenizer):
         return {tokenizer.decode(row[1:]).partition("\n")[2] for row in rows}
 
     assert suffixes(both) == suffixes(one, other)
+
+
+def test_two_corpora_of_one_name_have_masks_of_their_own(tmp_path: Path, tokenizer: Tokenizer):
+    first, second = mask_record(0), dataclasses.replace(mask_record(4), id=mask_record(0).id)
+    assert first.masks != second.masks
+    train = BatchConfig(batch_size=2, text_len=40)
+    folders = [
+        write_dataset(tmp_path / f"{n}/d", {"segment": [record]})
+        for n, record in enumerate((first, second))
+    ]
+
+    def texts(data: str | list[str], steps: int = 4) -> set[str]:
+        loader = make_loader(data, tokenizer, train=train)
+        rows = [row for step in range(steps) for row in loader.batch(step)["text"]]
+        return {tokenizer.decode(row[1:]).partition("\n")[2] for row in rows}
+
+    alone = [texts(folder) for folder in folders]
+    assert all(len(one) == 1 for one in alone)
+    # Boxes differ as well: what follows them is compared, the tokens of the mask.
+    assert texts(folders) == alone[0] | alone[1]
+    assert texts(folders[::-1]) == alone[0] | alone[1]
+
+
+def test_masks_are_filled_in_by_place_and_not_by_name():
+    config = MaskCodecConfig(width=8, embed_dim=8)
+    codec = MaskCodec({n: np.asarray(v) for n, v in init_params(config, 0).items()})
+    grids = np.zeros((2, 40, 40), bool)
+    grids[0, 5:30, 5:30], grids[1, ::3] = True, True
+    same = "<loc0000><loc0000><loc1023><loc1023><mask>"
+    records = [
+        dataclasses.replace(mask_record(0), suffixes=(same,), masks=(encode_mask(grid),))
+        for grid in grids
+    ]
+    places = [("segment", 0), ("segment", 1)]
+    shared, filled = MaskTokens(codec), []
+    for place, record in zip(places, records, strict=True):
+        shared.prepare({place: record})
+    for place, record in zip(places, records, strict=True):
+        alone = MaskTokens(codec)
+        alone.prepare({place: record})
+        filled.append(shared.fill(place, record, 0))
+        assert filled[-1] == alone.fill(place, record, 0)
+    assert filled[0] != filled[1]
 
 
 def test_unknown_part_names_those_there_are(data: str, tokenizer: Tokenizer):

@@ -85,12 +85,12 @@ def test_files_of_one_split_are_scored_side_by_side(tmp_path: Path, records, dat
 def test_a_mean_over_languages_has_pseudo_values(tmp_path: Path, records, data: str):
     folder = predictions(tmp_path / "low", records, wrong=(4,))
     list(score({folder: folder}, data=data, metric="vqa"))
-    # English, two of five, is left out: of German 2 of 2 are right, of French 0 of 1.
-    assert result(folder)["score"] == 50.0
+    # Of English and of German 2 of 2 are right, of French 0 of 1.
+    assert result(folder)["score"] == pytest.approx(200 / 3)
     items = ItemsFile(folder)
     assert items.has_pseudo_values
     (values,) = items.columns("pseudo_value")
-    assert sum(values) / 5 == pytest.approx(0.5)
+    assert sum(values) / 5 == pytest.approx(2 / 3)
 
 
 def test_predictions_of_an_earlier_version_are_scored_anew(tmp_path: Path, records, data: str):

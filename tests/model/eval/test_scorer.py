@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.eval.chance import blind_baseline
-from model.eval.metrics.registry import METRICS
+from model.eval.metrics.registry import METRICS, Metric
 from model.eval.metrics.scores import ItemScore, Sums
 from model.eval.scorer import Scorer, fields_of
 from tests.model.tiny_data import color_record, mask_record, write_dataset
@@ -75,7 +75,7 @@ def test_counts_of_parts_add_up(metric: str, data: st.DataObject):
     for field in METRICS[metric].by:
         parts = [part for name, part in result.parts.items() if name.startswith(f"{field}/")]
         if parts:
-            assert sum(part.num for part in parts) == sum(bool(f[field]) for _, f in rows)
+            assert sum(part.num for part in parts) == len(rows) == result.total.num
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.integers(0, 20))
@@ -113,7 +113,7 @@ def test_one_part_is_no_breakdown():
     }
 
 
-def test_languages_are_averaged_without_english():
+def test_languages_are_averaged_and_english_is_one_of_them():
     right, wrong = ("True", {"answers": ["True"]}), ("True", {"answers": ["False"]})
     rows = [
         (p, {**f, "lang": lang})
@@ -121,7 +121,7 @@ def test_languages_are_averaged_without_english():
         for p, f in many
     ]
     result = _scorer("nlvr", rows).finish().result
-    assert result.total.score == pytest.approx((100 + 100 / 3) / 2)
+    assert result.total.score == pytest.approx((0 + 100 + 100 / 3) / 3)
     assert result.parts["lang/en"].score == 0.0
     assert (result.total.num, result.total.sum) == (9, 2.0)
 
@@ -138,7 +138,56 @@ def test_languages_have_their_own_document_frequencies():
     result = mixed.finish().result
     for lang, scorer in alone.items():
         assert result.parts[f"lang/{lang}"] == scorer.finish().result.total
-    assert result.total.score == result.parts["lang/de"].score
+    parts = [result.parts[f"lang/{lang}"].score for lang in ("de", "en")]
+    assert result.total.score == pytest.approx(sum(parts) / 2)
+
+
+@pytest.mark.parametrize(
+    ("metric", "field"),
+    [(name, metric.mean_over) for name, metric in METRICS.items() if metric.mean_over],
+)
+@settings(max_examples=25)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.booleans(), st.sampled_from(["en", "de", 0, False, None, "", float("nan"), "absent"])
+        ),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_every_item_counts_for_the_mean_whatever_its_group(metric: str, field: str, rows):
+    right, wrong = {"nlvr": ("True", "False"), "pope": ("yes", "no")}.get(metric, ("a b c d", "x"))
+    scorer, groups = Scorer(metric), {}
+    for is_right, value in rows:
+        fields = {"answers": [right]} | ({} if value == "absent" else {field: value})
+        name = "(none)" if value in (None, "", "absent") or value != value else str(value)
+        groups.setdefault(name, []).append((right if is_right else wrong, {"answers": [right]}))
+        scorer.add(right if is_right else wrong, fields)
+    result = scorer.finish().result
+    # Each group alone, by the same metric: the score is the plain mean of these scores.
+    alone = {name: _scorer(metric, of).finish().result.total.score for name, of in groups.items()}
+    assert result.total.num == len(rows)
+    if metric != "cider":  # It weighs the words by all the documents.
+        assert result.total.score == pytest.approx(math.fsum(alone.values()) / len(alone))
+    if len(groups) > 1:
+        parts = {n.partition("/")[2]: p.num for n, p in result.parts.items() if n.startswith(field)}
+        assert parts == {name: len(of) for name, of in groups.items()}
+
+
+def test_a_metric_of_ones_own_loses_no_item_without_its_group(monkeypatch):
+    def score(prediction: str, fields) -> ItemScore:
+        kind = fields.get("kind")
+        return ItemScore(score=float(prediction == "x"), groups={"kind": kind} if kind else {})
+
+    monkeypatch.setitem(METRICS, "own", Metric(score=score, mean_over="kind"))
+    rows = [("x", {"kind": "a"}), ("y", {}), ("y", {}), ("y", {"kind": "a"})]
+    result = _scorer("own", rows).finish().result
+    assert (result.total.score, result.total.num) == (25.0, 4)
+    assert {name: part.num for name, part in result.parts.items()} == {
+        "kind/(none)": 2,
+        "kind/a": 2,
+    }
 
 
 def test_question_types_count_the_same_whatever_their_size():

@@ -1,15 +1,22 @@
 """Images: every pixel where it belongs, every bad file a reason."""
 
+import dataclasses
 import io
 import random
+import struct
+import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image, ImageCms, PngImagePlugin, features
 
 from pipelines.images.square import (
     ImageSpec,
     decode_image,
+    decode_opaque,
     encode_image,
     prepare_image,
     resize_bilinear,
@@ -41,9 +48,171 @@ def test_every_mode_becomes_rgb(mode):
     np.testing.assert_array_equal(decode(save(image, kind)), expected)
 
 
-def test_alpha_is_dropped_not_blended():
-    image = Image.fromarray(np.dstack([PIXELS, np.zeros((5, 7), np.uint8)]))
-    np.testing.assert_array_equal(decode(save(image)), PIXELS)
+RED = "#ff0000"
+
+
+def over(pixels: np.ndarray, alpha: np.ndarray, background: tuple[int, int, int]) -> np.ndarray:
+    """Returns pixels (H, W, 3) seen over a background, in plain arithmetic."""
+    opacity = alpha[..., None].astype(float) / 255
+    return pixels * opacity + np.array(background) * (1 - opacity)
+
+
+@given(
+    alpha=arrays(np.uint8, (5, 7)), pixels=arrays(np.uint8, (5, 7, 3)), kind=st.sampled_from(
+        ["PNG", "TIFF", "WEBP", "gray", "palette"]
+    )
+)  # fmt: skip
+def test_transparency_shows_the_background(alpha, pixels, kind):
+    if kind == "gray":
+        pixels[...] = pixels[..., :1]
+        image = Image.fromarray(np.dstack([pixels[..., 0], alpha]))
+    elif kind == "palette":
+        alpha[...] = np.where(alpha < 128, 0, 255)
+        pixels[...] = (pixels[..., :1] > 99) * 250
+        image = Image.fromarray((pixels[..., 0] > 99) + np.uint8(2) * (alpha == 0), "P")
+        image.putpalette([0, 0, 0, 250, 250, 250, 9, 9, 9, 8, 8, 8])
+    else:
+        image = Image.fromarray(np.dstack([pixels, alpha]))
+    options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
+    if kind == "palette":
+        options["transparency"] = bytes([255, 255, 0, 0])
+    data = save(image, kind if kind in ("TIFF", "WEBP") else "PNG", **options)
+    for background, colour in (("#ffffff", (255,) * 3), (RED, (255, 0, 0))):
+        spec = ImageSpec(min_side=2, background=background)
+        opaque, composed = decode_opaque(data, spec)
+        assert composed == (alpha < 255).any()
+        expected = over(pixels, alpha, colour)
+        assert np.abs(np.asarray(opaque) - expected).max() <= 1
+
+
+def png(bits: int, colours: int, samples: list[int], clear: list[int]) -> bytes:
+    """Returns a PNG of one row in which one colour is transparent, written by hand."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        body = name + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    row = int("".join(f"{sample:0{bits}b}" for sample in samples), 2)
+    size = bits * len(samples) // 8
+    width = len(samples) // (3 if colours == 2 else 1)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, 2, bits, colours, 0, 0, 0))
+        + chunk(b"tRNS", b"".join(struct.pack(">H", value) for value in clear))
+        + chunk(b"IDAT", zlib.compress((b"\0" + row.to_bytes(size, "big")) * 2))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+@given(data=st.data())
+def test_one_transparent_gray_is_compared_in_the_bits_of_the_file(bits, data):
+    samples = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=16, max_size=16))
+    clear = data.draw(st.sampled_from(samples))
+    opaque, composed = decode_opaque(
+        png(bits, 0, samples, [clear]), ImageSpec(min_side=2, background=RED)
+    )
+    scale = 255 / (2**bits - 1)
+    assert composed
+    for pixel, sample in zip(np.asarray(opaque)[0], samples, strict=True):
+        gray = sample >> 8 if bits == 16 else round(sample * scale)
+        assert tuple(pixel) == ((255, 0, 0) if sample == clear else (gray,) * 3)
+
+
+def test_one_transparent_colour():
+    data = png(8, 2, [1, 2, 3, 1, 2, 4], [1, 2, 3])
+    spec = ImageSpec(min_side=2, background=RED)
+    np.testing.assert_array_equal(
+        np.asarray(decode_opaque(data, spec)[0])[0], [(255, 0, 0), (1, 2, 4)]
+    )
+    with pytest.raises(BadInput, match="one transparent colour of 16 bits"):
+        decode(png(16, 2, [256, 2, 3, 1, 2, 4], [256, 2, 3]))
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_equal_pixels_are_equal_bytes_whatever_stands_beside_them(kind, encoding):
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Author", "Jane Doe, 555-0100")
+    exif = Image.Exif()
+    exif[0x010E] = "Jane Doe, 555-0100"
+    beside = {
+        "JPEG": {"comment": b"Jane Doe, 555-0100", "dpi": (99, 99)},
+        "PNG": {"pnginfo": text, "dpi": (99, 99)},
+        "WEBP": {"lossless": True},
+        "TIFF": {"description": "Jane Doe, 555-0100"},
+    }[kind]
+    image, spec = (
+        Image.new("RGB", (20, 10), (20, 90, 20)),
+        ImageSpec(image_px=10, encoding=encoding),
+    )
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    plain = save(image, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    told = save(image, kind, exif=exif, icc_profile=profile, **beside)
+    assert b"Jane" in told
+    for side in (10, 20):  # The second is not resized.
+        stored, _ = prepare_image(told, dataclasses.replace(spec, image_px=side))
+        assert stored == prepare_image(plain, dataclasses.replace(spec, image_px=side))[0]
+        assert b"Jane" not in stored
+    direct = Image.open(io.BytesIO(told)).convert("RGB")
+    assert b"Jane" not in encode_image(direct, encoding)
+    assert b"acsp" not in encode_image(direct, encoding)  # The mark of a colour profile.
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"mif1"])
+def test_an_image_that_needs_a_plugin_says_which(brand):
+    data = struct.pack(">I", 24) + b"ftyp" + brand + b"\0\0\0\0mif1heic" + b"\0" * 90
+    with pytest.raises(BadInput, match="HEIC, which Pillow reads with pillow-heif only; save it"):
+        decode(data)
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without AVIF")
+def test_avif_is_read():
+    image = Image.new("RGB", (20, 10), (30, 160, 60))
+    assert np.abs(decode(save(image, "AVIF", quality=100)).astype(int) - (30, 160, 60)).max() < 4
+
+
+def tiff(bits: int, sample_format: int, pixels: np.ndarray, photometric: int = 1) -> bytes:
+    """Returns a gray TIFF with samples of any kind, written by hand."""
+    height, width = pixels.shape
+    data = pixels.tobytes() if bits != 12 else _packed12(pixels)
+    tags = [
+        (256, 3, width), (257, 3, height), (258, 3, bits), (259, 3, 1), (262, 3, photometric),
+        (273, 4, 8), (277, 3, 1), (278, 3, height), (279, 4, len(data)), (339, 3, sample_format),
+    ]  # fmt: skip
+    entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
+    directory = struct.pack("<H", len(tags)) + entries + b"\0\0\0\0"
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory
+
+
+def _packed12(pixels: np.ndarray) -> bytes:
+    rows = ["".join(f"{value:012b}" for value in row) for row in pixels.tolist()]
+    return b"".join(int(row, 2).to_bytes(len(row) // 8, "big") for row in rows)
+
+
+LEVELS = np.arange(0, 256, 8, dtype=np.int64).reshape(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("bits", "sample_format", "dtype"),
+    [(32, 1, "<u4"), (32, 2, "<i4"), (32, 3, "<f4"), (16, 2, "<i2")],
+)
+@pytest.mark.parametrize("factor", [1, 7, -1])
+def test_samples_without_a_stated_range_are_refused(bits, sample_format, dtype, factor):
+    values = (LEVELS * factor).astype(dtype)
+    with pytest.raises(BadInput, match="no stated range"):
+        decode(tiff(bits, sample_format, values))
+
+
+@pytest.mark.parametrize("photometric", [0, 1])
+@pytest.mark.parametrize(("bits", "dtype"), [(8, "u1"), (12, "<u2"), (16, "<u2")])
+def test_samples_with_a_range_keep_their_levels(bits, dtype, photometric):
+    if bits == 12 and not photometric:
+        pytest.skip("Pillow does not read it")
+    levels = LEVELS if photometric else 255 - LEVELS
+    stored = (levels << (bits - 8)) + (2 ** (bits - 8) - 1) * (photometric == 0)
+    found = decode(tiff(bits, 1, stored.astype(dtype), photometric))
+    np.testing.assert_array_equal(found[..., 0], LEVELS)
 
 
 def test_sixteen_bits_keep_their_high_byte():
@@ -148,7 +317,8 @@ def test_prepared_image_tells_its_upright_size():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("image_px", 0), ("encoding", "gif"), ("min_side", 9000)]
+    ("field", "value"),
+    [("image_px", 0), ("encoding", "gif"), ("min_side", 9000), ("background", "white")],
 )
 def test_wrong_spec_names_the_field(field, value):
     with pytest.raises(ValueError, match=f"{field} must .*{value}"):

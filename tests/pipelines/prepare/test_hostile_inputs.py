@@ -75,8 +75,8 @@ def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
     assert "not a name of a file" in told["3"]
     assert "not a name of a file" in told["4"]
     assert told["5"] == "text is not Unicode"
-    assert "malformed annotation: OverflowError" in told["6"]
-    assert "recursion" in told["7"]
+    assert "malformed annotation: a number is infinite" in told["6"]
+    assert told["7"] == "nested too deeply"
     assert told["8"] == "line has more than 200000 bytes"
     assert dataset.info.num_inputs == dataset.info.num_records + len(reasons)
 
@@ -185,7 +185,7 @@ def png_of(width: int, height: int) -> bytes:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("width", "height"), [(30_000, 30_000), (2**31 - 1, 1), (9000, 9000)])
 def test_decompression_bombs_are_refused_before_they_unfold(width, height):
-    with pytest.raises(BadInput, match=r"too large|too small|DecompressionBomb"):
+    with pytest.raises(BadInput, match=r"too large|too small|decompression bomb"):
         decode_image(png_of(width, height), min_side=8, max_pixels=64_000_000)
 
 

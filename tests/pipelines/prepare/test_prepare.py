@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from pipelines.prepare import listing
 from pipelines.prepare.__main__ import main
@@ -17,6 +18,7 @@ from pipelines.prepare.raw_files import RawFile, list_raw_files
 from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import count_holdings
+from pipelines.video.image_files import prepare_image_files
 
 TASKS = ("caption", "detect", "grounded_caption", "vqa")
 CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
@@ -304,3 +306,41 @@ def test_module_answers_help():
     command = [sys.executable, "-m", "pipelines.prepare", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "example: python -m pipelines.prepare chartqa val" in shown
+
+
+def test_records_that_show_the_background_are_counted(tmp_path, capsys):
+    folder = tmp_path / "root/images"
+    folder.mkdir(parents=True)
+    ink = Image.new("RGBA", (40, 30))
+    ink.paste((0, 0, 0, 255), (0, 0, 20, 30))
+    for name, image in (("ink", ink), ("full", Image.new("RGBA", (40, 30), (9, 99, 9, 255)))):
+        image.save(folder / f"{name}.png")
+    common = ["images", "train", "--data-root", str(tmp_path / "root"), "--image-px", "16"]
+    common += ["--encoding", "png", "--num-shards", "1", "--num-workers", "1"]
+    for background, colour in (("#ffffff", (255, 255, 255)), ("#00ff00", (0, 255, 0))):
+        out = tmp_path / background[1:]
+        more = [] if background == "#ffffff" else ["--background", background]
+        assert main([*common, *more, "--out", str(out)]) == 0
+        assert f"1 records show the background {background}" in capsys.readouterr().out
+        dataset = Dataset(out)
+        assert (dataset.info.num_composed, count_holdings(dataset).num_composed) == (1, 1)
+        stored = {record.id: record.images[0] for record in dataset.records()}
+        with Image.open(io.BytesIO(stored["images/ink.png"])) as image:
+            assert [image.getpixel(place) for place in ((2, 8), (14, 8))] == [(0, 0, 0), colour]
+        # The same in `parcel predict`, which stores as JPEG.
+        (asked,) = prepare_image_files([str(folder / "ink.png")], 16, background=background)
+        with Image.open(io.BytesIO(asked)) as image:
+            found = image.convert("RGB").getpixel((14, 8))
+        assert max(abs(a - b) for a, b in zip(found, colour, strict=True)) < 12
+
+
+def test_pictures_without_transparency_say_nothing_of_a_background(corpus, tmp_path):
+    out = tmp_path / "out"
+    prepare_dataset(CONFIG, source="web", split="train", data_root=str(corpus), out=str(out))
+    for name in ("dataset.json", "shards.json"):
+        assert "num_composed" not in (out / name).read_text()
+
+
+def test_a_wrong_background_is_refused():
+    with pytest.raises(ValueError, match=r'background must be a colour as "#ffffff", .*\'white\''):
+        PrepareConfig(background="white")

@@ -73,7 +73,9 @@ def test_coco_objects_are_detected_segmented_and_named(tmp_path, read_source):
     }
     assert items[0].annotated_size == (40, 30)
     assert {i.media[0].path for i in items} == {"coco/train2017/000000000009.jpg"}
-    assert [r.reason for r in rejects] == ["malformed row: KeyError: 'height'"]
+    assert [r.reason.partition(" among")[0] for r in rejects] == [
+        "malformed row: 'height' is missing"
+    ]
 
 
 def test_textocr_reads_legible_words_in_order(tmp_path, read_source):
@@ -94,7 +96,7 @@ def test_visual_genome_asks_both_ways_and_describes_regions(tmp_path, read_sourc
     }
     assert items[0].boxes == ((3, 4, 13, 10),)
     assert {i.media[0].path for i in items} == {"visual_genome/VG_100K/1.jpg"}
-    assert [r.reason for r in rejects] == ["malformed row: KeyError: 'qas'"]
+    assert [r.reason.partition(" among")[0] for r in rejects] == ["malformed row: 'qas' is missing"]
 
 
 @pytest.mark.parametrize("name", ["coco_objects", "textocr", "visual_genome"])

@@ -37,8 +37,8 @@ def test_cococap_is_an_image_with_its_captions(tmp_path, read_source):
     assert not rejects
     items, rejects = read_source("cococap", "val", tmp_path)
     assert len(items) == 1
-    assert [(r.id, r.reason) for r in rejects] == [
-        ("cococap/val/row-3", "malformed row: KeyError: 'raw'")
+    assert [(r.id, r.reason.partition(" among")[0]) for r in rejects] == [
+        ("cococap/val/row-3", "malformed row: 'raw' is missing")
     ]
 
 
@@ -78,8 +78,8 @@ def test_coco35l_is_an_image_in_one_language(tmp_path, read_source):
          ("english 42_0", "english 42_1")),
         ("coco35l/dev/COCO_val2014_000000000042.jpg#sw", "sw", "caption sw", ("Paka wawili",)),
     ]  # fmt: skip
-    assert [(r.id, r.reason) for r in rejects] == [
-        ("coco35l/dev/row-3", "malformed row: KeyError: 'translation_tokenized'"),
+    assert [(r.id, r.reason.partition(" among")[0]) for r in rejects] == [
+        ("coco35l/dev/row-3", "malformed row: 'translation_tokenized' is missing"),
         ("coco35l/dev_de/row-1", "image 77 is not in dataset_coco.json"),
         ("coco35l/dev_en/row-1", "image 77 is not in dataset_coco.json"),
     ]
@@ -117,7 +117,9 @@ def test_textcaps_is_learned_in_lower_case(tmp_path, read_source):
     ]
     assert items[0].answers == ("A sign that says STOP", "Red sign")
     assert paths(items) == ["textcaps/train_images/a1.jpg", "textcaps/train_images/b2.jpg"]
-    assert [r.reason for r in rejects] == ["malformed row: KeyError: 'image_id'"]
+    assert [r.reason.partition(" among")[0] for r in rejects] == [
+        "malformed row: 'image_id' is missing"
+    ]
     items, _ = read_source("textcaps", "test", tmp_path)
     assert (paths(items), items[0].answers) == (["textcaps/test_images/t.jpg"], ())
 
@@ -165,7 +167,9 @@ def test_widgetcap_frames_its_widget(tmp_path, read_source):
     edit = item.media[0].edit
     assert edit is not None
     assert edit.frame == (288 / 2560, 0.25, 576 / 2560, 0.5)
-    assert [r.reason for r in rejects] == ["malformed row: IndexError: list index out of range"]
+    assert [r.reason.partition(";")[0] for r in rejects] == [
+        "malformed row: a list has fewer values than expected"
+    ]
     (tmp_path / "rico/combined/7.json").unlink()
     _, rejects = read_source("widgetcap", "test", tmp_path)
     assert {r.reason for r in rejects} == {"rico/combined/7.json is missing"}

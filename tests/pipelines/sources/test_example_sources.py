@@ -207,7 +207,7 @@ def test_tfds_folder_with_nested_features_and_classes(tmp_path, encoded):
     ]
     assert pixels(tmp_path, items) == [encoded(seed=n) for n in (0, 0, 1)]
     assert not rejects
-    classes = {"image": "image", "prefix": "captions/id", "suffix": "label"}
+    classes = {"image": "image", "prefix": "label", "suffix": "label"}
     assert [i.suffixes for i in read(tmp_path, "tfds", features=classes)[0]] == [
         ("cat",),
         ("cat",),

@@ -67,13 +67,13 @@ def test_file_of_another_kind_is_named(name, tmp_path, read_source):
         read_source(name, split, tmp_path)
 
 
-def test_annotation_without_its_key_is_named(tmp_path, read_source):
+def test_annotations_of_another_file_are_refused(tmp_path, read_source):
     WRITERS["vqav2"](tmp_path)
     put_json(
         tmp_path / "vqav2/v2_mscoco_val2014_annotations.json",
-        {"annotations": [{"question_id": 1}, {"image_id": 2}]},
+        {"annotations": [{"id": 1}, {"image_id": 2}]},
     )
-    told = r"val2014_annotations\.json: row 1 lacks 'question_id'"
+    told = r"val2014_annotations\.json: none of 2 rows has 'question_id'"
     with pytest.raises(ValueError, match=told):
         read_source("vqav2", "val", tmp_path)
 

@@ -98,7 +98,7 @@ def test_a_wrong_row_is_a_reject_and_the_others_are_read(tmp_path, read_source):
     put_text(tmp_path / "mine/train.jsonl", f'{{"image": "a.png", "meta": {deep}\n')
     items, rejects = read_source(own("jsonl", name="mine", prompt=PROMPT), "train", tmp_path)
     assert not items
-    assert "recursion" in rejects[0].reason
+    assert rejects[0].reason == "malformed line: nested too deeply"
 
 
 def test_a_file_that_lacks_is_named(tmp_path, read_source):

@@ -16,7 +16,7 @@ from PIL import Image
 
 from flows.config.load import load
 from flows.study.graph import datasets_of
-from pipelines.images.square import ImageSpec, prepare_image
+from pipelines.images.square import ImageSpec, decode_opaque, prepare_image
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.boxes import OBJECT, pixel_box
@@ -70,24 +70,23 @@ def test_crops_lie_inside_and_keep_enough(width, height, cut, begin):
 
 def test_no_change_is_the_plain_picture(encoded):
     data, spec = encoded(50, 40), ImageSpec(image_px=16)
-    plain, size = prepare_image(data, spec)
-    assert augment_image(data, spec, NOTHING) == (plain, size, None)
+    plain, _ = prepare_image(data, spec)
+    assert augment_image(decode_opaque(data, spec)[0], spec, NOTHING) == (plain, None)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_differ_but_show_the_same(encoded, method):
     spec = ImageSpec(image_px=24, encoding="png")
     smooth = Image.fromarray(np.linspace(0, 255, 60 * 80).reshape(60, 80).astype(np.uint8))
-    buffer = io.BytesIO()
-    smooth.save(buffer, "PNG")
     images = []
     for one in (method, "bilinear"):
         change = dataclasses.replace(NOTHING, method=one)
-        made, _, _ = augment_image(buffer.getvalue(), spec, change)
+        made, _ = augment_image(smooth.convert("RGB"), spec, change)
         images.append(np.asarray(Image.open(io.BytesIO(made))).astype(int))
     assert np.abs(images[0] - images[1]).max() < 12
+    noise, _ = decode_opaque(encoded(80, 60), spec)
     noisy = [
-        augment_image(encoded(80, 60), spec, dataclasses.replace(NOTHING, method=one))[0]
+        augment_image(noise, spec, dataclasses.replace(NOTHING, method=one))[0]
         for one in (method, "bilinear")
     ]
     assert (noisy[0] == noisy[1]) == (method == "bilinear")

@@ -75,7 +75,7 @@ def test_no_edit_gives_the_same_bytes():
     buffer = io.BytesIO()
     grey(30, 20).save(buffer, "PNG")
     spec = ImageSpec(image_px=14)
-    assert prepare_image(buffer.getvalue(), spec) == edit_image(buffer.getvalue(), spec, Edit())
+    assert prepare_image(buffer.getvalue(), spec) == edit_image(grey(30, 20), spec, Edit())
 
 
 def prepared(tmp_path, source: str, split: str) -> Dataset:

@@ -66,8 +66,9 @@ def test_masks_come_in_one_form():
         ('{"size": [5, 6], "counts": [30]}', "mask is 6x5, image is 7x5"),
         ('{"size": [5, 7], "counts": [35]}', "mask is empty"),
         ('{"size": [5, 7], "counts": "~~"}', "malformed mask"),
-        ('{"size": [5, 7]}', "malformed mask: KeyError: 'counts'"),
-        ('{"size": [5, 7], "polygons": [[1, 2, 3]]}', "malformed mask"),
+        ('{"size": [5, 7]}', "malformed mask: 'counts' is missing"),
+        ('{"size": [5, 7], "polygons": [[1, 2, 3]]}', "polygon of 3 numbers, an x without its y"),
+        ('{"size": [5, 7], "polygons": {"size": 3}}', "malformed mask: polygons must be a list"),
         ("[]", "malformed mask"),
     ],
 )
