@@ -14,7 +14,7 @@
         gc.json                          lease for changing pins, or deciding what gc deletes
         scratch/…                        copies of progress (see `scratch`)
         jobs/…                           orders and reports of jobs on a cluster; deleted when old
-        deletions                        written anew before gc deletes what a snapshot may have
+        deletions                        written anew before and after gc deletes artifacts
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
@@ -68,7 +68,10 @@ FORMAT = 3
 QUARANTINE, TOMBSTONES, LEASES, JOBS = "aside", "gone", "leases", "jobs"
 ATTEMPTS = "attempts"
 DELETIONS = "deletions"
-"""File that gc writes anew, under its lease, before it deletes artifacts or their files."""
+"""File that gc writes anew, under its lease, before and after it deletes artifacts or their files.
+
+It is empty unless gc is between the two, or was killed there.
+"""
 
 
 class Artifact:
@@ -285,7 +288,7 @@ class Store:
         self._manifests: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._attempt_records: dict[str, list[AttemptRecord]] = {}
         self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
-        self._deletions_before: tuple[int, ...] = ()
+        self._deletions_before: tuple[int, ...] | None = None
         self.format = self._read_format(formats)
 
     def snapshot(self, earlier: "Store | None" = None) -> "Store":
@@ -298,9 +301,9 @@ class Store:
         if self._keys_by_identity is not None:
             return self  # It is one.
         # Looked at before the listing. So of a gc that deletes what was listed already, the next
-        # look tells.
+        # look tells; of one that is at it now, no look would.
         deletions = self._deletions()
-        if earlier is not None and earlier._deletions_before == deletions:
+        if deletions is not None and earlier and earlier._deletions_before == deletions:
             return earlier
         # A shallow copy: look-ups go to the snapshot; leases, pins and writes to the store itself.
         view = copy.copy(self)
@@ -309,11 +312,13 @@ class Store:
         view._deletions_before = deletions
         return view
 
-    def _deletions(self) -> tuple[int, ...]:
-        """Returns the version of the file that gc writes before it deletes; () before the first."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.files.stat(DELETIONS).version
-        return ()
+    def _deletions(self) -> tuple[int, ...] | None:
+        """Returns the version of `DELETIONS`: () before the first gc, None in the middle of one."""
+        try:
+            state = self.files.stat(DELETIONS)
+        except FileNotFoundError:
+            return ()
+        return None if state.size else state.version
 
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.

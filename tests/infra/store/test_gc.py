@@ -633,3 +633,31 @@ def test_a_snapshot_holds_until_something_is_deleted(
     later = store.snapshot(view)
     assert later.find(spare.key) is None
     assert store.snapshot(later) is later
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.usefixtures("gcs")
+def test_a_snapshot_from_the_middle_of_a_gc_is_handed_on_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
+    store = Store("gs://testing/store")
+    spare = make(store, "spare")
+    views: list[Store] = []
+    hide = gc._hide_manifest
+
+    def hide_after_a_listing(store: Store, item: gc.Garbage) -> bool:
+        views.append(store.snapshot())
+        hidden = hide(store, item)
+        if is_killed:
+            raise KeyboardInterrupt
+        return hidden
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(gc, "_hide_manifest", hide_after_a_listing)
+        gc.delete_garbage(store, older_than=0)
+    (view,) = views
+    assert view.find(spare.key) is not None
+    later = store.snapshot(view)
+    assert later.find(spare.key) is None
+    assert (store.snapshot(later) is later) == (not is_killed)
