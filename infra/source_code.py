@@ -261,6 +261,7 @@ class _ModuleCache:
         self._path = path
         self._lock = threading.Lock()
         self._modules: dict[str, Module] | None = None
+        self._is_saved = True
 
     def read(self, text: bytes) -> Module:
         """Returns the module of a text; see `parse_module`."""
@@ -270,15 +271,16 @@ class _ModuleCache:
                 self._modules = self._load()
             if sha256 not in self._modules:
                 self._modules[sha256] = parse_module(text)
+                self._is_saved = False
             return self._modules[sha256]
 
     def save(self) -> None:
         """Writes what this process has parsed beside what others have written meanwhile."""
         with self._lock:
-            modules, saved = self._modules or {}, self._load()
-            if modules.keys() <= saved.keys():
+            if self._modules is None or self._is_saved:
                 return
-            newest = [*(saved | modules).items()][-self.LIMIT :]
+            self._is_saved = True  # Where nothing can be written, too: it would fail each time.
+            newest = [*(self._load() | self._modules).items()][-self.LIMIT :]
             rows = {
                 sha256: [module.digest, sorted(module.names), module.relative, module.dynamic]
                 for sha256, module in newest

@@ -310,6 +310,19 @@ def test_parsed_modules_are_read_back_as_they_were_parsed(tmp_path: Path):
     assert [again.read(text) for text in SOURCES[1:]] == parsed[1:]
 
 
+def test_what_was_saved_is_not_read_and_written_again(tmp_path: Path):
+    path = tmp_path / "modules.json"
+    cache = _ModuleCache(path)
+    cache.read(SOURCES[0])
+    cache.save()
+    path.unlink()
+    cache.save()
+    assert not path.exists()
+    cache.read(SOURCES[1])
+    cache.save()
+    assert len(json.loads(path.read_text())) == 2
+
+
 def test_processes_add_to_one_file_of_parsed_modules(tmp_path: Path):
     one, two = (_ModuleCache(tmp_path / "modules.json") for _ in range(2))
     one.read(SOURCES[0])
