@@ -444,7 +444,7 @@ class Explanation:
         for step in self._pruned_steps:
             readers, verdict = readers_by_step.get(step, []), self.steps[step]
             assert verdict.artifact is not None
-            if readers and find_cast(self.store, verdict.artifact):
+            if readers and find_cast(self.view, verdict.artifact):
                 for reader in (r for r in readers if r.kind == PREDICTIONS.name):
                     why = (*self.steps[reader].why, _DECODED_FROM_CAST)
                     self.steps[reader] = dataclasses.replace(self.steps[reader], why=why)
