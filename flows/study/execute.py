@@ -386,7 +386,8 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 lookup = session.look_up(step)
                 keys.append(lookup.recipe.key)
                 remade = lookup.state == "accepted" and session.rebuilds(node)
-                remade = remade or (lookup.is_pruned and _is_wanted(session, node, lookup))
+                if lookup.is_pruned and lookup.state != "stale":
+                    remade = remade or _is_wanted(session, node, lookup)
                 session.allow(node, step, lookup)
                 if lookup.artifact is None or lookup.state == "stale" or remade:
                     missing[step] = lookup.recipe
