@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips one part of the deep modules if `PARCEL_DEEP_DRAW`, any integer, draws the other.
 
     All of them take longer than a change should wait for. Continuous integration draws by the
-    commit, so that the same commit always has the same tests, and the next one has others.
+    commit, so that the same commit always has the same tests, and a few commits have them all.
     """
     draw = os.environ.get("PARCEL_DEEP_DRAW")
     if draw is None:
