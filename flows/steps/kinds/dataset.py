@@ -6,6 +6,7 @@ Files:
   dataset.json: counts, settings, features
   shards.json: what each shard was made from, for `parcel data mend`
   rejects.jsonl: every input that is no record, with stage and reason
+  omissions.jsonl: what looks like data and was not read, if there is any
 """
 
 import dataclasses

@@ -26,7 +26,7 @@ from infra.progress import Progress
 from infra.references import load_reference
 from infra.store.store import Artifact, Store
 from model.eval.predictions_file import write_predictions
-from pipelines.records.dataset import Dataset
+from pipelines.records.dataset import OMISSIONS, Dataset
 from tests.flows.lineage.conftest import made
 from tests.flows.steps.test_registry import WIDE
 from tests.model.tiny_data import color_record, write_dataset
@@ -65,6 +65,7 @@ def test_every_kind_names_its_files(toy: Store):
     assert KINDS["checkpoint"].files["params.json"] == (
         "where each array lies, with a checksum of every megabyte"
     )
+    assert OMISSIONS in KINDS["dataset"].files  # Which few datasets have.
     for kind in ("scores", "results", "mask_codec"):
         for artifact in toy.artifacts(kind):
             for name in artifact.manifest.files:
