@@ -113,9 +113,9 @@ class SampleTrace:
             )
         if not self.training_uses:
             yield "seen by no training"
-        for how, cells in self.cells.items():
+        for way, cells in self.cells.items():
             names = abbreviate_list(cells, _MAX_SHOWN)
-            yield f"{len(cells)} of {self.num_cells} cells are {how}: {names}"
+            yield f"{len(cells)} of {self.num_cells} cells are {way}: {names}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"
         for role, way in self.guesses.items():
