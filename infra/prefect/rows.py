@@ -129,9 +129,14 @@ def settle_earlier_try(flow_run_id: str) -> None:
     """
     why = f"under way when an earlier try ended: {_KILLED}"
     with get_client(sync_client=True) as client:
-        for row in _unfinished_rows(client, uuid.UUID(flow_run_id)):
-            state: State[Any] = State(type=StateType.CRASHED, message=why)
-            client.set_task_run_state(row.id, state, force=True)
+        run = client.read_flow_run(uuid.UUID(flow_run_id))
+        if run.run_count <= 1:
+            return
+        for row in _unfinished_rows(client, run.id):
+            # Not one of this try, which may have begun meanwhile: a slow server is not waited for.
+            if row.flow_run_run_count < run.run_count:
+                state: State[Any] = State(type=StateType.CRASHED, message=why)
+                client.set_task_run_state(row.id, state, force=True)
 
 
 def _unfinished_rows(client: SyncPrefectClient, run: uuid.UUID) -> list[TaskRun]:

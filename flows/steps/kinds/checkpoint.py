@@ -393,6 +393,7 @@ CHECKPOINT = Kind(
     entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
     functions=lambda spec: [_connector(spec)],
     holds="checkpoint",
+    headline=lambda config, counts: f"loss {counts['loss']}, steps {counts['steps']}",
     sample="trained on it",
     draws_batches=True,
     leaves_out=lambda role: role.startswith(WATCHED) or role in PROBE,
