@@ -96,7 +96,8 @@ class Answered:
 
     Attributes:
       texts: budget -> record's id -> the answer.
-      seconds: budget -> mean time of an answer in each full batch but the first [s].
+      seconds: budget -> mean time of an answer in each round of full batches, but for the first of
+        a shape [s].
     """
 
     texts: dict[int, dict[str, str]]
@@ -149,8 +150,9 @@ def predict(
         the written files are the same with or without these.
 
     Returns:
-      Budget -> time per answer, vision tower included: the median over full batches without the
-      first, which compiles [s]. Budgets without such a batch are absent.
+      Budget -> time per answer, vision tower included: the median over rounds of full batches, one
+      on each device, without the first of a shape, which compiles [s]. Budgets without such a
+      round are absent.
 
     Raises:
       ValueError: if a budget is not served.
@@ -307,7 +309,8 @@ def _answer_round(
     answered, num = Answered.none(served), sum(len(numbered.records) for numbered in group)
     took = dict.fromkeys(served, 0.0)
     # Memory for half a batch: every device decodes first rows 0 to 15 of its batch, then 16 to 31.
-    for start in range(0, config.batch_size, rows):
+    # Parts that would be filler on every device are left out.
+    for start in range(0, max(len(numbered.records) for numbered in group), rows):
         part = {
             name: np.concatenate([batch[name][start : start + rows] for batch in given])
             for name in given[0]
