@@ -6,6 +6,7 @@ Files:
   dataset.json: counts, settings, features
   shards.json: what each shard was made from, for `parcel data mend`
   rejects.jsonl: every input that is no record, with stage and reason
+  omissions.jsonl: what looks like data beside the inputs and was not read, if anything
 """
 
 import dataclasses
