@@ -232,16 +232,17 @@ def _urls_of_parquet(path: Path) -> Iterator[str]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    # A table that cannot be read is a reject where its rows are; a failing disk is none.
-    try:
-        with local_copy(path) as local, parquet.ParquetFile(local) as file:
-            column_names(file.schema_arrow.names)
-            for batch in file.iter_batches(columns=_url_columns(file.schema_arrow)):
-                for row in rows_of_batch(batch):
-                    yield from _url_of_row(row)
-    except (BadInput, pa.ArrowException, OSError) as error:
-        if is_of_machine(error):
-            raise
+    with local_copy(path) as local:
+        try:
+            with parquet.ParquetFile(local) as file:
+                column_names(file.schema_arrow.names)
+                for batch in file.iter_batches(columns=_url_columns(file.schema_arrow)):
+                    for row in rows_of_batch(batch):
+                        yield from _url_of_row(row)
+        # A table that cannot be read is a reject where its rows are; a failing disk is none.
+        except (BadInput, pa.ArrowException, OSError) as error:
+            if is_of_machine(error):
+                raise
 
 
 def _url_columns(schema: Any) -> list[str]:
