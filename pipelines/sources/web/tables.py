@@ -51,6 +51,8 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError) as error:
+            if is_of_machine(error):
+                raise
             message = " ".join(str(error).split())[:120]
             yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
 
