@@ -96,7 +96,8 @@ class Answered:
 
     Attributes:
       texts: budget -> record's id -> the answer.
-      seconds: budget -> mean time of an answer in each full batch but the first [s].
+      seconds: budget -> mean time of an answer in each round of full batches, but for the first of
+        a shape [s].
     """
 
     texts: dict[int, dict[str, str]]
@@ -149,8 +150,9 @@ def predict(
         the written files are the same with or without these.
 
     Returns:
-      Budget -> time per answer, vision tower included: the median over full batches without the
-      first, which compiles [s]. Budgets without such a batch are absent.
+      Budget -> time per answer, vision tower included: the median over rounds of full batches, one
+      on each device, without the first of a shape, which compiles [s]. Budgets without such a
+      round are absent.
 
     Raises:
       ValueError: if a budget is not served.
@@ -300,17 +302,18 @@ def _answer_round(
     Each device decodes `rows` rows of its batch at a time.
     """
     # A device without a batch gets a copy of another one's, none of whose rows is waited for.
-    given = [numbered.batch for numbered in group if numbered.batch is not None]
-    idle = {**given[-1], "real": np.zeros(config.batch_size, bool)}
+    batches = [numbered.batch for numbered in group if numbered.batch is not None]
+    idle = {**batches[-1], "real": np.zeros(config.batch_size, bool)}
     numbers = fill_up([numbered.number for numbered in group], loaded.mesh.size)
-    given += [idle] * (loaded.mesh.size - len(given))
+    batches += [idle] * (loaded.mesh.size - len(batches))
     answered, num = Answered.none(served), sum(len(numbered.records) for numbered in group)
     took = dict.fromkeys(served, 0.0)
     # Memory for half a batch: every device decodes first rows 0 to 15 of its batch, then 16 to 31.
-    for start in range(0, config.batch_size, rows):
+    # Parts that would be filler on every device are left out.
+    for start in range(0, max(len(numbered.records) for numbered in group), rows):
         part = {
-            name: np.concatenate([batch[name][start : start + rows] for batch in given])
-            for name in given[0]
+            name: np.concatenate([batch[name][start : start + rows] for batch in batches])
+            for name in batches[0]
         }
         # What the clock sees at budgets 16 and 64; the tower's time is in both:
         #
@@ -330,8 +333,8 @@ def _answer_round(
             for number, numbered in enumerate(group):
                 # A batch is filled up with copies, so there may be more texts than records.
                 ids = (record.id for record in numbered.records[start : start + rows])
-                own = texts[number * rows : (number + 1) * rows]
-                answered.texts[budget].update(zip(ids, own, strict=False))
+                answers = texts[number * rows : (number + 1) * rows]
+                answered.texts[budget].update(zip(ids, answers, strict=False))
     answered.seconds.update({budget: [seconds / num] for budget, seconds in took.items()})
     return answered
 

@@ -180,7 +180,7 @@ def lineage_verify(
 
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
-    # The content of a checkpoint is stated as a digest of its parameters, not of its files.
+    # Of a checkpoint the content is the digest of its parameters, of a dataset that of its records.
     logical = {name: load_reference(k.content) for name, k in KINDS.items() if k.content}
     problems = [
         problem

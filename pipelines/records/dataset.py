@@ -11,10 +11,11 @@ import bisect
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from infra.store.digest import file_sha256, listing_sha256
 from infra.store.stored_folder import StoredFolder, open_stored_folder
 from pipelines.records import example
 from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
@@ -224,6 +225,23 @@ class Dataset:
             with (folder / OMISSIONS).open(encoding="utf-8") as lines:
                 for line in lines:
                     yield Omission(**json.loads(line))
+
+
+def records_sha256(files: Mapping[str, str]) -> str:
+    """Returns the digest of a dataset's content: of its files but the list of what was not read.
+
+    Args:
+      files: path of each file -> its sha256 [hex].
+    """
+    return listing_sha256({path: sha256 for path, sha256 in files.items() if path != OMISSIONS})
+
+
+def digest_records(folder: Path) -> str:
+    """Returns `records_sha256` of the files in a folder."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return records_sha256(
+        {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+    )
 
 
 def shard_of(record_id: str, num_shards: int) -> int:

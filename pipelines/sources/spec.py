@@ -4,6 +4,7 @@ Each reader's module lists its specs in `SOURCES`; `pipelines.sources.registry` 
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -196,6 +197,9 @@ def _other_names(corpus: Corpus, names: tuple[str, ...]) -> Iterator[Omission]:
     """Yields the files under the other possible names of an annotation file that is read."""
     paths = [path for name in names if (path := find_file(corpus.folder, name))]
     for path in paths[1:]:
+        # A disk that ignores capitals has x.JSONL where it has x.jsonl.
+        if path == paths[0] or (corpus.is_local and os.path.samefile(path, paths[0])):
+            continue
         yield Omission(source=corpus.relative(path), reason=f"{paths[0].name} is read in its place")
 
 

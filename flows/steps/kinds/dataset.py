@@ -6,7 +6,7 @@ Files:
   dataset.json: counts, settings, features
   shards.json: what each shard was made from, for `parcel data mend`
   rejects.jsonl: every input that is no record, with stage and reason
-  omissions.jsonl: what looks like data and was not read, if there is any
+  omissions.jsonl: what looks like data beside the inputs and was not read, if anything
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from flows.steps.kinds.streamed import stream_progress
 from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
+from pipelines.records.dataset import OMISSIONS, records_sha256
 from pipelines.sources.own_source import OwnSource
 
 _NAMED = 5
@@ -64,6 +65,10 @@ def make(work: StepContext) -> Iterator[Progress]:
     # The workers wrote the shards into the store already, perhaps from other machines.
     for name, (stored, file) in files.items():
         work.adopt(name, stored, file)
+    # What was not read is in no record: a stray file beside the inputs must make nothing new that
+    # reads the dataset.
+    if OMISSIONS in files:
+        work.content = records_sha256({name: file.sha256 for name, (_, file) in files.items()})
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
     if info.num_composed:
         work.counts.update(composed=info.num_composed)
@@ -89,4 +94,5 @@ DATASET = Kind(
     also=_reader_module,
     functions=lambda spec: [reader_of(spec)],
     holds="dataset",
+    content="pipelines.records.dataset:digest_records",
 )

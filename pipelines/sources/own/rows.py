@@ -179,12 +179,7 @@ def _table_rows(path: Path) -> Numbered:
     with open_unpacked(path) as data:
         lines = _Lines(io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline=""))
         table = csv.reader(lines)
-        columns = next(table, [])
-        if doubled := [name for name in columns if name and columns.count(name) > 1]:
-            raise ValueError(
-                f"{path} must have a column of each name, got {doubled[0]!r} more than once; "
-                f"rename all but one."
-            )
+        columns = _column_names(path, table, lines)
         while True:
             first = table.line_num + 1
             try:
@@ -200,6 +195,30 @@ def _table_rows(path: Path) -> Numbered:
                 yield first, functools.partial(_refuse, reason)
             elif cells:
                 yield table.line_num, functools.partial(_parse_cells, columns, cells)
+
+
+def _column_names(path: Path, table: Iterator[list[str]], lines: "_Lines") -> list[str]:
+    """Returns the first line of a table.
+
+    Raises:
+      ValueError: if it has no end, or a name twice, naming the file.
+    """
+    try:
+        columns = next(table, [])
+        is_open = bool(columns) and lines.at_end  # It asked for a line after the last.
+    except csv.Error:  # More than a cell may have, because a quote is open.
+        columns, is_open = [], True
+    if is_open:
+        raise ValueError(
+            f"{path} must begin with a line of column names, got one that opens a quote which is "
+            f"never closed; close it."
+        )
+    if doubled := [name for name in columns if name and columns.count(name) > 1]:
+        raise ValueError(
+            f"{path} must have a column of each name, got {doubled[0]!r} more than once; "
+            f"rename all but one."
+        )
+    return columns
 
 
 class _Lines(Iterator[str]):

@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 from infra.store.raw_path import local_copy
 from pipelines.records.hashing import stable_hash
 from pipelines.records.reasons import kind_of, reason_of
-from pipelines.records.schema import BadInput, Reject
+from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import column_names, picture_cell, rows_of_batch
 from pipelines.sources.item import Media
+from pipelines.sources.omissions import is_hidden
 from pipelines.sources.unpacking import PACKINGS, open_unpacked
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage
@@ -50,6 +51,8 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError) as error:
+            if is_of_machine(error):
+                raise
             message = " ".join(str(error).split())[:120]
             yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
 
@@ -181,7 +184,7 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
             shared = corpus.once(f"URLs of {path}", lambda: _shared_names([path]))
         else:
             shared = corpus.once(
-                f"URLs in {path.parent}", lambda: _shared_names(_tables_beside(corpus, path))
+                f"URLs in {path.parent}", lambda: _shared_names(_tables_beside(path))
             )
         if stable_hash(name) in shared:
             raise BadInput(
@@ -192,9 +195,13 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
     raise BadInput("only a URL; download the images first, with img2dataset for instance")
 
 
-def _tables_beside(corpus: Corpus, path: Path) -> list[Path]:
+def _tables_beside(path: Path) -> list[Path]:
     """Returns the tables in a table's folder, itself among them."""
-    return [p for p in corpus.files() if p.parent == path.parent and table_form(p.name)]
+    return [
+        p
+        for p in path.parent.iterdir()
+        if table_form(p.name) and not is_hidden(p.name) and p.is_file()
+    ]
 
 
 def _name_in_url(url: str) -> str:
@@ -227,15 +234,17 @@ def _urls_of_parquet(path: Path) -> Iterator[str]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    # A damaged table is a reject where its rows are read.
-    with (
-        contextlib.suppress(pa.ArrowException, OSError),
-        local_copy(path) as local,
-        parquet.ParquetFile(local) as file,
-    ):
-        for batch in file.iter_batches(columns=_url_columns(file.schema_arrow)):
-            for row in rows_of_batch(batch):
-                yield from _url_of_row(row)
+    with local_copy(path) as local:
+        try:
+            with parquet.ParquetFile(local) as file:
+                column_names(file.schema_arrow.names)
+                for batch in file.iter_batches(columns=_url_columns(file.schema_arrow)):
+                    for row in rows_of_batch(batch):
+                        yield from _url_of_row(row)
+        # A table that cannot be read is a reject where its rows are; a failing disk is none.
+        except (BadInput, pa.ArrowException, OSError) as error:
+            if is_of_machine(error):
+                raise
 
 
 def _url_columns(schema: Any) -> list[str]:
@@ -260,7 +269,8 @@ def _urls_of_jsonl(path: Path) -> Iterator[str]:
 
 def _urls_of_tsv(path: Path) -> Iterator[str]:
     for _, line in _whole_lines(path):
-        cells = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")[:2]
+        text = text_of(line.decode("utf-8", "replace"), "line")
+        cells = text.rstrip("\r\n").split("\t")[:2]
         yield from (cell for cell in cells if _URL.fullmatch(cell.strip()))
 
 

@@ -9,10 +9,14 @@ from flows.config.load import load
 from flows.steps import worker
 from flows.steps.kind import StepContext
 from flows.steps.lookup import look_up
+from flows.steps.registry import KINDS
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
+from infra.references import load_reference
 from infra.store import raw_files
+from infra.store.lineage import verify_artifact
 from infra.store.store import Artifact, Store
+from pipelines.records.dataset import OMISSIONS
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
 from tests.gcs.objects import Content
@@ -106,6 +110,23 @@ def test_what_changed_is_another_dataset(raw: Path, tmp_path: Path):
     assert made == ["raw_files", "dataset"]
     assert second.key != first.key
     assert second.manifest.counts["inputs"] == first.manifest.counts["inputs"] + 1
+
+
+@pytest.mark.slow
+def test_a_stray_file_is_told_and_makes_nothing_new_that_reads_the_dataset(
+    raw: Path, tmp_path: Path
+):
+    _, clean = run(Store(tmp_path / "clean"), raw)
+    (raw / "web/notes.zip").write_bytes(b"PK")
+    os.utime(raw / "web/notes.zip", (LONG_AGO, LONG_AGO))
+    store = Store(tmp_path / "store")
+    _, strayed = run(store, raw)
+    assert "notes.zip" in strayed.manifest.counts["not_read"]
+    assert OMISSIONS in strayed.manifest.files
+    assert OMISSIONS not in clean.manifest.files
+    assert strayed.as_input == clean.as_input
+    digests = {"dataset": load_reference(KINDS["dataset"].content)}
+    assert [*verify_artifact(store, strayed.key, digests)] == []
 
 
 @pytest.fixture

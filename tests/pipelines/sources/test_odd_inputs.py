@@ -582,6 +582,15 @@ def test_own_rows_are_read_packed_and_name_the_files_beside(tmp_path):
     assert Listed(tmp_path, "csv").items[0].answers == ("Ä",)
 
 
+def test_one_file_under_two_names_is_no_other_file(tmp_path):
+    write_rows(tmp_path, [OWN], "jsonl/train.jsonl")
+    again = tmp_path / "jsonl/train.JSONL"
+    if not again.exists():  # A disk that ignores capitals has it already.
+        again.hardlink_to(tmp_path / "jsonl/train.jsonl")
+    listed = Listed(tmp_path, "jsonl")
+    assert (len(listed.items), listed.omissions) == (1, set())
+
+
 def test_sidecars_of_raw_files_are_named(tmp_path):
     (tmp_path / "images").mkdir()
     for name in ("a.png", "a.txt", "._a.png"):

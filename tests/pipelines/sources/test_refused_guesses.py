@@ -273,6 +273,30 @@ def test_tables_with_folders_of_their_own_do_not_clash(tmp_path):
     assert not rejects
 
 
+def test_a_mark_before_a_url_hides_no_clash(tmp_path):
+    put_image(tmp_path / "web/images/1.jpg")
+    lines = "\ufeffhttps://a.org/1.jpg\tone\nhttps://b.org/1.jpg\ttwo\n"
+    put_text(tmp_path / "web/x.tsv", lines)
+    items, rejects = read(tmp_path, "web")
+    assert not items
+    assert ["several URLs end in" in reject.reason for reject in rejects] == [True, True]
+
+
+def test_tables_that_are_not_read_claim_no_picture(tmp_path):
+    put_image(tmp_path / "web/images/1.jpg")
+    put_urls(tmp_path / "web/a.tsv", [("one", "https://a.org/1.jpg")])
+    put_urls(tmp_path / "web/._a.tsv", [("of a Mac", "https://b.org/1.jpg")])
+    doubled = pa.table([["x.jpg"], ["y.jpg"]], names=["image", "image"])
+    parquet.write_table(doubled, tmp_path / "web/b.parquet")
+    (tmp_path / "web/c.parquet").write_bytes(b"no table")
+    items, rejects = read(tmp_path, "web")
+    assert [item.suffixes for item in items] == [("one",)]
+    assert {r.id: r.reason.partition(":")[0] for r in rejects} == {
+        "web/b.parquet": "several columns are called 'image'; rename all but one",
+        "web/c.parquet": "damaged parquet",
+    }
+
+
 @pytest.mark.parametrize(
     ("line", "caption"),
     [
@@ -324,6 +348,14 @@ def test_an_open_quote_is_named_and_not_the_rest_of_the_table(tmp_path):
     assert [(r.id, r.reason) for r in rejects] == [
         ("mine/train/line-4", "a quote that is opened from line 4 on is never closed")
     ]
+
+
+@pytest.mark.parametrize("length", [1, 17 << 20])
+def test_a_quote_that_the_header_opens_is_named(tmp_path, length):
+    rows = "a.png,q," + "1" * length
+    put_text(tmp_path / "mine/train.csv", f'image,question,"answers\n{rows}\n')
+    with pytest.raises(ValueError, match=r"train\.csv must begin with .* a quote which is never"):
+        read(tmp_path, MINE)
 
 
 @pytest.mark.parametrize("cell", ["['red', 'rot']", "[illegible]", '["red", "rot"', "{"])
