@@ -96,7 +96,8 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
                         return
                 shown_frame = (stamp - start, frame)
                 decoded += 1
-    except MemoryError as error:
+    # FFmpeg says "try again" where it cannot start a thread, whose stack needs memory.
+    except (MemoryError, av.error.BlockingIOError) as error:
         raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise BadInput(

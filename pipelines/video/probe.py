@@ -84,7 +84,7 @@ def probe_video(path: str) -> VideoProperties:
         with open_video(path) as container:
             stream = video_stream(container)
             return _probe_stream(container, stream)
-    except MemoryError as error:  # Python's or FFmpeg's.
+    except (MemoryError, av.error.BlockingIOError) as error:  # As in `decode_pyav`.
         raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
