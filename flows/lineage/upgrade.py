@@ -30,9 +30,9 @@ _DIGITS = 16
 
 _SAME_BYTES = {
     "flows.steps.kinds.chance": ("e767fe4272eb69f9", "1b197615bf8f0ebb"),
-    "flows.steps.kinds.checkpoint": ("86ca8e5a405f6d7c", "3767d4d33374c7ce"),
+    "flows.steps.kinds.checkpoint": ("86ca8e5a405f6d7c", "d86735bd638b3281"),
     "flows.steps.kinds.corpus": ("f3e4f4982992d3b8", "c1abf5c943b8a8fe"),
-    "flows.steps.kinds.dataset": ("b5984398bf3a3398", "e9abba076f738ef8"),
+    "flows.steps.kinds.dataset": ("b5984398bf3a3398", "3dafae6604bdedab"),
     "flows.steps.kinds.files": ("38ff71c6899a1f80", "320f8755893869df"),
     "flows.steps.kinds.mask_codec": ("dc71682aee2aa6dd", "56944f54e8bdad36"),
     "flows.steps.kinds.predictions": ("283e80d0fe67f6ef", "46ccb55d2ca56f47"),
