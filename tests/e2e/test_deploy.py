@@ -168,6 +168,7 @@ def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer,
         wait(lambda: all(kind in FINAL for _, kind in rows_of(served, run)), 60)
 
 
+@pytest.mark.night
 @pytest.mark.timeout(1500)
 def test_a_preempted_run_is_scheduled_again_and_goes_on(server: PrefectServer, tmp_path: Path):
     """Kubernetes, or `docker stop`, signals the first process of a container: the supervisor."""
