@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from infra.gang.launcher import LauncherGang
-from infra.gang.messages import PREEMPTED, read_message
+from infra.gang.messages import PREEMPTED, read_message, write_message
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
 from tests.processes import end_family
 from tests.ray_nodes import head_of, node
@@ -42,7 +42,7 @@ _MEMBER = """
 import os, pathlib, sys, time
 from infra.gang.launcher import launcher_rank, rendezvous_address
 from infra.gang.local import exit_on_stdin_close
-from infra.gang.messages import ProgressWriter, write_exit_code, write_message
+from infra.gang.messages import ProgressWriter, read_message, write_exit_code, write_message
 from infra.progress import Progress
 place = sys.argv[1]
 rank = launcher_rank(os.environ)
@@ -51,7 +51,7 @@ write_message(place, f"pid-{rank}", str(os.getpid()))
 write_message(place, f"is-{rank}", f"{rendezvous_address(place, rank, 60)} {os.environ['NPROC']}")
 if rank == 0:
     ProgressWriter(place).write(Progress(done=1, total=2))
-while os.path.basename(place) == "0":
+while read_message(place, "end") is None:
     time.sleep(0.1)
 write_exit_code(place, rank, 0)
 """
@@ -101,8 +101,13 @@ def test_members_learn_their_ranks_and_begin_again_together(
         while not places or read_message(places[-1], "is-1") is None:
             assert time.monotonic() < until, "no gang began"
             time.sleep(0.05)
-        pids.extend(int(read_message(places[-1], f"pid-{rank}") or 0) for rank in (0, 1))
+        place = places[-1]
+        pids.extend(int(read_message(place, f"pid-{rank}") or 0) for rank in (0, 1))
         os.kill(pids[1], 9)
+        while places[-1] == place:
+            assert time.monotonic() < until, "no gang began again"
+            time.sleep(0.05)
+        write_message(places[-1], "end", "")
 
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill_second)
