@@ -54,7 +54,6 @@ def done(folder: Path, line: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.night
 def test_what_the_page_shows_works(folder: Path):
     first, explain, train, results, flops, beside, spectral = COMMANDS
     promised = [line for line in PAGE.splitlines() if re.match(r"\w+ +ok ", line)]
