@@ -128,6 +128,8 @@ class Tree:
         Raises:
           DynamicImportError: if any of them imports by a computed name.
         """
+        # A name that no file has, such as a library's, ends a path; so does a closed module, until
+        # the user's code imports it.
         closed = {*stop, *OUTSIDE}
         digests: dict[str, str] = {}
         pending = [*modules]
@@ -316,7 +318,7 @@ _CACHE = _ModuleCache(Path(__file__).parent / "__pycache__" / f"modules-{_RULE}.
 
 @functools.lru_cache(maxsize=4096)
 def read_module(text: bytes) -> Module:
-    """Returns what `parse_module` does, from the memory of this process or machine if it can."""
+    """Returns the digest and the imports of a source file, parsed once on a machine."""
     return _CACHE.read(text)
 
 

@@ -72,6 +72,7 @@ def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
             )
         )
     stages += _stages_at(config, config, {START, *(stage.name for stage in stages)})
+    # Stage 2, if there is one, takes the first of the higher resolutions.
     higher = iter(config.resolutions[1:])
     if config.stage2 is not None:
         view = next(higher)

@@ -30,7 +30,7 @@ _DIGITS = 16
 
 _SAME_BYTES = {
     "flows.steps.kinds.chance": ("e767fe4272eb69f9", "1b197615bf8f0ebb"),
-    "flows.steps.kinds.checkpoint": ("86ca8e5a405f6d7c", "d86735bd638b3281"),
+    "flows.steps.kinds.checkpoint": ("86ca8e5a405f6d7c", "b740e0ab57a35b4d"),
     "flows.steps.kinds.corpus": ("f3e4f4982992d3b8", "c1abf5c943b8a8fe"),
     "flows.steps.kinds.dataset": ("b5984398bf3a3398", "3dafae6604bdedab"),
     "flows.steps.kinds.files": ("38ff71c6899a1f80", "320f8755893869df"),

@@ -37,7 +37,7 @@ class Card:
         self.prefix = self.boxes.text(record.prefix if record else "")
         accepted = (record.answers or record.suffixes) if record else ()
         self.answers = [self.boxes.text(answer) for answer in accepted]
-        self.told: list[tuple[Any, float | None, list[tuple[int, Markup, float | None]]]] = []
+        self.columns: list[tuple[Any, float | None, list[tuple[int, Markup, float | None]]]] = []
 
     def add(
         self,
@@ -49,7 +49,7 @@ class Card:
         """Adds the answers of some seeds; `codec` is the key of their mask codec, or ""."""
         boxes = self.boxes
         texts = [(s, boxes.text(row["prediction"], codec), row.get("score")) for s, row in rows]
-        self.told.append((whose, mean, texts))
+        self.columns.append((whose, mean, texts))
 
     @property
     def num_images(self) -> int:

@@ -94,7 +94,7 @@ class Reader:
             return seeds[0]
         return {item: sum(s.get(item, 0.0) for s in seeds) / len(seeds) for item in seeds[0]}
 
-    def told(self, column: Column, item: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def rows(self, column: Column, item: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields (seed, row) of each seed that answered an item."""
         for seed, key in column.artifacts.items():
             row = self.file(key).row(item)

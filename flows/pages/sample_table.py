@@ -31,7 +31,7 @@ def sample_table(cards: Iterable[Card]) -> Iterator[str]:
         f"{_cut(', '.join(card.answers[:4]))}</td>"
         + "".join(
             f"<td>{_cut(text)}{'' if score is None else f' ({100 * score:.0f})'}</td>"
-            for *_, answers in card.told
+            for *_, answers in card.columns
             for _, text, score in answers
         )
         + "</tr>"

@@ -220,7 +220,7 @@ class Site:
         for item in found[start : start + self._page_size]:
             card = self._cards.of(data, item.id)
             for column, score in zip(chosen, item.scores, strict=True):
-                told = self._cards.answers.told(column, item.id)
+                told = self._cards.answers.rows(column, item.id)
                 card.add(column, score, told, self._codec_of(column))
             cards.append(card)
         return {
@@ -249,11 +249,11 @@ class Site:
         card = self._cards.of(self._data_of(next(iter(columns))), item) if columns else None
         # Every column that answered this item, each with its mean over the seeds that did.
         for column in columns:
-            answers = list(self._cards.answers.told(column, item))
+            answers = list(self._cards.answers.rows(column, item))
             if card and answers:
                 mean = sum(row["score"] for _, row in answers) / len(answers)
                 card.add(column, mean, answers, self._codec_of(column))
-        if not card or not card.told:
+        if not card or not card.columns:
             raise KeyError(f"{benchmark} of {study.run} has no item {item!r}.")
         return {"study": study, "benchmark": benchmark, "card": card, "is_right": is_right}
 

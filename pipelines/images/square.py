@@ -125,7 +125,7 @@ def decode_image(
 
 
 def unread_format(data: bytes) -> str:
-    """Returns what is missing to read a file, from its first bytes; "" if that is not known."""
+    """Returns which plugin a picture's format needs, by its first bytes; "" if unknown."""
     #     00 00 00 1c  f t y p  h e i c  00 00 00 00  m i f 1  h e i c
     #     box's length          brand                 further brands
     brands = {data[at : at + 4] for at in (8, *range(16, min(int.from_bytes(data[:4]), 64), 4))}

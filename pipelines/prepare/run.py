@@ -367,7 +367,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
 
 
 def _omissions(work_folder: WorkFolder) -> list[Omission]:
-    """Returns what looks like data in the source's folder, and was not read."""
+    """Returns the files and members of the source that look like data and were not read."""
     job, files = work_folder.job, work_folder.files
     found = set(job.spec.omissions_of(work_folder.corpus(UnpackedMedia()), job.split))
     # Noted by whoever read the source's files: as candidates for a part, for a list or for a piece.

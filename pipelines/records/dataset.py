@@ -219,7 +219,7 @@ class Dataset:
                 yield Reject(**json.loads(line))
 
     def omissions(self) -> Iterator[Omission]:
-        """Yields what looks like data in the source's folder, and was not read."""
+        """Yields the files and members of the source that look like data and were not read."""
         folder = self.place.local_folder((DESCRIPTION, OMISSIONS))
         if (folder / OMISSIONS).is_file():
             with (folder / OMISSIONS).open(encoding="utf-8") as lines:

@@ -68,7 +68,7 @@ def reason_of(error: BaseException, row: object = None) -> str:
 
 
 def _of_value(error: BaseException) -> str:
-    """Returns what is wrong with a value, as far as the text of Python's error tells."""
+    """Returns a reason about the value, read from the text of Python's error."""
     text = " ".join(str(error).split())
     if isinstance(error, IndexError):
         return "a list has fewer values than expected"
@@ -103,7 +103,7 @@ def _excerpt(row: object) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Returns what a value is, as those who keep data call it: "a text", "nothing (null)"."""
+    """Returns the kind of a value in the words of data: "a text", "nothing (null)"."""
     return _KINDS.get(type(value).__name__, "another kind of value")
 
 

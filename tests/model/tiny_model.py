@@ -1,9 +1,14 @@
 """Tiny models, with the real structure."""
 
+from pathlib import Path
+
+from model import vlm
+from model.checkpoint.folder import save_checkpoint
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
 from model.text.config import TextConfig
 from model.vision.config import VisionConfig
+from tests.model.tiny_data import write_tokenizer
 
 
 def tiny_model(kind: str = "vanilla", buckets: tuple[int, ...] = ()) -> ModelConfig:
@@ -18,3 +23,17 @@ def tiny_model(kind: str = "vanilla", buckets: tuple[int, ...] = ()) -> ModelCon
         remat="none",
         scan_layers=False,
     )
+
+
+def write_checkpoint(root: Path, model: ModelConfig) -> str:
+    """Writes an untrained checkpoint, which answers nonsense, and returns its folder."""
+    folder = root / "checkpoint"
+    folder.mkdir()
+    save_checkpoint(
+        str(folder),
+        model=model,
+        params=vlm.init_params(model, 0),
+        tokenizer=write_tokenizer(root / "tokenizer.model"),
+        mask_codec=None,
+    )
+    return str(folder)

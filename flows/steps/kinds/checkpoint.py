@@ -393,7 +393,9 @@ CHECKPOINT = Kind(
     entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
     functions=lambda spec: [_connector(spec)],
     holds="checkpoint",
-    headline=lambda config, counts: f"loss {counts['loss']}, steps {counts['steps']}",
+    headline=lambda config, counts: ", ".join(
+        f"{name} {counts[name]}" for name in ("loss", "steps") if name in counts
+    ),
     sample="trained on it",
     draws_batches=True,
     leaves_out=lambda role: role.startswith(WATCHED) or role in PROBE,

@@ -64,7 +64,7 @@ class WebImage:
         """
         captions = [caption] if caption.strip() else []
         for field in () if captions else _CAPTIONS:
-            if captions := list(filter(_is_caption, _listed(fields.get(field)))):
+            if captions := list(filter(_is_caption, _values_of(fields.get(field)))):
                 break
         texts = [
             _DATA_JUICER_TOKEN.sub(" ", text) if isinstance(text, str) else text
@@ -145,7 +145,7 @@ def _caption_items(sample: WebImage) -> Iterator[Item | Reject]:
     captions = {language: sample.captions, **_captions_by_language(sample, language)}
     for lang, listed in sorted(captions.items()):
         try:
-            texts = [_one_line(text, f"caption {lang}") for text in _listed(listed)]
+            texts = [_one_line(text, f"caption {lang}") for text in _values_of(listed)]
             if texts := [text for text in texts if text]:
                 yield _task_item(sample, "caption", lang, f"caption {lang}", *texts, lang=lang)
         except BadInput as error:  # The other languages are good.
@@ -165,7 +165,7 @@ def _is_caption(value: object) -> bool:
     return not isinstance(value, str) or bool(value.strip())
 
 
-def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
+def _values_of(value: Any) -> list[Any] | tuple[Any, ...]:
     """Returns the values under a field that holds one or several."""
     if is_absent(value):
         return []
@@ -227,7 +227,7 @@ def _question_pair(raw: Any) -> _QuestionPair:
             raise BadInput(f"qa has no {field}: it is absent, null or NaN in {raw!r}"[:160])
     # Several people may have answered.
     answers = [
-        _one_line(answer_of(answer, "answer"), "answer") for answer in _listed(raw["answer"])
+        _one_line(answer_of(answer, "answer"), "answer") for answer in _values_of(raw["answer"])
     ]
     return _QuestionPair(
         question=_one_line(raw["question"], "question"),

@@ -41,14 +41,7 @@ print(json.dumps([*drawn.values()]))
 @pytest.mark.deep
 @pytest.mark.usefixtures("served_store")
 def test_what_was_given_up_ends_no_sweep_and_what_was_put_off_does(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[1, 2, 3], [1]]
+    assert json.loads(last_line(PROGRAM, tmp_path)) == [[1, 2, 3], [1]]
 
 
 REUSED = """
@@ -77,11 +70,16 @@ print(len(listings))
 @pytest.mark.slow
 @pytest.mark.usefixtures("served_store")
 def test_a_run_that_reuses_everything_lists_its_store_once(tmp_path: Path):
+    assert last_line(REUSED, tmp_path) == "1"
+
+
+def last_line(program: str, folder: Path) -> str:
+    """Runs a program on a store in a process of its own, and returns the last line it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", REUSED, str(tmp_path / "store")],
+        [sys.executable, "-c", program, str(folder / "store")],
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "1"
+    return done.stdout.splitlines()[-1]

@@ -113,6 +113,7 @@ def test_a_run_does_not_pay_for_what_its_user_changed(store: Store):
     explanation = Explanation(store, graph("stage1.dropout=0.3"))
     session = session_of(store, explanation, seconds=0)
     session.allow(*first_stage(store, explanation))
+    assert not session.allowed
 
 
 def session_of(store: Store, explanation: Explanation, *, seconds: float) -> RunSession:

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from model import vlm
-from model.checkpoint.folder import save_checkpoint
 from model.decode.config import DecodeConfig, Decoding
 from model.decode.memory import row_bytes, rows_that_fit
 from model.decode.rows import decoding_params
 from model.eval import run
 from model.presets import paligemma2_3b
-from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
-from tests.model.tiny_model import tiny_model
+from tests.model.tiny_data import color_record, write_dataset
+from tests.model.tiny_model import tiny_model, write_checkpoint
 
 BUDGETS = (16, 64)
 
@@ -61,17 +60,7 @@ def answer(checkpoint: str, data: str, root: str) -> None:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint that answers nonsense."""
-    root = tmp_path_factory.mktemp("given")
-    model = tiny_model("parcel", (30, 64))
-    (root / "checkpoint").mkdir()
-    save_checkpoint(
-        str(root / "checkpoint"),
-        model=model,
-        params=vlm.init_params(model, 0),
-        tokenizer=write_tokenizer(root / "tokenizer.model"),
-        mask_codec=None,
-    )
-    return str(root / "checkpoint")
+    return write_checkpoint(tmp_path_factory.mktemp("given"), tiny_model("parcel", (30, 64)))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from model import vlm
-from model.checkpoint.folder import save_checkpoint
 from model.decode.config import DecodeConfig
 from model.eval import run
 from model.eval.run import Answered, predict, predict_piece
-from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
-from tests.model.tiny_model import tiny_model
+from tests.model.tiny_data import color_record, write_dataset
+from tests.model.tiny_model import tiny_model, write_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fast_compiler")]
 
@@ -23,19 +21,10 @@ CONFIG = DecodeConfig(batch_size=3, text_len=6)
 def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A checkpoint that answers nonsense, and a split of pictures and clips: six batches."""
     root = tmp_path_factory.mktemp("given")
-    model = tiny_model("parcel", (30, 64))
-    (root / "checkpoint").mkdir()
-    save_checkpoint(
-        str(root / "checkpoint"),
-        model=model,
-        params=vlm.init_params(model, 0),
-        tokenizer=write_tokenizer(root / "tokenizer.model"),
-        mask_codec=None,
-    )
     clips = [color_record(i, images=2, part="clips") for i in range(5)]
     data = {"clips": clips, "color": [color_record(i) for i in range(11)]}
     return {
-        "checkpoint": str(root / "checkpoint"),
+        "checkpoint": write_checkpoint(root, tiny_model("parcel", (30, 64))),
         "data": write_dataset(root / "data", data),
         "config": CONFIG,
     }
