@@ -7,9 +7,11 @@ from model.config import ModelConfig
 from model.data.loader import Batch
 
 
-def train_batch(cfg: ModelConfig, size: int, text_len: int, num_images: int = 1) -> Batch:
+def train_batch(
+    cfg: ModelConfig, size: int, text_len: int, num_images: int = 1, *, seed: int = 0
+) -> Batch:
     """Returns examples whose last third of the text is the suffix."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     px, length = cfg.vision.image_px, text_len + 1
     suffix = np.broadcast_to(np.arange(length) >= 2 * length // 3, (size, length))
     return {

@@ -236,6 +236,10 @@ class StepPrograms:
         self._are_ahead = True
         self.compile_seconds += time.monotonic() - started
 
+    def program(self, bucket: int, num_images: int = 1) -> jax.stages.Compiled:
+        """Returns a compiled program, by the slots of its bucket and its images per example."""
+        return self._compiled[bucket, num_images]
+
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         return lowered.compile(compiler_options=self._options)
 
