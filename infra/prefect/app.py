@@ -55,8 +55,19 @@ _END_TIMEOUT = 1.5
 _ASK_TIMEOUT = 30.0
 """Longest wait for the server's answer about a deployment [s]."""
 _MADE = re.compile(r"/api/deployments/([0-9a-f-]+)/create_flow_run/?$")
+_DEPLOYMENT = re.compile(r"/api/deployments/([0-9a-f-]+/?)?$")
+_OWN_CODE = "flows."
 _TAG = "parcel"
 """Tag of our deployments."""
+
+_MAX_BODY = 16 * 2**20
+"""Largest body of a request [bytes]: Prefect's own are a few, a page with pictures is one."""
+
+_FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
+"""Header of every page: no other site can show it in a frame, under a button of its own."""
+
+_CODE = ("entrypoint", "pull_steps", "path", "storage_document_id")
+"""Fields of a deployment that say what code its runs load."""
 
 _MONTH = 30 * 86_400
 """Time for which a browser stays logged in [s]."""
@@ -77,7 +88,7 @@ class SameOrigin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         why = None if scope["type"] == "lifespan" else self._refusal(dict(scope["headers"]))
         if why is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _with_frames(send))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": why})
@@ -211,19 +222,10 @@ class CheckedForms:
         if not made:
             await self._app(scope, receive, send)
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+        body = await _body_of(receive)
         why = await asyncio.to_thread(self._problem, made[1], body, dict(scope["headers"]))
         if why is None:
-            parts = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-            # The body was read above; this passes it on to the application.
-            async def again() -> Message:
-                return next(parts, None) or await receive()
-
-            await self._app(scope, again, send)
+            await self._app(scope, _replay(body, receive), send)
         else:
             await _refuse(send, 409, why)
 
@@ -240,6 +242,130 @@ class CheckedForms:
             return None
         module, _, name = self._check.partition(":")
         return getattr(importlib.import_module(module), name)({**found["parameters"], **given})
+
+
+class OwnCode:
+    """Refuses deployments whose runs would load code that is not this project's.
+
+    A run started from the UI takes the place of its code from the server. Whoever may change a
+    deployment could otherwise have its next run, perhaps a schedule's, do anything.
+
+    Args:
+      app: application that answers the other requests.
+      module: name that the module of every entry point begins with.
+    """
+
+    def __init__(self, app: ASGIApp, module: str) -> None:
+        self._app, self._module = app, module
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writes = scope["type"] == "http" and scope["method"] in ("POST", "PATCH", "PUT")
+        if not (writes and _DEPLOYMENT.match(scope["path"])):
+            await self._app(scope, receive, send)
+            return
+        body = await _body_of(receive)
+        why = self._problem(body)
+        if why is None:
+            await self._app(scope, _replay(body, receive), send)
+        else:
+            await _refuse(send, 403, why)
+
+    def _problem(self, body: bytes) -> str | None:
+        try:
+            values = json.loads(body)
+        except ValueError:
+            return None  # The server itself refuses it.
+        code = {name: values[name] for name in _CODE if values.get(name)} if values else {}
+        if str(code.pop("entrypoint", self._module)).startswith(self._module) and not code:
+            return None
+        name = next(iter(code), "entrypoint")
+        return (
+            f"{name} must be that of this project's own deployments ({self._module}…), got "
+            f"{values[name]!r}; a flow of your own is deployed to a server of your own."
+        )
+
+
+class BoundedBodies:
+    """Refuses requests whose body is larger than a bound, before all of it is in memory.
+
+    Args:
+      app: application that answers the other requests.
+      most: size of the largest body [bytes].
+    """
+
+    def __init__(self, app: ASGIApp, most: int = _MAX_BODY) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._most:
+            await self._refuse(send)
+            return
+        received, is_refused = 0, False
+
+        # Whose length is not announced is counted. Once there is too much, the application is told
+        # that the client left, and what it then answers goes nowhere.
+        async def counted() -> Message:
+            nonlocal received, is_refused
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received <= self._most:
+                return message
+            if not is_refused:
+                is_refused = True
+                await self._refuse(send)
+            return {"type": "http.disconnect"}
+
+        async def answer(message: Message) -> None:
+            if not is_refused:
+                await send(message)
+
+        try:
+            await self._app(scope, counted, answer)
+        except Exception:
+            if not is_refused:
+                raise
+
+    async def _refuse(self, send: Send) -> None:
+        mib = self._most / 2**20
+        await _refuse(
+            send, 413, f"the body must be at most {mib:g} MiB.", (b"connection", b"close")
+        )
+
+
+async def _body_of(receive: Receive) -> bytes:
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Returns a `receive` that first gives a body which was read already."""
+    parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def again() -> Message:
+        return next(parts, None) or await receive()
+
+    return again
+
+
+def _with_frames(send: Send) -> Send:
+    """Returns a `send` that adds `_FRAMES` to responses without a policy of their own."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ())]
+            if _FRAMES[0] not in {name.lower() for name, _ in headers}:
+                message = {**message, "headers": [*headers, _FRAMES]}
+        await send(message)
+
+    return sending
 
 
 async def _refuse(send: Send, status: int, why: str, *more: tuple[bytes, bytes]) -> None:
@@ -319,10 +445,11 @@ def main() -> None:
             Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
             Mount(PAGES, pages),
         ]
-    served: ASGIApp = whole
+    # From the outside in: whose page asks, who asks, how much, and only then what.
+    served: ASGIApp = OwnCode(whole, _OWN_CODE)
     if beside is not None and beside.check:
-        served = CheckedForms(whole, api, beside.check)
-    login = Login(served, auth, _hint(store, auth))
+        served = CheckedForms(served, api, beside.check)
+    login = Login(BoundedBodies(served), auth, _hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     server = Noted(config)

@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import Login, SameOrigin
+from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin
 from infra.prefect.server import token_of
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
@@ -72,6 +72,58 @@ def test_beyond_loopback_its_name_is_the_readers_but_other_sites_stay_out():
     assert open_client.post("/", headers=own).status_code == 200
     foreign = {"Host": "box.lab:4200", "Origin": "http://evil.example"}
     assert open_client.post("/", headers=foreign).status_code == 403
+
+
+def test_no_other_site_can_show_a_page_in_a_frame():
+    async def closed(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("", headers={"Content-Security-Policy": "default-src 'none'"})
+
+    app = Starlette(routes=[Route("/open", _page), Route("/closed", closed)])
+    pages = TestClient(SameOrigin(app, HOSTS), base_url=OWN)
+    policies = [pages.get(path).headers["content-security-policy"] for path in ("/open", "/closed")]
+    assert policies == ["frame-ancestors 'self'", "default-src 'none'"]
+
+
+def test_a_body_is_bounded_whether_its_length_is_announced_or_not():
+    read: list[int] = []
+
+    async def count(request: Request) -> PlainTextResponse:
+        read.append(len(await request.body()))
+        return PlainTextResponse("")
+
+    app = Starlette(routes=[Route("/", count, methods=["POST"])])
+    bounded = TestClient(BoundedBodies(app, 2**18), base_url=OWN)
+    assert bounded.post("/", content=b"x" * 2**18).status_code == 200
+    assert bounded.post("/", content=b"x" * (2**18 + 1)).status_code == 413
+    pieces = bounded.post("/", content=(b"x" * 2**17 for _ in range(3)))
+    assert pieces.status_code == 413
+    assert pieces.json() == {"detail": "the body must be at most 0.25 MiB."}
+    assert read == [2**18]
+
+
+def test_a_deployment_runs_the_projects_code_and_no_other():
+    async def deployments(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(await request.body())
+
+    paths = ("/api/deployments/", "/api/deployments/0a-1", "/api/deployments/filter")
+    app = Starlette(routes=[Route(path, deployments, methods=["POST", "PATCH"]) for path in paths])
+    asking = TestClient(OwnCode(app, "flows."), base_url=OWN)
+    own = {"name": "study", "entrypoint": "flows.study.form.study_form", "pull_steps": None}
+    assert asking.post(paths[0], json=own).json() == own
+    assert asking.patch(paths[1], json={"description": "text"}).status_code == 200
+    shell = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]
+    for field, value in (
+        ("entrypoint", "evil.py:flow"),
+        ("pull_steps", shell),
+        ("path", "/tmp/evil"),
+        ("storage_document_id", "0a"),
+    ):
+        for method, path in (("POST", paths[0]), ("PATCH", paths[1])):
+            answer = asking.request(method, path, json=own | {field: value})
+            assert answer.status_code == 403
+            assert answer.json()["detail"].startswith(f"{field} must be that of this project's own")
+    # What only looks deployments up may say what it likes.
+    assert asking.post(paths[2], json={"pull_steps": shell}).status_code == 200
 
 
 AUTH = "me:sécret"
