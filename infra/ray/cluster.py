@@ -5,10 +5,14 @@ import itertools
 import os
 import pickle
 import queue
+import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -22,6 +26,10 @@ _START_TIMEOUT = 180.0
 """Longest start of the driver; a loaded two-core machine takes 20 s [s]."""
 _STOP_TIMEOUT = 5.0
 """Time for the driver to shut its cluster down, before both are killed [s]."""
+
+
+_MAX_TMPDIR = 24
+"""Longest folder of temporary files that leaves room for the names of Ray's sockets [bytes]."""
 
 
 class Cluster:
@@ -119,6 +127,8 @@ class _DriverProcess:
         self._registering = threading.Lock()
         self._alive = True
         self._numbers = itertools.count()
+        self._folder = _private_folder()
+        connection = {**connection, "_temp_dir": str(self._folder / "ray")}
         environment = {
             **os.environ,
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -127,7 +137,9 @@ class _DriverProcess:
             # Makes Ray listen on loopback only, as it does by default on Windows and macOS, where
             # it assumes a single machine. Elsewhere it would listen on every interface.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-            "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
+            # Every process of the machine reaches its loopback: only this cluster's know its token.
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
         try:
             # In its own session, so that Ctrl-C at the terminal does not reach it.
@@ -250,3 +262,14 @@ class _DriverProcess:
             for items in self._streams.values():
                 items.put(("lost", "died with its cluster."))
         self._process.poll()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _private_folder() -> Path:
+    """Makes a folder for Ray's files, which nobody else can enter.
+
+    Ray opens its own folder to everybody, so that folder lies within this one.
+    """
+    usual = tempfile.gettempdir()
+    place = usual if len(os.fsencode(usual)) <= _MAX_TMPDIR else "/tmp"
+    return Path(tempfile.mkdtemp(prefix="parcel-", dir=place))

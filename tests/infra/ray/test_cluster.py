@@ -4,9 +4,12 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -60,9 +63,13 @@ def first(name: str) -> psutil.Process:
 
 def without_files() -> None:
     """Deletes what Ray keeps in the folder of temporary files."""
-    session = re.search(r"/\S*/session_[^/\s]+", command_line(first("raylet")))
+    shutil.rmtree(session_of(first("raylet")))
+
+
+def session_of(raylet: psutil.Process) -> str:
+    session = re.search(r"/\S*/session_[^/\s]+", command_line(raylet))
     assert session
-    shutil.rmtree(session[0])
+    return session[0]
 
 
 def test_streams_items_errors_and_lost_workers(cluster: Cluster):
@@ -98,6 +105,30 @@ def test_it_listens_on_loopback_only(cluster: Cluster):
     heard = listened(family)
     assert heard
     assert heard <= LOOPBACK
+
+
+def test_nobody_else_reads_its_files_or_runs_anything_on_it(cluster: Cluster):
+    assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
+    session = Path(session_of(first("raylet")))
+    assert session.is_dir()
+    folder = session.parents[1]  # Ray's own folder, which it opens to everybody, lies within it.
+    assert folder.stat().st_mode & 0o077 == 0
+    # What any user of the machine can see and try: the address, without the token.
+    address = re.search(r"--gcs-address=(\S+)", command_line(first("raylet")))
+    assert address
+    code = f"import ray; ray.init(address={address[1]!r}); print('came in')"
+    token = first("raylet").environ()["RAY_AUTH_TOKEN"]
+    for known, comes_in in (("", False), ("0" * 64, False), (token, True)):
+        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": known} if known else {}
+        stranger = subprocess.run(
+            [sys.executable, "-c", code],
+            # Without this, Ray looks for a cluster on the loopback at the machine's other address.
+            env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", **auth},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ("came in" in stranger.stdout) == comes_in, stranger.stderr[-500:]
 
 
 def test_a_task_gets_the_gpus_it_asks_for_and_no_more(
@@ -148,6 +179,7 @@ def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluste
     own = [p for p in psutil.Process().children() if "infra.ray.driver" in command_line(p)]
     left = [process for driver in own for process in (driver, *driver.children(recursive=True))]
     assert len(left) > 3
+    folder = Path(session_of(first("raylet"))).parents[1]
     threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -155,6 +187,7 @@ def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluste
         thread.join()
     cluster.stop()
     assert not psutil.wait_procs(left, timeout=10)[1]
+    assert not folder.exists()
     with pytest.raises(RuntimeError, match="being stopped"):
         cluster.start()
 
