@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
 from flows.config.references import corpus_reference
-from flows.config.server_limits import check_served_function
+from flows.config.server_limits import check_served_function, check_served_path
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
@@ -47,6 +47,30 @@ def input_file_paths(config: StudyConfig) -> dict[str, Path]:
                     f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
                     f"may be {path / TOKENIZER}."
                 )
+    return paths
+
+
+def check_served_files(config: StudyConfig, stated: StudyConfig) -> None:
+    """Checks that this process may read the files that a form names.
+
+    Args:
+      config: the study with the form's changes.
+      stated: the study as its file or its record states it, which may name any file.
+
+    Raises:
+      ConfigError: if it may not, before any of them is touched.
+    """
+    known = _local_paths(stated)
+    for key, path in _local_paths(config).items():
+        if known.get(key) != path:
+            check_served_path(key, path)
+
+
+def _local_paths(config: StudyConfig) -> dict[str, str]:
+    paths = config.input_paths
+    if config.data_root is not None:
+        folders = {f"data_root/{f}": f"{config.data_root}/{f}" for f in data_folders(config)}
+        paths |= {"data_root": config.data_root, **folders}
     return paths
 
 

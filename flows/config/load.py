@@ -7,9 +7,13 @@ from typing import Any
 
 import yaml
 
+from flows.config.server_limits import check_served_path
 from infra.errors import ConfigError
 from infra.references import file_reference
 from pipelines.sources.registry import BENCHMARKS
+
+_MAX_SHOWN = 80
+"""Most of a value that an error shows [characters]."""
 
 DEMO = Path(__file__).with_name("demo.yaml")
 
@@ -109,6 +113,8 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises:
       ConfigError: if it cannot be read, is not a YAML mapping, or is its own base.
     """
+    if path != DEMO:
+        check_served_path("config", path)
     above = (*above, path.resolve())
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
@@ -229,8 +235,10 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         value = yaml.load(text, _Loader)
     except _DuplicateKeyError as error:
         raise ConfigError(f"{path}: {error}") from None
-    except yaml.YAMLError:
-        raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None
+    # PyYAML lets errors of other kinds out for dates that there are not, and for endless nesting.
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
+        shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+        raise ConfigError(f"{path}: value must be YAML, got {shown!r}.") from None
     # Copied on the way down, so that the caller's values stay as they are.
     for key in keys[:-1]:
         inner = values.get(key)

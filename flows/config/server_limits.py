@@ -1,18 +1,23 @@
-"""Limits on runs started from a form: which store they may use, and which code they may bring."""
+"""Limits on runs started from a form: which store, files and cluster they may use, which code."""
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from infra.errors import ConfigError
 from infra.store.store import canonical_uri
+from infra.store.stored_folder import BUCKET_SCHEME
 from pipelines.prepare.config import PrepareConfig
 
 _STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
+_ROOTS = "PARCEL_SERVED_ROOTS"
 
 
-def limit_variables(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
+def limit_variables(
+    store: str, *, any_store: bool, any_runner: bool, roots: Sequence[Path] = ()
+) -> dict[str, str]:
     """Returns the environment variables that limit the studies of a process.
 
     Args:
@@ -20,10 +25,12 @@ def limit_variables(store: str, *, any_store: bool, any_runner: bool) -> dict[st
       any_store: whether they may use other stores, too.
       any_runner: whether they may name a Beam runner and its options, a launcher's command, and
         functions by file or module.
+      roots: folders below which the local files lie that they may name; none allows all.
     """
     return {
         _STORE: "" if any_store else canonical_uri(store),
         _RUNNER: "any" if any_runner else "own",
+        _ROOTS: os.pathsep.join(str(root.resolve()) for root in roots),
     }
 
 
@@ -80,6 +87,43 @@ def check_served_store(store: str) -> None:
         raise ConfigError(
             f"store must be the one served, {served_uri}, got {store!r}; `--any-store` of "
             f"`parcel serve` and `parcel deploy` takes any."
+        )
+
+
+def check_served_path(field: str, path: str | Path) -> None:
+    """Checks that this process may read a file or a folder that its study names.
+
+    Raises:
+      ConfigError: if it is local and lies below none of the roots.
+    """
+    roots = [Path(root) for root in os.environ.get(_ROOTS, "").split(os.pathsep) if root]
+    if not roots or str(path).startswith(BUCKET_SCHEME):
+        return
+    if "\0" in str(path):
+        raise ConfigError(f"{field} must be a path, got {str(path)!r}.")
+    # Resolved, so that neither `..` nor a link leads out.
+    if not any(Path(path).expanduser().resolve().is_relative_to(root) for root in roots):
+        raise ConfigError(
+            f"{field} must lie below {' or '.join(map(str, roots))} where a run is started from "
+            f"the UI, got {str(path)!r}; `--root DIR` of `parcel serve` adds a folder."
+        )
+
+
+def check_served_cluster(address: str | None, stated: str | None) -> None:
+    """Checks that this process may send its work to a cluster.
+
+    Args:
+      address: `compute.ray_address` of the study that is to run.
+      stated: that of the study as its file states it, before the form's changes.
+
+    Raises:
+      ConfigError: if the form names another one: code, inputs and results would go there.
+    """
+    if os.environ.get(_RUNNER) == "own" and address not in (None, stated):
+        raise ConfigError(
+            f"compute.ray_address must be {stated or 'left out'}, as in the study, where a run is "
+            f"started from the UI, got {address!r}; `--any-runner` of `parcel serve` and `parcel "
+            f"deploy` takes any."
         )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pydantic
 
+from flows.config.input_files import check_served_files
 from flows.config.load import DEMO, apply_overrides, read_config
-from flows.config.server_limits import check_served, check_served_store
+from flows.config.server_limits import check_served, check_served_cluster, check_served_store
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import ended_run_records
@@ -21,6 +22,16 @@ from infra.store.store import Store
 
 DeployedStudies = Mapping[str, Mapping[str, Any]]
 """Name -> values of the studies that a deployment carries with it."""
+
+
+_FORM_TYPES: Mapping[str, Any] = {
+    "study": str,
+    "store": str,
+    "data_root": str,
+    "overrides": tuple[str, ...],
+    "given": dict[str, dict[str, Any]],
+}
+"""Field of a form -> its type; the others are checked where their values are made."""
 
 
 def study_values(
@@ -89,8 +100,9 @@ def study_of_form(
     """
     stated = {"data_root": data_root, "steps": list(steps)}
     words = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in stated.items() if value)]
-    config = apply_overrides(study_values(study, store, deployed_studies), words, source=study)
-    check_served(config, store.uri)
+    values = study_values(study, store, deployed_studies)
+    config = apply_overrides(values, words, source=study)
+    _check_limits(config, values, study, store)
     return config
 
 
@@ -106,16 +118,25 @@ def sweep_of_form(
     Raises:
       ConfigError: as `study_of_form`.
     """
+    values = study_values(study, store, deployed_studies)
     sweep_run = SweepRun(
-        values=study_values(study, store, deployed_studies),
+        values=values,
         source=study,
         overrides=tuple(overrides),
         sweep=sweep,
         store=store,
     )
-    check_served(sweep_run.config, store.uri)
+    _check_limits(sweep_run.config, values, study, store)
     sweep_run.check()
     return sweep_run
+
+
+def _check_limits(config: StudyConfig, values: Mapping[str, Any], study: str, store: Store) -> None:
+    """Checks that this process may run a study, which a form changed from its stated `values`."""
+    check_served(config, store.uri)
+    stated = apply_overrides(values, (), source=study)
+    check_served_files(config, stated)
+    check_served_cluster(config.compute.ray_address, stated.compute.ray_address)
 
 
 def open_form_store(store: str) -> Store:
@@ -136,6 +157,9 @@ def form_problem(parameters: Mapping[str, Any]) -> str | None:
     stated = {name: value for name, value in parameters.items() if value is not None}
     # Checks that the run makes as well, without starting one: the form shows their message.
     try:
+        for name, kind in _FORM_TYPES.items():
+            if name in stated:
+                check_values(kind, stated[name], name)
         store = open_form_store(stated.get("store", ".parcel"))
         arguments = stated.get("study", "demo"), store, stated.get("overrides", ())
         if "add" not in stated:

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def serve_studies(
     auth: str | None = None,
     any_store: bool = False,
     any_runner: bool = False,
+    roots: Sequence[Path] = (),
 ) -> None:
     """Serves until interrupted.
 
@@ -42,6 +44,7 @@ def serve_studies(
       any_store: let the form name another store.
       any_runner: let the form name a Beam runner and its options, a launcher, and functions by file
         or module.
+      roots: further folders whose files the form may name, beside the current one and the store.
 
     Raises:
       ConfigError: if the host is beyond loopback without `auth`, or if the store already has a
@@ -56,7 +59,10 @@ def serve_studies(
     # Both before anything imports Prefect, or a run that is started from here: settings and limits
     # are variables of the environment, which runs inherit.
     apply(store.state)
-    os.environ |= limit_variables(store.uri, any_store=any_store, any_runner=any_runner)
+    places = [Path.cwd(), *([] if "://" in store.uri else [Path(store.uri)]), *roots]
+    os.environ |= limit_variables(
+        store.uri, any_store=any_store, any_runner=any_runner, roots=places
+    )
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
     # A server that runs for the store already is joined, at its own port.

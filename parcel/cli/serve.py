@@ -1,5 +1,6 @@
 """`parcel serve`: serves the UI, and runs the studies that are started there."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,14 @@ def serve(
         bool,
         typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
     ] = False,
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder whose files a run may name, beside the current one and the store; may be "
+            "given again.",
+        ),
+    ] = None,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered.
 
@@ -48,4 +57,5 @@ def serve(
         auth=parse_auth(auth),
         any_store=any_store,
         any_runner=any_runner,
+        roots=root or (),
     )

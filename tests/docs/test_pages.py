@@ -70,3 +70,14 @@ def test_the_reference_has_every_metric_reader_and_kind():
     artifacts = reference.artifacts_page()
     assert all(kind.files for kind in reference.KINDS.values())
     assert all(f"\n## {kind}\n" in artifacts for kind in reference.KINDS)
+
+
+def test_every_threat_names_tests_that_exist():
+    text = (DOCS / "explanation/threats.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "| threat |" not in line]
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]+)`", row.rpartition(" | ")[2])
+        assert named, row
+        for path in named:
+            assert (DOCS.parent / path).exists(), path

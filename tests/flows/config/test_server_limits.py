@@ -1,13 +1,16 @@
 """A run started from the UI keeps to the served store, and to this machine's Beam."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.config.load import load
 from flows.config.server_limits import check_served, limit_variables
+from flows.study.form_values import form_problem
 from flows.study.serve import parse_auth
 from infra.errors import ConfigError
 from pipelines.prepare.config import PrepareConfig
@@ -15,11 +18,12 @@ from pipelines.prepare.config import PrepareConfig
 
 @pytest.fixture
 def _own(monkeypatch: pytest.MonkeyPatch):
-    for name in ("PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"):
+    names = limit_variables("/store", any_store=False, any_runner=False)
+    for name in names:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     yield
-    for name in ("PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"):
+    for name in names:
         os.environ.pop(name, None)
 
 
@@ -78,6 +82,82 @@ def test_a_launchers_command_is_refused_but_for_ray(tmp_path: Path):
         check_served(config, str(tmp_path))
     os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=True)
     check_served(config, str(tmp_path))
+
+
+@pytest.fixture
+def form(tmp_path: Path, _own: None) -> dict[str, Any]:
+    """The demo's form, on a server whose runs may read below one folder."""
+    root = tmp_path / "root"
+    for folder in (root / "data" / "web", tmp_path / "outside"):
+        folder.mkdir(parents=True)
+    (root / "link").symlink_to(tmp_path / "outside")
+    os.environ |= limit_variables(
+        str(tmp_path / "store"), any_store=False, any_runner=False, roots=[root]
+    )
+    return {"study": "demo", "store": str(tmp_path / "store"), "overrides": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"data_root": "{root}/data"}, None),
+        ({"data_root": "gs://bucket/data"}, None),
+        ({"overrides": ["start={root}/checkpoint", "tokenizer.path={root}/t.model"]}, None),
+        ({"data_root": "/etc"}, "data_root must lie below"),
+        ({"data_root": "{root}/../outside"}, "data_root must lie below"),
+        ({"data_root": "{root}/link"}, "data_root must lie below"),
+        ({"data_root": "a\0b"}, "data_root must be a path, got 'a\\x00b'"),
+        ({"overrides": ["start=/etc/passwd"]}, "start must lie below"),
+        ({"overrides": ["tokenizer.path=/etc/passwd"]}, "tokenizer.path must lie below"),
+        ({"overrides": ["mask_codec.path=/etc/passwd"]}, "mask_codec.path must lie below"),
+        ({"study": "{root}/../outside/secret.yaml"}, "config must lie below"),
+        ({"study": "a\0.yaml"}, "config must be a path"),
+        ({"overrides": ["compute.ray_address=10.9.8.7:6379"]}, "compute.ray_address must be left"),
+    ],
+)
+def test_a_form_names_files_below_the_roots_and_no_cluster_of_its_own(
+    form: dict[str, Any], tmp_path: Path, fields: dict[str, Any], problem: str | None
+):
+    (tmp_path / "outside" / "secret.yaml").write_text("password: hunter2\n")
+    filled = json.loads(json.dumps(fields).replace("{root}", str(tmp_path / "root")))
+    told = form_problem({**form, **filled})
+    assert told == problem if problem is None else str(told).startswith(problem)
+    assert "hunter2" not in str(told)
+
+
+def test_what_a_study_states_itself_may_lie_anywhere(form: dict[str, Any], tmp_path: Path):
+    study = tmp_path / "root" / "study.yaml"
+    study.write_text(
+        "base: demo\nname: mine\nstart: /etc/passwd\ncompute: {ray_address: '10.9.8.7:6379'}\n"
+    )
+    assert form_problem({**form, "study": str(study)}) is None
+    changed = {**form, "study": str(study), "overrides": ["start=/etc/group"]}
+    assert str(form_problem(changed)).startswith("start must lie below")
+    changed["overrides"] = ["compute.ray_address=10.9.8.8:6379"]
+    assert str(form_problem(changed)).startswith("compute.ray_address must be 10.9.8.7:6379, as")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"study": 3}, "study: "),
+        ({"overrides": "num_seeds=3"}, "overrides: "),
+        ({"overrides": [3]}, "overrides: 0: "),
+        ({"given": ["g"]}, "given: "),
+        ({"study": "g", "given": {"g": "x"}}, "given: g: "),
+        ({"overrides": ["num_seeds=2023-13-45"]}, "num_seeds: value must be YAML"),
+        ({"overrides": ["num_seeds=!!timestamp x"]}, "num_seeds: value must be YAML"),
+        ({"overrides": ["num_seeds=" + "[" * 3000]}, "num_seeds: value must be YAML, got '[["),
+    ],
+)
+def test_whatever_a_form_holds_there_is_one_line_about_it(
+    form: dict[str, Any], fields: dict[str, Any], problem: str
+):
+    told = form_problem({**form, **fields})
+    assert told is not None
+    assert told.startswith(problem)
+    assert "\n" not in told
+    assert len(told) < 200
 
 
 def test_an_auth_string_has_a_name_and_a_password_and_is_never_shown(tmp_path: Path):
