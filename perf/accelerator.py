@@ -132,7 +132,8 @@ def measure_train(request: Request) -> Iterator[Row]:
                 continue
             batch = train_batch(model, train.batch_size, request.text_len)
             for budget in request.at:
-                row = row | {"budget": budget, **_memory(step.program(budget))}
+                bucket = budgets.bucket_of(model, budget).size
+                row = row | {"budget": budget, **_memory(step.program(bucket))}
                 if row["compiled_gib"] > _device_gib():
                     yield row | {"left_out": "does not fit"}
                     continue

@@ -17,6 +17,7 @@
         deletions                        written anew before and after gc deletes artifacts
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
+        first_reads.sqlite               files whose digests were checked here (see `first_read`)
 
 <store> is a folder or gs://bucket/prefix, behind the same operations (see `backend`). <state> is a
 folder on this machine: the store itself if that is a folder.
@@ -42,6 +43,12 @@ from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
+from infra.store.first_read import (
+    MEMORY,
+    DamagedArtifactError,
+    check_first_read,
+    set_aside,
+)
 from infra.store.history import (
     ARTIFACTS,
     AttemptNote,
@@ -61,6 +68,7 @@ from infra.store.manifest import (
 )
 from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
+from infra.store.stored_folder import BUCKET_SCHEME
 
 FORMAT = 3
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
@@ -87,17 +95,37 @@ class Artifact:
         """A local folder with its files; for a store elsewhere, a copy made when first asked for.
 
         Raises:
-          OSError: if what is stored is not what the manifest says.
+          OSError: if what is stored is not what the manifest says; `DamagedArtifactError` if a file
+            has its size, but other bytes.
         """
-        return self._files.local_folder(self.folder, self.manifest.files)
+        folder = self._files.local_folder(self.folder, self.manifest.files)
+        self._check(folder)
+        return folder
 
     @property
     def uri(self) -> str:
         """Address for reading its files in ranges, for `open_stored_folder`; nothing is copied.
 
         A local folder, or gs://… if this machine has no copy.
+
+        Raises:
+          DamagedArtifactError: as `path`, of files that are not large.
         """
-        return self._files.folder_uri(self.folder, self.manifest.files)
+        uri = self._files.folder_uri(self.folder, self.manifest.files)
+        if not uri.startswith(BUCKET_SCHEME):
+            self._check(Path(uri), in_ranges=True)
+        return uri
+
+    def _check(self, folder: Path, *, in_ranges: bool = False) -> None:
+        files, state = self.manifest.files, self._files.state
+        memory = state / MEMORY
+        name = check_first_read(folder, files, memory, in_ranges=in_ranges)
+        if name is not None:
+            did = set_aside(folder, name, is_copy=self._files.uri != str(state))
+            raise DamagedArtifactError(
+                f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was "
+                f"committed with: {did}."
+            )
 
     @property
     def files(self) -> StoreBackend:

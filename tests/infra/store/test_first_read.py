@@ -1,0 +1,119 @@
+"""A file whose bytes changed behind its artifact's back is found when it is first read."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.store import first_read
+from infra.store.first_read import MEMORY, DamagedArtifactError
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Attempt, Store
+from tests.gcs.server import GCS
+
+STEP = Recipe(kind="dataset", name="prepare toy", config={"px": 7}, code="c0de", seed=3)
+FILES = {"model.json": b'{"depth": 2}', "part/records.tfrecord": bytes(range(256)) * 40}
+
+
+def make(store: Store) -> Artifact:
+    attempt = Attempt(store, STEP)
+    for name, data in FILES.items():
+        (attempt.path / name).parent.mkdir(exist_ok=True)
+        (attempt.path / name).write_bytes(data)
+    return attempt.commit({})
+
+
+def flip(path: Path, at: int) -> None:
+    """Flips one bit, and leaves size and time of change as they were, as a disk does."""
+    before, data = path.stat(), bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch):
+    """Each test begins as a process that has read nothing yet."""
+    monkeypatch.setattr(first_read, "_checked", {})
+
+
+@pytest.mark.parametrize("read", ["path", "uri"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found_named_and_set_aside(tmp_path: Path, name: str, read: str):
+    store = Store(tmp_path)
+    made = make(store)
+    flip(tmp_path / made.folder / name, 5)
+    assert store.find(STEP.key) is not None  # Its size is right.
+    with pytest.raises(DamagedArtifactError) as refused:
+        getattr(store.get(STEP.key), read)
+    message = str(refused.value)
+    assert message.startswith(f"{name} of {STEP.key} (prepare toy) has other bytes than")
+    assert "\n" not in message
+    # What is damaged stays to be looked at, and the step that made it is missing again.
+    assert (tmp_path / made.folder / f"{name}.damaged").exists()
+    assert store.find(STEP.key) is None
+    again = make(store)
+    assert (again.path / name).read_bytes() == FILES[name]
+    assert again.manifest.content == made.manifest.content
+
+
+def test_large_files_that_are_read_in_ranges_are_left_to_their_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_read, "_MAX_WHOLE", 1000)
+    store = Store(tmp_path)
+    made = make(store)
+    flip(tmp_path / made.folder / "part/records.tfrecord", 5)
+    artifact = store.get(STEP.key)
+    assert Path(artifact.uri).is_dir()
+    with pytest.raises(DamagedArtifactError, match="has other bytes"):
+        _ = artifact.path  # Here it would be read whole.
+
+
+READ = """
+import sys
+from infra.store.store import Store
+print(Store(sys.argv[1]).get(sys.argv[2]).path)
+"""
+
+
+def test_a_file_is_read_once_on_a_machine_and_again_when_it_changed(tmp_path: Path):
+    store = Store(tmp_path)
+    made = make(store)
+    for name in FILES:  # At rest: the time of a file that was just written identifies nothing.
+        os.utime(tmp_path / made.folder / name, (1, 1))
+
+    def read() -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", READ, str(tmp_path), STEP.key]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+    assert read().returncode == 0
+    with sqlite3.connect(tmp_path / MEMORY) as memory:
+        rows = memory.execute("SELECT path, sha256 FROM files").fetchall()
+        assert {Path(os.fsdecode(path)).name for path, _ in rows} == {
+            "model.json",
+            "records.tfrecord",
+        }
+        # Whatever it remembers is believed while the file is as it was: so nothing is read again.
+        memory.execute("UPDATE files SET sha256 = ?", ["0" * 64])
+    assert "has other bytes" in read().stderr
+    make(store)
+    assert read().returncode == 0
+
+
+def test_a_damaged_copy_of_what_a_bucket_holds_is_fetched_again(
+    gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
+    store = Store("gs://testing/first")
+    make(store)
+    folder = store.get(STEP.key).path
+    flip(folder / "model.json", 5)
+    monkeypatch.setattr(first_read, "_checked", {})
+    with pytest.raises(DamagedArtifactError, match="the next read fetches it again"):
+        _ = store.get(STEP.key).path
+    assert (store.get(STEP.key).path / "model.json").read_bytes() == FILES["model.json"]
