@@ -14,9 +14,11 @@ from pipelines.records.schema import Reject
 
 def picture(seed: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
     """Returns an encoded picture of noise, 40 x 30 pixels."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (30, 40, len(mode)), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels, mode).save(buffer, kind)
+    pixels = np.random.default_rng(seed).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    image, buffer = Image.fromarray(pixels).convert(mode), io.BytesIO()
+    if mode == "RGBA":
+        image.putalpha(100)
+    image.save(buffer, kind)
     return buffer.getvalue()
 
 
