@@ -39,7 +39,7 @@ def rejects_text(
     if as_json:
         return json.dumps([dataclasses.asdict(group) for group in groups], indent=1) + "\n"
     having = f" with {reason!r} in the reason" if reason else ""
-    lines = list(reject_lines(groups)) or [f"no rejects{having}"]
+    lines = list(reject_lines(groups, None)) or [f"no rejects{having}"]
     return "\n".join(lines) + "\n"
 
 

@@ -77,9 +77,7 @@ class _Rejects:
                 f"    {artifact.manifest.name}: {counts['rejected']:,} of {counts['inputs']:,} "
                 f"inputs rejected; `parcel data rejects {key}` shows them"
             )
-            yield from (f"      {line}" for line in reject_lines(groups[:_MAX_REASONS]))
-            if len(groups) > _MAX_REASONS:
-                yield f"      and {len(groups) - _MAX_REASONS} more reasons"
+            yield from (f"      {line}" for line in reject_lines(groups, _MAX_REASONS))
 
 
 def _run_lines(store: Store, pin: LeaseView) -> Iterator[str]:

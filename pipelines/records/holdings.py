@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Omission, Reject
@@ -13,6 +13,9 @@ _DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'|(?<=: )[^\s:]+/[^\s:]+$"
 
 _NAMED = 20
 """Most files that are named for one reason."""
+
+_REASONS = 20
+"""Most kinds of rejects that are shown, unless all are."""
 
 EXAMPLES = 3
 """Most rejects of one kind that are shown."""
@@ -171,7 +174,9 @@ class RejectGroups:
     def add(self, reject: Reject) -> None:
         """Counts one reject."""
         # "too small: 3x5" and "too small: 4x4" are one kind, "too small: …".
-        reason = reject.reason.replace(reject.source, "…") if reject.source else reject.reason
+        # A path is replaced before numbers: it may have some, and blanks.
+        is_path = "/" in reject.source
+        reason = reject.reason.replace(reject.source, "…") if is_path else reject.reason
         kind = reject.stage, _DETAIL.sub("…", reason)
         num, examples = self._groups.get(kind, (0, []))
         # The first by id, whatever the order in which they come.
@@ -205,11 +210,18 @@ def group_rejects(
     return groups.holdings()
 
 
-def reject_lines(groups: Iterable[RejectHoldings]) -> Iterator[str]:
-    """Yields a line for each kind of reject, and below it a line for each of its examples."""
+def reject_lines(
+    groups: Sequence[RejectHoldings], max_reasons: int | None = _REASONS
+) -> Iterator[str]:
+    """Yields a line for each kind of reject, and below it a line for each of its examples.
+
+    Args:
+      groups: the kinds, the most frequent first.
+      max_reasons: most kinds that are shown; None shows all.
+    """
     # rejected: 2 x decode: too small: …, min_side=…
     #   mine/train/a.png#0: too small: 7x7, min_side=8 (mine/a.png)
-    for group in groups:
+    for group in groups[:max_reasons]:
         yield f"rejected: {group.num:,} x {group.stage}: {group.reason}"
         for reject in group.examples:
             # A reason that all share is not repeated.
@@ -218,3 +230,5 @@ def reject_lines(groups: Iterable[RejectHoldings]) -> Iterator[str]:
             yield f"  {reject.id}{reason}{place}"
         if group.num > len(group.examples):
             yield f"  and {group.num - len(group.examples):,} more"
+    if num_left := len(groups[len(groups) if max_reasons is None else max_reasons :]):
+        yield f"and {num_left:,} more reasons"
