@@ -128,7 +128,8 @@ def plant(root: Path, clip: Path, faults: Collection[str]) -> None:
 
 def expected_rejects(faults: Collection[str]) -> list[tuple[str, str]]:
     """Returns the stage and the beginning of the reason of each reject, sorted."""
-    return sorted((stage, reason) for _, stage, reason in map(FAULTS.get, faults) if stage)
+    planted = (FAULTS[fault] for fault in faults)
+    return sorted((stage, reason) for _, stage, reason in planted if stage)
 
 
 def begins_as(rejects: Collection[Reject], expected: list[tuple[str, str]]) -> bool:

@@ -4,6 +4,7 @@ import json
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -186,7 +187,8 @@ def test_it_fails_where_preparing_fails(clip, tmp_path):
     for number, (rate, fails) in enumerate([(0.1, True), (0.5, False)]):
         config = PrepareConfig(image_px=16, num_shards=1, num_workers=1, max_reject_rate=rate)
         check = check_corpus(tmp_path / "raw", "web", "train", config=config)
-        request = {"source": "web", "split": "train", "data_root": str(tmp_path / "raw")}
+        request: dict[str, Any] = {"source": "web", "split": "train"}
+        request["data_root"] = str(tmp_path / "raw")
         out = str(tmp_path / f"out{number}")
         assert bool(check.failure) == fails
         if fails:
