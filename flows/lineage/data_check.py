@@ -4,13 +4,20 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+import pydantic
+import yaml
+
 from flows.config.references import corpus_reference
+from flows.config.validation import config_adapter, first_problem
 from flows.lineage.runs import find_dataset
-from flows.report.data_check import benchmark_rows_text, holdings_text
+from flows.report.data_check import benchmark_rows_text, corpus_check_text, holdings_text
 from infra.errors import ConfigError
+from pipelines.prepare.check import CorpusCheck, check_corpus
+from pipelines.prepare.config import PrepareConfig
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import count_holdings
-from pipelines.sources.check import check_benchmarks, check_corpus
+from pipelines.records.nearest import with_nearest
+from pipelines.sources.check import check_benchmarks
 from pipelines.sources.corpus import parse_features
 
 
@@ -21,10 +28,12 @@ def check_dataset_or_source(
     split: str,
     path: str,
     features: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    open_all: bool = False,
     store: str,
     as_json: bool,
-) -> str:
-    """Returns counts of what a dataset or a corpus holds, as text.
+) -> tuple[str, bool]:
+    """Returns what a dataset or a corpus holds, as text, and whether preparing would accept it.
 
     Args:
       what: a dataset's folder or artifact; with `source`, a data root.
@@ -32,8 +41,10 @@ def check_dataset_or_source(
       split: the split of the corpus to read.
       path: the corpus' folder below the data root; "" takes the usual one.
       features: names of features in the corpus' records, as "image=image/encoded" each.
+      settings: settings with which the corpus will be prepared, as "max_reject_rate=0.1" each.
+      open_all: whether all pictures and clips of the corpus are opened, rather than a sample.
       store: the store that holds artifacts [URI].
-      as_json: whether to return a JSON object rather than tables.
+      as_json: whether to return a JSON object rather than lines.
 
     Raises:
       ConfigError: if there is no such dataset or corpus, or it cannot be read.
@@ -48,14 +59,51 @@ def check_dataset_or_source(
         if source is not None:
             reader = corpus_reference("--source", source)
             feature_columns = parse_features(features)
-            holdings = check_corpus(what, reader, split, path=path, features=feature_columns)
+            holdings = check_corpus(
+                what,
+                reader,
+                split,
+                path=path,
+                features=feature_columns,
+                config=_prepare_config(settings),
+                open_all=open_all,
+            )
         else:
             holdings = count_holdings(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
+    is_accepted = not (isinstance(holdings, CorpusCheck) and holdings.failure)
     if as_json:
-        return json.dumps(dataclasses.asdict(holdings), indent=1, ensure_ascii=False) + "\n"
-    return holdings_text(holdings)
+        text = json.dumps(dataclasses.asdict(holdings), indent=1, ensure_ascii=False) + "\n"
+    elif isinstance(holdings, CorpusCheck):
+        text = corpus_check_text(holdings)
+    else:
+        text = holdings_text(holdings)
+    return text, is_accepted
+
+
+def _prepare_config(settings: Sequence[str]) -> PrepareConfig:
+    """Returns the config of words such as "max_reject_rate=0.1"; a study's `prepare.` may precede.
+
+    Raises:
+      ConfigError: if a word is no field and its value, naming it.
+    """
+    values = {}
+    for word in settings:
+        field, equals, value = word.removeprefix("prepare.").partition("=")
+        if not equals:
+            raise ConfigError(f"--prepare must look like max_reject_rate=0.1, got {word!r}.")
+        values[field] = yaml.safe_load(value)
+    accepted = [field.name for field in dataclasses.fields(PrepareConfig)]
+    if unknown := [name for name in values if name not in accepted]:
+        raise ConfigError(
+            f"--prepare: no such key: {with_nearest(unknown, accepted)}; accepted: "
+            f"{', '.join(accepted)}."
+        )
+    try:
+        return config_adapter(PrepareConfig).validate_python(values)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"--prepare {first_problem(error, PrepareConfig)}") from None
 
 
 def check_benchmark_rows(

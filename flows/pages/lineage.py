@@ -8,6 +8,7 @@ import collections
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+from flows.lineage.data_rejects import rejects_of
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
@@ -20,7 +21,7 @@ from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import OMISSIONS
-from pipelines.records.holdings import group_omissions, omission_lines
+from pipelines.records.holdings import group_omissions, omission_lines, reject_lines
 from pipelines.records.schema import Omission
 
 _GRAPH_NODES = 14
@@ -86,6 +87,7 @@ def page(
         lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
     lines += [
         "",
+        *_rejects_list(artifact),
         *_omissions_list(artifact),
         *sample_table(cards),
         "## Made from",
@@ -101,6 +103,15 @@ def page(
     config = json.dumps(manifest.config, indent=1, sort_keys=True)
     lines += ["", "<details><summary>Config</summary>", "", "```json", config, "```", "</details>"]
     return "\n".join(lines) + "\n"
+
+
+def _rejects_list(artifact: Artifact) -> list[str]:
+    """Returns the rejects of a dataset by reason, with the command that shows more of them."""
+    groups = rejects_of(artifact)
+    if not groups:
+        return []
+    hint = f"`parcel data rejects {artifact.key}` shows more of them."
+    return ["## Rejects", "", "```text", *reject_lines(groups), "```", "", hint, ""]
 
 
 def _omissions_list(artifact: Artifact) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jinja2
 
+from flows.lineage.data_rejects import rejects_of
 from flows.lineage.runs import outcome
 from flows.pages.cards import Cards
 from flows.pages.curves import curves_of, curves_png
@@ -18,6 +19,7 @@ from flows.report.layout import report_blocks, report_notes
 from infra.errors import one_line_message
 from infra.store.records import run_records
 from infra.store.store import Store
+from pipelines.records.holdings import reject_lines
 
 _HERE = Path(__file__).parent
 STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
@@ -276,6 +278,7 @@ class Site:
             "curves": list(curves_of(artifact)),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
+            "rejects": list(reject_lines(rejects_of(artifact))),
         }
 
     def _diff(self, page: Page) -> Mapping[str, Any]:

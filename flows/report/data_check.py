@@ -1,14 +1,14 @@
-"""Tables of what a dataset or a corpus holds, and of the benchmarks that can be read."""
+"""Texts of what a dataset or a corpus holds, and of the benchmarks that can be read."""
 
 from collections.abc import Mapping, Sequence
 
 from flows.report.text_lists import abbreviate_list
-from pipelines.records.holdings import Holdings, PartHoldings, omission_lines
+from pipelines.prepare.check import CorpusCheck, PictureFacts, Spread
+from pipelines.records.holdings import Holdings, PartHoldings, omission_lines, reject_lines
 from pipelines.sources.check import RawFileCheck
 
 _HEAD = ("row", "folder", "split", "files", "examples", "published", "images")
 _PART_HEAD = ("part", "records", "images", "suffixes", "languages")
-_REJECT_HEAD = ("rejects", "stage", "reason", "such as")
 _MAX_LANGS = 6
 
 
@@ -21,14 +21,14 @@ def _align_table(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def holdings_text(holdings: Holdings) -> str:
-    """Returns tables of a dataset or a corpus: its parts, its rejects, and what was not read."""
+    """Returns the parts of a dataset or a corpus, its rejects, and what was not read."""
     # The lines of a small dataset:
     #
     #   train: 1,210 inputs = 1,200 records + 10 rejects
     #   part   records  images  suffixes  languages
     #   train  1,200    1       1,200     en
-    #   rejects  stage  reason            such as
-    #   10       image  not a picture     web/17
+    #   rejected: 10 x decode: undecodable: image file is truncated
+    #     web/17: undecodable: image file is truncated (web/a.tar/17.jpg)
     total = holdings.num_records + holdings.num_rejected
     parts = [
         (
@@ -40,16 +40,78 @@ def holdings_text(holdings: Holdings) -> str:
         )
         for name, part in holdings.parts.items()
     ]
-    kinds = [(f"{k.num:,}", k.stage, k.reason, k.example) for k in holdings.rejects]
     lines = [
         f"{holdings.name}: {total:,} inputs = {holdings.num_records:,} records + "
         f"{holdings.num_rejected:,} rejects",
         *([f"{holdings.num_composed:,} over a background"] if holdings.num_composed else []),
         *_align_table([_PART_HEAD, *parts]),
-        *(_align_table([_REJECT_HEAD, *kinds]) if kinds else []),
+        *reject_lines(holdings.rejects),
         *omission_lines(holdings.omissions),
     ]
     return "\n".join(lines) + "\n"
+
+
+def corpus_check_text(check: CorpusCheck) -> str:
+    """Returns what a check of a corpus has found; the last line says what to do."""
+    lines = [_opened_line(check)]
+    for duplicate in check.duplicates:
+        lines.append(f"same id: {duplicate.id}: {', '.join(duplicate.places)}")
+    if check.num_duplicates > len(check.duplicates):
+        lines.append(f"same id: {check.num_duplicates - len(check.duplicates):,} more")
+    if check.pictures:
+        lines += _picture_lines(check.pictures)
+    if check.clip_seconds:
+        lines.append(f"clips: {_spread_text(check.clip_seconds)} s long")
+    lines.append(_advice_line(check))
+    return holdings_text(check) + "\n".join(lines) + "\n"
+
+
+def _opened_line(check: CorpusCheck) -> str:
+    # opened: 200 of 12,345 pictures, 20 of 31 clips; --all opens every one
+    counts = (
+        (check.num_opened_pictures, check.num_pictures, "pictures"),
+        (check.num_opened_clips, check.num_clips, "clips"),
+    )
+    texts = [f"{opened:,} of {total:,} {what}" for opened, total, what in counts if total]
+    hint = "; --all opens every one" if check.is_sample else ""
+    return f"opened: {', '.join(texts) or 'nothing, no input names a picture or a clip'}{hint}"
+
+
+def _picture_lines(facts: PictureFacts) -> list[str]:
+    modes = ", ".join(f"{mode} {num:,}" for mode, num in facts.modes.items())
+    special = [
+        f"{num:,} {what}"
+        for num, what in (
+            (facts.num_alpha, "with alpha"),
+            (facts.modes.get("CMYK", 0), "in CMYK"),
+            (facts.num_16_bit, "of more than 8 bits"),
+            (sum(facts.modes.get(mode, 0) for mode in ("P", "PA")), "with a palette"),
+        )
+        if num
+    ]
+    return [
+        f"modes: {modes}{'; ' * bool(special)}{', '.join(special)}",
+        f"sizes: {_spread_text(facts.width)} wide, {_spread_text(facts.height)} high "
+        f"(smallest, median, largest)",
+    ]
+
+
+def _spread_text(spread: Spread) -> str:
+    return ", ".join(f"{value:,g}" for value in (spread.least, spread.median, spread.most))
+
+
+def _advice_line(check: CorpusCheck) -> str:
+    about = "by the sample, " if check.is_sample else ""
+    if check.failure:
+        cure = "repair what is named above"
+        if check.num_records:
+            cure += ", or raise prepare.max_reject_rate"
+        return f"preparing would fail: {about}{check.failure}; {cure}"
+    if check.is_sample:
+        return "nothing in the sample would fail the preparation; --all looks at the rest"
+    if check.num_rejected:
+        return "ready to prepare; what is rejected is left out"
+    return "ready to prepare"
 
 
 def _image_counts(part: PartHoldings) -> str:

@@ -2,8 +2,9 @@
 
 import collections
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from flows.lineage.data_rejects import rejects_of
 from flows.lineage.runs import ended_run_records, outcome
 from flows.report.text_lists import abbreviate_list
 from infra.prefect import journal
@@ -11,23 +12,28 @@ from infra.prefect.journal import Node, RunRecord
 from infra.store.lease import LeaseView
 from infra.store.pins import list_pins, run_of_pin
 from infra.store.store import Store
+from pipelines.records.holdings import reject_lines
 
 _MAX_NAMES = 8
 """Most nodes that are named for one reason to wait."""
+_MAX_REASONS = 3
+"""Most reasons for rejects that are shown of one dataset."""
 _RUNS = 5
 """Most ended runs that are shown, the newest first."""
 
 
 def status(store: Store) -> Iterator[str]:
-    """Yields lines: runs under way, leases, and how the last runs ended."""
+    """Yields lines: runs under way, leases, and how the last runs ended, with their rejects."""
     # From now to the past: who is at work, what is held, whose process has died, how runs ended. A
     # run pins its artifacts by a lease, so a pin that is no longer renewed is a run that is gone.
     pins, leases = list_pins(store.volatile), store.leases()
+    rejects = _Rejects(store)
     running = [pin for pin in pins if pin.is_live()]
     yield f"store {store.uri}: {len(store.keys())} artifacts"
     yield f"runs under way: {len(running) or 'none'}"
     for pin in running:
         yield from _run_lines(store, pin)
+        yield from rejects.lines(pin.lease.keys)
     yield f"leases: {len(leases) or 'none'}"
     for lease in leases:
         waiting_runs = [_run_name(store, pin) for pin in running if lease.key in pin.lease.keys]
@@ -49,6 +55,29 @@ def status(store: Store) -> Iterator[str]:
         why += f"; {len(holes)} steps did not begin" if holes else ""
         at = record["finished"][:16].replace("T", " ")
         yield f"  {name}: {at} UTC, {outcome(record)}{why}"
+        yield from rejects.lines(record["artifacts"])
+
+
+class _Rejects:
+    """What the datasets of runs left out; a dataset of several runs is named for the first."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._left = store, set(store.keys("dataset"))
+
+    def lines(self, keys: Iterable[str]) -> Iterator[str]:
+        """Yields the rejects, by reason, of the datasets among a run's artifacts."""
+        for key in sorted(self._left & set(keys)):
+            self._left.discard(key)
+            artifact = self._store.get_cached(key)
+            groups = rejects_of(artifact)
+            if not groups:
+                continue
+            counts = artifact.manifest.counts
+            yield (
+                f"    {artifact.manifest.name}: {counts['rejected']:,} of {counts['inputs']:,} "
+                f"inputs rejected; `parcel data rejects {key}` shows them"
+            )
+            yield from (f"      {line}" for line in reject_lines(groups, _MAX_REASONS))
 
 
 def _run_lines(store: Store, pin: LeaseView) -> Iterator[str]:

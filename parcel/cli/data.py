@@ -17,7 +17,8 @@ class ExportFormat(enum.StrEnum):
 
 
 data_app = typer.Typer(
-    no_args_is_help=True, help="Raw data and prepared datasets: check, fetch, export, mend, show."
+    no_args_is_help=True,
+    help="Raw data and prepared datasets: check, rejects, fetch, export, mend, show.",
 )
 
 
@@ -48,30 +49,72 @@ def check(
     training: Annotated[
         bool, typer.Option("--training", help="Count training splits, too; some take minutes.")
     ] = False,
+    open_all: Annotated[
+        bool,
+        typer.Option("--all", help="Open every picture and clip, not 200 pictures and 20 clips."),
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prepare",
+            metavar="KEY=VALUE",
+            help="Setting to prepare the corpus with, as max_reject_rate=0.1; repeatable.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has."""
+    """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has.
+
+    A corpus is read, decoded and rendered as in its preparation. Exit code 1: that would fail.
+    """
     from flows.lineage.data_check import check_benchmark_rows, check_dataset_or_source
 
-    # One dataset or corpus, in full; or all rows of the benchmark tables, a line each, where an
-    # unreadable row fails the command.
+    # One dataset or corpus; or all rows of the benchmark tables, a line each, where an unreadable
+    # row fails the command.
     if not benchmarks:
-        text = check_dataset_or_source(
+        text, is_accepted = check_dataset_or_source(
             what,
             source=source,
             split=split,
             path=path,
             features=features or (),
+            settings=settings or (),
+            open_all=open_all,
             store=store,
             as_json=as_json,
         )
         typer.echo(text, nl=False)
+        if not is_accepted:
+            raise typer.Exit(1)
         return
     text, is_complete = check_benchmark_rows(what, training=training, as_json=as_json)
     typer.echo(text, nl=False)
     if not is_complete:
         raise typer.Exit(1)
+
+
+@data_app.command(
+    "rejects", epilog="Example: parcel data rejects dataset-3f9a --reason truncated --limit 20"
+)
+def rejects(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="A prepared dataset's folder, an artifact's key or its beginning; or the work "
+            "folder of a preparation that failed."
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Only reasons that have this text.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Most rejects shown of each kind.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Shows what a dataset left out, by reason, with the ids and files of examples."""
+    from flows.lineage.data_rejects import rejects_text
+
+    text = rejects_text(dataset, store=store, reason=reason, limit=limit, as_json=as_json)
+    typer.echo(text, nl=False)
 
 
 @data_app.command("fetch", epilog="Example: parcel data fetch textvqa textcaps --to ~/data")

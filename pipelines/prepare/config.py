@@ -134,6 +134,17 @@ class PrepareConfig:
             resize=self.augment_resize, jpeg=self.augment_jpeg, crop=self.augment_crop
         )
 
+    def reject_fault(self, num_rejected: float, num_inputs: int) -> str:
+        """Returns why a dataset with so many rejects fails, as the end of a sentence; "" if not."""
+        if not num_inputs:
+            return "has no inputs"
+        if num_rejected / num_inputs <= self.max_reject_rate:
+            return ""
+        return (
+            f"{num_rejected:.0f} of {num_inputs} inputs were rejected "
+            f"({num_rejected / num_inputs:.1%}), max_reject_rate is {self.max_reject_rate:.1%}"
+        )
+
     def unaugmented(self) -> "PrepareConfig":
         """Returns this config without augmentation."""
         return dataclasses.replace(self, augment_resize=0.0, augment_jpeg=0.0, augment_crop=0.0)

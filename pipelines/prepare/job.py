@@ -116,6 +116,17 @@ class PrepareJob:
         """The settings that turn the source's media into pixels."""
         return self.config.decode_config(self.spec, self.split)
 
+    def corpus(self, data_root: Path, unpacked: UnpackedMedia) -> Corpus:
+        """Returns the source's folder below the opened data root."""
+        return Corpus(
+            data_root,
+            self.path,
+            unpacked,
+            per_task=self.config.examples_per_task,
+            tasks=self.config.tasks,
+            features=self.features,
+        )
+
     def shard_name(self, part: str, shard: int) -> str:
         """Returns the file name of one part's shard."""
         return f"{part}-{shard:05d}-of-{self.config.num_shards:05d}.tfrecord"
@@ -263,15 +274,7 @@ class WorkFolder:
 
     def corpus(self, unpacked: UnpackedMedia) -> Corpus:
         """Returns the source's folder."""
-        config = self.job.config
-        return Corpus(
-            self.data_root,
-            self.job.path,
-            unpacked,
-            per_task=config.examples_per_task,
-            tasks=config.tasks,
-            features=self.job.features,
-        )
+        return self.job.corpus(self.data_root, unpacked)
 
     def receipt(self, name: str) -> bytes | None:
         """Returns a receipt, or None if there is none yet."""

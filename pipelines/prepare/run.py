@@ -401,16 +401,15 @@ def _order_of_rejects(line: str) -> tuple[str, str, str]:
 
 
 def _check_rejects(name: str, num_rejected: int, num_inputs: int, work_folder: WorkFolder) -> None:
-    if not num_inputs:
-        raise RejectRateError(f"{name} has no inputs.")
-    rate, max_rate = num_rejected / num_inputs, work_folder.job.config.max_reject_rate
-    if rate > max_rate:
+    fault = work_folder.job.config.reject_fault(num_rejected, num_inputs)
+    if fault and not num_inputs:
+        raise RejectRateError(f"{name} {fault}.")
+    if fault:
         # The most frequent reason is nearly always the only one that matters.
         rows = map(json.loads, work_folder.lines(REJECTS))
         counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
         (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
-            f"{name}: {num_rejected} of {num_inputs} inputs were rejected ({rate:.1%}), "
-            f"max_reject_rate is {max_rate:.1%}; most often ({times} times) at {stage}: {reason}. "
+            f"{name}: {fault}; most often ({times} times) at {stage}: {reason}. "
             f"All are in {work_folder.job.work}/{REJECTS}."
         )

@@ -1,18 +1,24 @@
 """Counts of a dataset's records per part and language, and of its rejects per reason."""
 
+import bisect
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Omission, Reject
 
-_DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'")
-"""Numbers and quoted values, which differ between rejects of one kind."""
-
+_DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'|(?<=: )[^\s:]+/[^\s:]+$")
+"""Numbers, quoted values and a file's path at the end, which differ between rejects of one kind."""
 
 _NAMED = 20
 """Most files that are named for one reason."""
+
+_REASONS = 20
+"""Most kinds of rejects that are shown, unless all are."""
+
+EXAMPLES = 3
+"""Most rejects of one kind that are shown."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,12 +50,19 @@ class PartHoldings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RejectHoldings:
-    """Rejects of one kind: their number, and the id of one of them."""
+    """Rejects of one kind.
+
+    Attributes:
+      stage: the step that refused them.
+      reason: what their reasons have in common, with "…" for what differs.
+      num: their number.
+      examples: the first of them by id, with their full reasons.
+    """
 
     stage: str
     reason: str
     num: int
-    example: str
+    examples: tuple[Reject, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,14 +160,75 @@ def omission_lines(groups: Iterable[OmissionHoldings]) -> Iterator[str]:
             yield f"  and in {group.num_sources - len(group.sources):,} more files"
 
 
-def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
-    """Groups rejects by stage and reason, ignoring numbers and quoted values in the reason."""
-    # "too small: 3x5" and "too small: 4x4" are one kind, "too small: …".
-    kinds: dict[tuple[str, str], list[Reject]] = {}
+class RejectGroups:
+    """Rejects by stage and reason, of which the number and a few examples are kept.
+
+    Args:
+      max_examples: most examples of one kind.
+    """
+
+    def __init__(self, max_examples: int = EXAMPLES) -> None:
+        self._max_examples = max_examples
+        self._groups: dict[tuple[str, str], tuple[int, list[Reject]]] = {}
+
+    def add(self, reject: Reject) -> None:
+        """Counts one reject."""
+        # "too small: 3x5" and "too small: 4x4" are one kind, "too small: …".
+        # A path is replaced before numbers: it may have some, and blanks.
+        is_path = "/" in reject.source
+        reason = reject.reason.replace(reject.source, "…") if is_path else reject.reason
+        kind = reject.stage, _DETAIL.sub("…", reason)
+        num, examples = self._groups.get(kind, (0, []))
+        # The first by id, whatever the order in which they come.
+        bisect.insort(examples, reject, key=_order_of_reject)
+        del examples[self._max_examples :]
+        self._groups[kind] = num + 1, examples
+
+    def holdings(self) -> tuple[RejectHoldings, ...]:
+        """Returns the kinds, the most frequent first."""
+        groups = [
+            RejectHoldings(stage=stage, reason=reason, num=num, examples=tuple(examples))
+            for (stage, reason), (num, examples) in self._groups.items()
+        ]
+        return tuple(sorted(groups, key=lambda kind: (-kind.num, kind.stage, kind.reason)))
+
+
+def _order_of_reject(reject: Reject) -> tuple[str, str, str, str]:
+    return reject.id, reject.stage, reject.reason, reject.source
+
+
+def group_rejects(
+    rejects: Iterable[Reject], max_examples: int = EXAMPLES
+) -> tuple[RejectHoldings, ...]:
+    """Groups rejects by stage and reason, ignoring numbers, names and quoted values in the reason.
+
+    Memory holds `max_examples` of each kind.
+    """
+    groups = RejectGroups(max_examples)
     for reject in rejects:
-        kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)
-    groups = [
-        RejectHoldings(stage=stage, reason=reason, num=len(group), example=group[0].id)
-        for (stage, reason), group in kinds.items()
-    ]
-    return tuple(sorted(groups, key=lambda kind: (-kind.num, kind.stage, kind.reason)))
+        groups.add(reject)
+    return groups.holdings()
+
+
+def reject_lines(
+    groups: Sequence[RejectHoldings], max_reasons: int | None = _REASONS
+) -> Iterator[str]:
+    """Yields a line for each kind of reject, and below it a line for each of its examples.
+
+    Args:
+      groups: the kinds, the most frequent first.
+      max_reasons: most kinds that are shown; None shows all.
+    """
+    # rejected: 2 x decode: too small: …, min_side=…
+    #   mine/train/a.png#0: too small: 7x7, min_side=8 (mine/a.png)
+    for group in groups[:max_reasons]:
+        yield f"rejected: {group.num:,} x {group.stage}: {group.reason}"
+        for reject in group.examples:
+            # A reason that all share is not repeated.
+            reason = "" if reject.reason == group.reason else f": {reject.reason}"
+            place = "" if reject.source in reason else f" ({reject.source})"
+            yield f"  {reject.id}{reason}{place}"
+        if group.num > len(group.examples):
+            yield f"  and {group.num - len(group.examples):,} more"
+    if num_left := len(groups[len(groups) if max_reasons is None else max_reasons :]):
+        yield f"and {num_left:,} more reasons"

@@ -1,19 +1,16 @@
-"""Checks of raw files before anything is prepared: of one corpus, or of all benchmarks."""
+"""Checks which of the benchmarks' raw files are there, and counts what they list."""
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from infra.store.raw_path import raw_path
 from pipelines.benchmarks.row import Benchmark
-from pipelines.records.holdings import Holdings, PartHoldings, group_omissions, group_rejects
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.layout import find_file
-from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import BENCHMARKS, SOURCES, source_spec
+from pipelines.sources.registry import BENCHMARKS, SOURCES
 from pipelines.sources.spec import SourceSpec
 
 
@@ -94,54 +91,6 @@ def check_benchmarks(
         if benchmark.final_split:
             size = benchmark.num_train
             yield _check_row(root, benchmark, "training", "", benchmark.final_split, size)
-
-
-def check_corpus(
-    data_root: str | os.PathLike[str],
-    source: str | OwnSource,
-    split: str,
-    *,
-    path: str = "",
-    features: Mapping[str, str] | None = None,
-) -> Holdings:
-    """Returns the counts of the items of a corpus; no picture is opened.
-
-    Args:
-      data_root: the folder that holds the source's folder.
-      source: name of the corpus layout, or a source that the user wrote.
-      split: the split, for example "train" or "train+val".
-      path: the source's folder below `data_root`; "" takes the usual one.
-      features: field -> feature of an Example; see `corpus.FEATURES`.
-
-    Raises:
-      ValueError: if the source, the split or an annotation file is wrong.
-      FileNotFoundError: if the corpus or an annotation file is missing, naming it.
-    """
-    spec, root = source_spec(source), raw_path(data_root)
-    # Nothing is unpacked (`UnpackedMedia()`): items are listed as in preparation, and their files
-    # looked up.
-    media_reader = MediaReader(root)
-    parts: dict[str, PartHoldings] = {}
-    rejects = []
-    corpus = Corpus(root, path or spec.folder, UnpackedMedia(), features=features)
-    for item in spec.read_splits(corpus, split):
-        if isinstance(item, Reject):
-            rejects.append(item)
-        elif absent := [m for m in item.media if not media_reader.has(m)]:
-            # As preparing would report it, so that both lists of rejects agree.
-            source_file = absent[0].source
-            rejects.append(
-                Reject(id=item.id, stage="decode", reason="missing file", source=source_file)
-            )
-        else:
-            part = parts.setdefault(item.part, PartHoldings())
-            part.add(images=len(item.media), suffixes=len(item.suffixes), lang=item.lang)
-    return Holdings(
-        name=f"{spec.name}/{split}",
-        parts=parts,
-        rejects=group_rejects(rejects),
-        omissions=group_omissions({*corpus.omissions(), *spec.omissions_of(corpus, split)}),
-    )
 
 
 def _check_row(

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 import google_crc32c
 
 from infra.store.raw_path import local_copy, raw_path
+from pipelines.records.nearest import with_nearest
 from pipelines.records.schema import BadInput, Omission
 from pipelines.sources.item import Media
 
@@ -224,7 +225,9 @@ def check_features(features: Mapping[str, str]) -> Mapping[str, str]:
       ValueError: if a key is none of `FEATURES`.
     """
     if unknown := sorted(set(features) - set(FEATURES)):
-        raise ValueError(f"features must be of {', '.join(FEATURES)}, got {', '.join(unknown)}.")
+        raise ValueError(
+            f"features must be of {', '.join(FEATURES)}, got {with_nearest(unknown, FEATURES)}."
+        )
     return features
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
@@ -110,8 +111,12 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
     csv.field_size_limit(sys.maxsize)  # A long cell is no reason to end.
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
-        if missing := set(columns) - set(reader.fieldnames or ()):
-            raise ValueError(f"{path} lacks the column {min(missing)!r}.")
+        names = reader.fieldnames or ()
+        if missing := [name for name in columns if name not in names]:
+            raise ValueError(
+                f"{path} lacks the column{'s' * (len(missing) > 1)} "
+                f"{', '.join(map(repr, missing))}; it has {with_nearest(names, columns)}."
+            )
         yield from reader
 
 

@@ -99,6 +99,7 @@ def sample_video(
     order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]
     header = {
         "size": size,
+        "duration": info.duration,
         "requested": [times[i] for i in order],
         "decoded": [decoded[i] for i in order],
         "num_windows": len(windows),

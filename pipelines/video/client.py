@@ -75,6 +75,7 @@ class SampledFrames(NamedTuple):
       decoded: time of the frame that was actually decoded, per frame [s].
       num_windows: number of windows in `images`.
       composed: whether the background shows through transparent pixels.
+      duration: length of the video, from its first frame on [s].
     """
 
     images: tuple[bytes, ...]
@@ -83,6 +84,7 @@ class SampledFrames(NamedTuple):
     decoded: tuple[float, ...]
     num_windows: int
     composed: bool = False
+    duration: float = 0.0
 
 
 class VideoChildLostError(RuntimeError):
@@ -157,6 +159,7 @@ class VideoChild:
             decoded=tuple(header["decoded"]),
             num_windows=header["num_windows"],
             composed=header["composed"],
+            duration=header["duration"],
         )
 
     @property

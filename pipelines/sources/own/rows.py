@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.benchmarks.row import fill_prompt, prompt_fields
+from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
@@ -106,8 +107,8 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
     row = without_absent(row)
     if unknown := set(row) - set(KEYS):
         raise BadInput(
-            f"no such key: {min(map(str, unknown))}; accepted: {', '.join(KEYS)} (what a metric "
-            f"needs besides goes into meta)"
+            f"no such key: {with_nearest(sorted(map(str, unknown)), KEYS)}; accepted: "
+            f"{', '.join(KEYS)} (what a metric needs besides goes into meta)"
         )
     if ("image" in row) == ("video" in row):
         raise BadInput("either image or video must be given")

@@ -36,6 +36,7 @@ from typing import Any, BinaryIO
 from google_crc32c import value as crc32c
 
 from pipelines.records.example import features_of
+from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
@@ -219,11 +220,13 @@ def _check_feature_names(corpus: Corpus, folder: Path) -> None:
     depths = dict(_feature_depths("", corpus.load_json(folder / "features.json")))
     features = sorted(depths)
     _check_image_feature(corpus, folder, features)
+    if unknown := [field for field, name in corpus.features.items() if name not in features]:
+        names = with_nearest((corpus.features[field] for field in unknown), features)
+        raise ValueError(
+            f"{', '.join(f'features.{field}' for field in unknown)} must be one of "
+            f"{', '.join(features)} of {folder}, got {names}."
+        )
     for field, name in corpus.features.items():
-        if name not in features:
-            raise ValueError(
-                f"features.{field} must be one of {', '.join(features)} of {folder}, got {name!r}."
-            )
         if depths[name] > (2 if field == "answer" else 1):
             raise ValueError(
                 f"features.{field} must be no sequence of sequences, but for answer, which may be "
@@ -310,7 +313,8 @@ def _read_file(
             counts.add(f"feature {name}, which no field of features names", num=num)
     for name, field in fields.items():
         if seen and name not in seen:
-            counts.add(f"feature {name}, which features.{field} names: no record has it")
+            hint = with_nearest((name,), seen)
+            counts.add(f"feature {hint}, which features.{field} names: no record has it")
 
 
 @contextlib.contextmanager

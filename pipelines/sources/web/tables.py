@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from infra.store.raw_path import local_copy
 from pipelines.records.hashing import stable_hash
+from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
@@ -20,7 +21,7 @@ from pipelines.sources.item import Media
 from pipelines.sources.omissions import is_hidden
 from pipelines.sources.unpacking import PACKINGS, open_unpacked
 from pipelines.sources.values import text_of, without_absent
-from pipelines.sources.web.tasks import STAGE, WebImage
+from pipelines.sources.web.tasks import CAPTIONS, STAGE, WebImage
 
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")
 _PATHS = (
@@ -29,6 +30,8 @@ _PATHS = (
 )
 """Fields of a picture's bytes and of its path; a field of either may hold {bytes, path}."""
 _URLS = ("url", "URL", "image_url")
+_FIELDS = tuple(dict.fromkeys((*_BYTES, *_PATHS, *_URLS, *CAPTIONS)))
+"""Fields that a misspelt one may have been meant for."""
 _URL = re.compile(r"\w+://\S+")
 _MAX_LINE = 16 << 20
 """Longest line read [bytes]."""
@@ -144,7 +147,7 @@ def _sample_of_row(corpus: Corpus, path: Path, number: int, values: Mapping) -> 
     row = without_absent(values)
     media = _media_of_row(corpus, path, number, row)
     if media is None:
-        raise BadInput(f"no image among the fields {', '.join(map(str, values))}")
+        raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
     return WebImage.from_fields(_row_id(corpus, path, number), media, row)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Self
 
 from pipelines.records.hashing import stable_hash
+from pipelines.records.nearest import misspelt
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import MASK_MARKER, BadInput, Reject
 from pipelines.sources.item import BOX_MARKER, Item, Media
@@ -29,8 +30,10 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Re
 
 SEPARATOR = " ; "
 
-_CAPTIONS = ("caption", "text", "TEXT", "txt")
+CAPTIONS = ("caption", "text", "TEXT", "txt")
 """Fields of a row, or of a JSON member, that may hold the caption; the first that does counts."""
+
+_ANNOTATIONS = ("captions", "ocr", "objects", "qa")
 
 _DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
 """Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
@@ -63,7 +66,7 @@ class WebImage:
           caption: caption from elsewhere, which counts instead of one in `fields`.
         """
         captions = [caption] if caption.strip() else []
-        for field in () if captions else _CAPTIONS:
+        for field in () if captions else CAPTIONS:
             if captions := list(filter(_is_caption, _values_of(fields.get(field)))):
                 break
         texts = [
@@ -112,7 +115,9 @@ def web_image_items(
         good = [item for item in items if isinstance(item, Item)]
         yield from sorted(good, key=lambda item: stable_hash(item.id))[:per_task]
     if not is_annotated:
-        yield _reject_task(sample, next(iter(tasks), "caption"), "no caption or annotation")
+        names = misspelt(sample.metadata, (*CAPTIONS, *_ANNOTATIONS))
+        reason = f"no caption or annotation{'; ' * bool(names)}{names}"
+        yield _reject_task(sample, next(iter(tasks), "caption"), reason)
 
 
 def _reject_task(sample: WebImage, task: str, reason: str) -> Reject:

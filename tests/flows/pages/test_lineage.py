@@ -7,12 +7,14 @@ import pytest
 
 from flows.pages import lineage
 from flows.pages.cards import Cards
+from flows.pages.page import Page
+from flows.pages.site import Site
 from flows.pages.study import study_of
 from flows.steps.accepted import accept_artifact
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
-from pipelines.records.dataset import OMISSIONS
-from pipelines.records.schema import Omission
+from pipelines.records.dataset import OMISSIONS, REJECTS
+from pipelines.records.schema import Omission, Reject
 
 
 def make(store: Store, kind: str, name: str, **inputs: Artifact) -> Artifact:
@@ -21,6 +23,19 @@ def make(store: Store, kind: str, name: str, **inputs: Artifact) -> Artifact:
     (attempt.path / "a.txt").write_text(name)
     attempt.counts["records"] = 7
     return attempt.commit({"prefect": {"flow_run_id": "0123456789"}})
+
+
+def dataset_with_rejects(store: Store) -> Artifact:
+    """Returns a dataset of 100 inputs, five of which are rejects for two reasons."""
+    attempt = Attempt(store, Recipe(kind="dataset", name="prepare web", inputs={}, config={}))
+    rejects = [
+        Reject(id=f"r{n}", stage="decode", reason=f"too small: 1x{5 + n}, min_side=8", source=name)
+        for n, name in enumerate(f"web/{n}.jpg" for n in range(4))
+    ]
+    rejects.append(Reject(id="row-7", stage="read", reason="<b> is missing", source="web/a.tsv"))
+    (attempt.path / REJECTS).write_text("".join(f"{reject.to_json()}\n" for reject in rejects))
+    attempt.counts.update(inputs=100, records=95, rejected=5)
+    return attempt.commit({})
 
 
 def test_page_tells_the_maker_links_the_inputs_and_draws_the_graph(tmp_path: Path):
@@ -44,6 +59,24 @@ def test_the_page_of_a_dataset_names_what_was_not_read(tmp_path: Path):
     assert "not read: 1 x no kind of file that web reads\n  web/b.zip\n```" in text
     plain = make(store, "dataset", "prepare plain")
     assert "not read" not in lineage.page(store, plain, reused=False)
+
+
+def test_the_pages_of_a_dataset_show_rejects_by_reason(tmp_path: Path):
+    store = Store(tmp_path)
+    dataset = dataset_with_rejects(store)
+    text = lineage.page(store, dataset, reused=False)
+    assert (
+        "## Rejects\n\n```text\nrejected: 4 x decode: too small: …, min_side=…\n"
+        "  r0: too small: 1x5, min_side=8 (web/0.jpg)\n"
+    ) in text
+    assert f"`parcel data rejects {dataset.key}` shows more of them." in text
+    live = Site(store, lambda page: None).html(Page("artifact", (dataset.key,)))
+    assert "<h2>Rejects</h2>" in live
+    assert "rejected: 4 x decode: too small: …, min_side=…\n  r0: too small: 1x5" in live
+    assert "  and 1 more\nrejected: 1 x read: &lt;b&gt; is missing" in live
+    plain = make(store, "dataset", "prepare plain")
+    assert "Rejects" not in lineage.page(store, plain, reused=False)
+    assert "Rejects" not in Site(store, lambda page: None).html(Page("artifact", (plain.key,)))
 
 
 def test_large_graph_shares_boxes_between_steps_of_a_sort(tmp_path: Path):

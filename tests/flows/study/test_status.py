@@ -13,6 +13,7 @@ from infra.store.holder import Holder
 from infra.store.lease import Lease
 from infra.store.store import Store
 from tests.flows.conftest import Done
+from tests.flows.pages.test_lineage import dataset_with_rejects
 
 RUN = "0c0ffee0-1111-4222-8333-444455556666"
 STEP = "checkpoint-0123456789abcdef-01234567"
@@ -103,3 +104,23 @@ def test_runs_that_ended_are_told_from_the_newest(parcel: Callable[..., Done], t
     assert [line.split("-run:")[0].strip() for line in ended.splitlines()] == ["new", "old"]
     assert "UTC, failed; 1 steps failed: stage1: out of memory" in ended
     assert "UTC, complete\n" in ended
+
+
+def test_a_run_shows_what_its_data_left_out_once(parcel: Callable[..., Done], uri: str):
+    store = Store(uri)
+    dataset = dataset_with_rejects(store)
+    for name in ("old", "new"):
+        end_run_record(
+            store, {"name": name}, "run", results=None, artifacts=[dataset.key], failed=[]
+        )
+    ended = parcel("status", "--store", store.uri).out.partition("runs that ended: 2\n")[2]
+    assert [line.strip() for line in ended.splitlines()[1:-1]] == [
+        f"prepare web: 5 of 100 inputs rejected; `parcel data rejects {dataset.key}` shows them",
+        "rejected: 4 x decode: too small: …, min_side=…",
+        *(f"r{n}: too small: 1x{5 + n}, min_side=8 (web/{n}.jpg)" for n in range(3)),
+        "and 1 more",
+        "rejected: 1 x read: <b> is missing",
+        "row-7 (web/a.tsv)",
+    ]
+    shown = parcel("data", "rejects", dataset.key[:12], "--store", store.uri)
+    assert shown.out.startswith("rejected: 4 x decode: too small: …, min_side=…\n  r0: too small")

@@ -1,4 +1,4 @@
-"""`parcel data check`: a table, what is missing, exit codes."""
+"""`parcel data`: what is there, what is missing or refused, exit codes."""
 
 import json
 from collections.abc import Callable
@@ -10,11 +10,15 @@ from infra.errors import ConfigError
 from parcel.cli.main import app
 from pipelines.records import example
 from pipelines.records.dataset import DatasetInfo, PartInfo
-from pipelines.records.schema import Record
+from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import write_shard
+from tests.pipelines.conftest import write_video
+from tests.pipelines.prepare.planted import FAULTS, plant
 from tests.pipelines.sources.document_layouts import write_docvqa
 from tests.pipelines.sources.question_layouts import write_aokvqa
-from tests.pipelines.sources.writing import put_text
+from tests.pipelines.sources.writing import put_image, put_text
+
+__all__ = ["write_video"]
 
 
 @pytest.fixture
@@ -66,17 +70,33 @@ def test_damaged_file_fails(check, tmp_path):
     assert "val_v1.0.json must hold a list under 'data'" in told
 
 
-def test_a_corpus_is_counted_before_it_is_prepared(check, tmp_path):
+def test_a_corpus_is_checked_before_it_is_prepared(check, tmp_path):
     write_docvqa(tmp_path)
     code, told = check(tmp_path, "--source", "docvqa", "--split", "val")
-    assert code == 0
+    assert code == 1
     lines = [" ".join(line.split()) for line in told.splitlines()]
     assert lines[0] == "docvqa/val: 2 inputs = 0 records + 2 rejects"
-    assert lines[3] == "1 decode missing file docvqa/val/pybv_81.png#49153"
-    (tmp_path / "docvqa/val/documents").mkdir(parents=True)
-    (tmp_path / "docvqa/val/documents/pybv_81.png").touch()
-    code, told = check(tmp_path, "--source", "docvqa", "--split", "val", "--json")
+    assert lines[2:4] == [
+        "rejected: 1 x decode: No such file or directory: …",
+        "docvqa/val/pybv_81.png#49153: No such file or directory: docvqa/documents/pybv_81.png",
+    ]
+    assert lines[-1] == (
+        "preparing would fail: 2 of 2 inputs were rejected (100.0%), max_reject_rate is 5.0%; "
+        "repair what is named above"
+    )
+    put_image(tmp_path / "docvqa/val/documents/pybv_81.png")
+    words = ("--source", "docvqa", "--split", "val", "--prepare", "max_reject_rate=0.5")
+    code, told = check(tmp_path, *words)
+    assert code == 0
+    assert told.splitlines()[-4:] == [
+        "opened: 1 of 1 pictures",
+        "modes: RGB 1",
+        "sizes: 40, 40, 40 wide, 30, 30, 30 high (smallest, median, largest)",
+        "ready to prepare; what is rejected is left out",
+    ]
+    code, told = check(tmp_path, *words, "--json")
     found = json.loads(told)
+    assert (code, found["failure"], found["pictures"]["modes"]) == (0, "", {"RGB": 1})
     assert found["parts"] == {
         "docvqa": {
             "records": 1,
@@ -119,19 +139,22 @@ def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
         "part records images suffixes languages",
         "t 3 1 6 en 2, de 1",
         "v 1 2 in 4 windows 1 en",
-        "rejects stage reason such as",
-        "2 decode too small: …, min_side=… r0",
-        "1 decode label must be … r2",
+        "rejected: 2 x decode: too small: …, min_side=…",
+        "r0: too small: 1x20, min_side=8 (y)",
+        "r1: too small: 7x7, min_side=8 (y)",
+        "rejected: 1 x decode: label must be …",
+        "r2: label must be 'a' (y)",
     ]
 
 
 def test_a_corpus_names_what_is_not_read(check, tmp_path):
     put_text(tmp_path / "web/a.tsv", "a caption\ta.png\n")
-    for name in ("a.png", "b.zip", "empty.jsonl"):
+    put_image(tmp_path / "web/a.png")
+    for name in ("b.zip", "empty.jsonl"):
         put_text(tmp_path / "web" / name, "")
     code, told = check(tmp_path, "--source", "web")
     assert code == 0
-    assert told.splitlines()[-4:] == [
+    assert told.splitlines()[3:7] == [
         "not read: 1 x empty file",
         "  web/empty.jsonl",
         "not read: 1 x no kind of file that web reads",
@@ -153,6 +176,58 @@ def test_wrong_requests_are_refused(check, tmp_path):
         check(tmp_path, "--source", "docvqa")
     with pytest.raises(ConfigError, match=r"data_root must be a folder, got .*nowhere"):
         check("--benchmarks", tmp_path / "nowhere")
+    setting = ("--source", "docvqa", "--prepare")
+    with pytest.raises(ConfigError, match=r"max_reject_rte \(max_reject_rate\?\); accepted: imag"):
+        check(tmp_path, *setting, "max_reject_rte=1")
+    with pytest.raises(ConfigError, match=r"--prepare .*max_reject_rate must be in \[0, 1\].* 7"):
+        check(tmp_path, *setting, "prepare.max_reject_rate=7")
+    with pytest.raises(ConfigError, match=r"--prepare must look like .*, got 'all'"):
+        check(tmp_path, *setting, "all")
+
+
+@pytest.mark.slow
+def test_exit_codes_and_the_planted_faults_by_the_real_command(parcel, tmp_path, write_video):
+    clip = write_video(tmp_path / "whole.mp4", num_frames=25)
+    plant(tmp_path / "bad", clip, FAULTS)
+    plant(tmp_path / "good", clip, ["cmyk", "alpha"])
+    done = parcel("data", "check", str(tmp_path / "bad"), "--source", "web", "--all")
+    assert done.code == 1
+    for fault, (_, stage, reason) in FAULTS.items():
+        rejects = [line for line in done.out.splitlines() if reason[:24] in line]
+        assert not stage or rejects, fault
+    assert "captoin (caption?)" in done.out
+    assert "imge (image?)" in done.out
+    for fact in ("web/stray.zip", "1 with alpha, 1 in CMYK", "same id: web/twice/a#caption.en"):
+        assert fact in done.out
+    assert parcel("data", "check", str(tmp_path / "good"), "--source", "web").code == 0
+    assert parcel("data", "check", str(tmp_path / "none"), "--source", "web").code == 2
+
+
+def test_rejects_are_shown_by_reason(parcel, tmp_path):
+    reasons = ["too small: 1x2, min_side=8"] * 4 + ["truncated: 3 of 4 bytes"]
+    rejects = [
+        Reject(id=f"r{n}", stage="decode", reason=reason, source=f"web/{n}.jpg")
+        for n, reason in enumerate(reasons)
+    ]
+    (tmp_path / "rejects.jsonl").write_text("".join(f"{r.to_json()}\n" for r in rejects))
+    done = parcel("data", "rejects", str(tmp_path))
+    assert done.out.splitlines() == [
+        "rejected: 4 x decode: too small: …, min_side=…",
+        *(f"  r{n}: too small: 1x2, min_side=8 (web/{n}.jpg)" for n in range(3)),
+        "  and 1 more",
+        "rejected: 1 x decode: truncated: … of … bytes",
+        "  r4: truncated: 3 of 4 bytes (web/4.jpg)",
+    ]
+    few = parcel("data", "rejects", str(tmp_path / "rejects.jsonl"), "--reason", "SMALL", "--json")
+    (kind,) = json.loads(few.out)
+    assert (kind["num"], [e["id"] for e in kind["examples"]]) == (4, ["r0", "r1", "r2"])
+    assert "and " not in parcel("data", "rejects", str(tmp_path), "--limit", "4").out
+    none = parcel("data", "rejects", str(tmp_path), "--reason", "hue")
+    assert (none.code, none.out) == (0, "no rejects with 'hue' in the reason\n")
+    lost = parcel("data", "rejects", str(tmp_path / "x"), "--store", str(tmp_path / "store"))
+    assert lost.code == 2
+    (tmp_path / "empty").mkdir()
+    assert parcel("data", "rejects", str(tmp_path / "empty")).code == 2
 
 
 def test_export_writes_what_it_says(tmp_path):

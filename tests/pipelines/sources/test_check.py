@@ -1,11 +1,10 @@
 """Tests of the check of raw data: which files, counts and media are there, and which are not."""
 
 import json
-import tarfile
 
 import pytest
 
-from pipelines.sources.check import check_benchmarks, check_corpus
+from pipelines.sources.check import check_benchmarks
 from pipelines.sources.registry import BENCHMARKS
 from tests.pipelines.sources.caption_layouts import write_nocaps
 from tests.pipelines.sources.document_layouts import write_docvqa
@@ -59,26 +58,6 @@ def test_a_bucket_is_told_as_a_disk_is(tmp_path, gcs):
     assert rows("gs://testing/raw") == rows(tmp_path)
     with pytest.raises(FileNotFoundError, match="got gs://testing/nowhere: there is none"):
         rows("gs://testing/nowhere")
-
-
-def test_a_corpus_in_a_bucket_is_counted_as_on_a_disk(tmp_path, gcs):
-    for name in ("a", "b"):
-        put_image(tmp_path / f"mine/{name}.png")
-    asked = {"question": "?", "answers": ["x"]}
-    rows = [{**asked, "image": f"{name}.png"} for name in ("a", "b", "gone")]
-    put_text(tmp_path / "mine/train.jsonl", "\n".join(map(json.dumps, rows)) + "\n[")
-    with tarfile.open(tmp_path / "mine/0.tar", "w") as archive:
-        archive.add(tmp_path / "mine/a.png", "0.png")
-    gcs.upload(tmp_path, "raw")
-    for source, counts in (("jsonl", (2, 2)), ("web", (0, 5))):
-        here, there = (
-            check_corpus(root, source, "train", path="mine")
-            for root in (tmp_path, "gs://testing/raw")
-        )
-        assert here == there
-        assert (there.num_records, there.num_rejected) == counts
-    with pytest.raises(FileNotFoundError, match="gs://testing/raw/yours is not a folder; check"):
-        check_corpus("gs://testing/raw", "jsonl", "train", path="yours")
 
 
 def test_training_splits_are_counted_when_asked(tmp_path):
