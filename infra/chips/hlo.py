@@ -10,6 +10,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
+_BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 TRAFFIC = {
@@ -207,9 +208,7 @@ class Program:
         )
         if not is_product or not operands:
             return 0.0
-        match = re.search(
-            r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)[\]}]', line.attributes
-        )
+        match = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)[\]}]', line.attributes)
         sides = _sides(operands[0])
         summed = [sides[int(axis)] for axis in re.findall(r"\d+", match[1])] if match else []
         return 2.0 * math.prod(_sides(line.shape)) * math.prod(summed)
