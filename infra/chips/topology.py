@@ -19,16 +19,15 @@ class Chip:
       clock_hz: clock of the cycles that a TPU's compiler estimates; 0 for a GPU, whose compiler
         estimates none.
       megacore: whether JAX sees its two cores as one device.
-      memory_bandwidth: peak of reading and writing its memory; 0 where it is not needed, since
-        cycles include it [bytes/s].
+      memory_bandwidth: peak of reading and writing its memory [bytes/s].
     """
 
     hbm_bytes: float
     peak_flops: float
     link_bytes: float
+    memory_bandwidth: float
     clock_hz: float = 0.0
     megacore: bool = False
-    memory_bandwidth: float = 0.0
 
     @property
     def is_gpu(self) -> bool:
@@ -57,22 +56,31 @@ PEAK_FLOPS = {
 }
 """Dense bfloat16 peak of a chip [FLOP/s]. Source: the makers' data sheets."""
 
-# Sources: memory is the limit in the errors of libtpu 0.0.42; peak and links are from the vendor's
-# system pages. The clock of v6e is inferred from its peak relative to v5e, given four times as many
-# multipliers.
+# Sources: memory is the limit in the errors of libtpu 0.0.42; peak, links and bandwidth are from
+# the vendor's system pages. The clock of v6e is inferred from its peak relative to v5e, given four
+# times as many multipliers.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=30.75 * GIB,
         peak_flops=PEAK_FLOPS["v4"],
         clock_hz=1.05e9,
+        memory_bandwidth=1.228e12,
         link_bytes=45e9,
         megacore=True,
     ),
     "v5e": Chip(
-        hbm_bytes=15.75 * GIB, peak_flops=PEAK_FLOPS["v5e"], clock_hz=1.5e9, link_bytes=45e9
+        hbm_bytes=15.75 * GIB,
+        peak_flops=PEAK_FLOPS["v5e"],
+        clock_hz=1.5e9,
+        memory_bandwidth=819e9,
+        link_bytes=45e9,
     ),
     "v6e": Chip(
-        hbm_bytes=31.25 * GIB, peak_flops=PEAK_FLOPS["v6e"], clock_hz=1.75e9, link_bytes=90e9
+        hbm_bytes=31.25 * GIB,
+        peak_flops=PEAK_FLOPS["v6e"],
+        clock_hz=1.75e9,
+        memory_bandwidth=1.64e12,
+        link_bytes=90e9,
     ),
     **{
         kind: Chip(

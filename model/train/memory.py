@@ -81,6 +81,12 @@ def num_params(model: ModelConfig) -> int:
     return sum(_sizes(model).values())
 
 
+def trained_parts(model: ModelConfig, train: TrainConfig) -> frozenset[str]:
+    """Returns the parts of a model (see `analysis.flops.PARTS`) that a recipe does not freeze."""
+    trained, _ = split_frozen(_sizes(model), train)  # type: ignore[arg-type]
+    return frozenset(path.partition("/")[0] for path in trained)
+
+
 @functools.lru_cache(maxsize=32)
 def _sizes(model: ModelConfig) -> Mapping[str, int]:
     """Returns the number of elements of each parameter, by path; tracing a model takes a second."""
