@@ -154,6 +154,7 @@ class ResourcePlan:
             "hbm_bytes": chip.hbm_bytes,
             "day": self.day.isoformat(),
             "price_per_chip_hour": self.price,
+            "transfer_files": self.transfer_files,
             "trainings": [
                 {**dataclasses.asdict(row), "memory_bytes": row.memory_bytes}
                 for row in self.trainings

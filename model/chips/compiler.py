@@ -172,8 +172,7 @@ class Compiler:
 
 
 def _cure(reason: str, topology: Topology) -> str:
-    extra = "compilers" if topology.chip.is_gpu else "tpu"
     return (
-        f"{reason}: programs for {topology.kind} are not compiled; pip install '.[{extra}]', or "
+        f"{reason}: programs for {topology.kind} are not compiled; pip install '.[compilers]', or "
         f"name a Python that has it in {PYTHON}"
     )
