@@ -53,9 +53,10 @@ def step_bytes(
     gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
     rows = train.batch_size / devices / passes
     patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
-    saved_bytes = (
-        _vision_bytes(model, patches) * vision.depth + _text_bytes(model, sequence_len) * text.depth
-    )
+    # The backward pass ends before a frozen tower, so nothing of it is kept.
+    saved_bytes = _text_bytes(model, sequence_len) * text.depth
+    if any(path.startswith("vision/") for path in trained):
+        saved_bytes += _vision_bytes(model, patches) * vision.depth
     # The towers' backward passes come one after the other, so only the larger of both counts.
     recomputed_bytes = max(
         _recomputed_bytes(
