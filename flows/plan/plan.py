@@ -13,9 +13,10 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from flows.config.benchmark import benchmark_of, train_data, trained_on
+from flows.config.benchmark import trained_on
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.plan.dataset_sizes import DatasetSizes
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
 from flows.plan.programs import UpdateEstimate, by_formula, compile_program
 from flows.report.markdown import markdown_table
@@ -31,8 +32,6 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.train.config import TrainConfig
 from model.train.memory import num_params, step_bytes, trained_parts
-from pipelines.prepare.config import PrepareConfig
-from pipelines.sources.registry import BENCHMARKS
 
 PROGRAMS = "programs"
 """Folder of compilation outcomes, in a store's local state."""
@@ -209,7 +208,7 @@ def plan_of(
         day=day,
         datasets=data.missing,
         beside=data.lines,
-        notes=(*planner.notes, *planner.video_notes()),
+        notes=tuple(planner.all_notes()),
     )
 
 
@@ -240,7 +239,7 @@ class _Planner:
         every: bool,
     ) -> None:
         self._config, self._topology, self._compiler = config, topology, compiler
-        self._records, self._every = records, every
+        self._records, self._sizes, self._every = records, DatasetSizes(records), every
         self._video = (0.0, "")
         self.notes: dict[str, None] = {}
 
@@ -301,7 +300,7 @@ class _Planner:
             what = f"{benchmark} {method}: {train.batch_size} rows of {frames}"
             self._note_video(what, images, bytes_on(devices=1))
             if train.epochs is not None:
-                num_records = self._num_train(view, benchmark)
+                num_records = self._sizes.num_train(view, benchmark)
                 if num_records is None:
                     unknown.append(benchmark)
                     continue
@@ -347,7 +346,7 @@ class _Planner:
         served, seeds, size = view.budgets_of(method), len(view.seed_pairs), view.eval_batch_size
         batches, tokens, flops, decode_s, unknown = 0, 0.0, 0.0, 0.0, []
         for name, row in view.rows.items():
-            items = self._num_eval(view, name)
+            items = self._sizes.num_eval(view, name)
             if items is None:
                 unknown.append(name)
                 continue
@@ -379,43 +378,17 @@ class _Planner:
             unknown=_describe_uncounted(unknown, "whose number of items is not published"),
         )
 
-    def _num_train(self, view: StudyConfig, benchmark: str) -> int | None:
-        """Returns the records that a benchmark trains on: prepared, else as published."""
-        if (name := f"{benchmark}{view.at}/train") in self._records:
-            return self._records[name]
-        published = BENCHMARKS.get(benchmark)
-        # A part of a split, or another split than the one whose size is published, is not known.
-        if published is None or train_data(benchmark, view.transfers)[1] != published.train_split:
-            return None
-        transfer = view.transfers.get(benchmark)
-        return self._published(published.num_train, (transfer and transfer.prepare) or view.prepare)
-
-    def _num_eval(self, view: StudyConfig, name: str) -> int | None:
-        """Returns the items of a row: prepared, else as published."""
-        if f"{name}/eval" in self._records:
-            return self._records[f"{name}/eval"]
-        row = view.rows[name]
-        transfer = view.transfers[row.benchmark]
-        rows = benchmark_of(row.benchmark, transfer).rows
-        size = next((r.size for r in rows if r.splits == row.split), None)
-        limits = [size, transfer.eval_limit]
-        stated = [limit for limit in limits if limit is not None]
-        return self._published(min(stated) if stated else 0, transfer.prepare or view.prepare)
-
-    def _published(self, count: int, prepare: PrepareConfig) -> int | None:
-        if not count:
-            return None
-        self.notes["datasets that are not prepared yet count with their published sizes"] = None
-        return count if prepare.limit is None else min(count, prepare.limit)
-
     def _note_video(self, what: str, images: int, needed_bytes: float) -> None:
         # A pair is no video. What counts is the one that needs the most, over the whole study.
         chip = self._topology.chip
         if chip.is_gpu and images > 2 and needed_bytes > max(chip.program_bytes, self._video[0]):
             self._video = (needed_bytes, what)
 
-    def video_notes(self) -> Iterator[str]:
-        """Yields a line on the transfer of videos that one GPU has too little memory for."""
+    def all_notes(self) -> Iterator[str]:
+        """Yields the notes, the last of them on the transfer that one GPU has no memory for."""
+        yield from self.notes
+        if self._sizes.is_any_published:
+            yield "datasets that are not prepared yet count with their published sizes"
         needed_bytes, what = self._video
         if what:
             yield (
