@@ -446,7 +446,7 @@ class _Planner:
             estimate = by_formula(
                 model, train, chips, shape.tokens, num_images=num_images, **arithmetic
             )
-            note = f"by formula, at {compute.mfu:.0%} of the peak (--mfu); memory 8 % low: {error}"
+            note = f"by formula, at {compute.mfu:.0%} of the peak (--mfu): {error}"
         else:
             note = (
                 f"a GPU's memory and traffic are the compiler's, its time is a formula: "
