@@ -22,7 +22,8 @@ from flows.config.load import load
 from flows.plan.study_programs import HOST_STEPS, StudyProgram, programs_of
 from flows.report.markdown import markdown_table
 from infra.chips.topology import GIB, Topology
-from model.chips.compiler import CompilationError, Compiler, CompilerMissingError, Outcome
+from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
+from model.chips.outcome import Outcome
 
 CONFIGS = (
     "configs/paper_224.yaml",
@@ -64,8 +65,9 @@ class Row:
 
     def cells(self) -> list[str]:
         """Returns the row's cells in the table."""
-        more = f" (and {len(self.names) - 1} more)" if len(self.names) > 1 else ""
-        head = [self.study, self.names[0] + more, self.topology]
+        first, *others = self.names
+        more = f" (and {len(others)} more)" if others else ""
+        head = [self.study, first + more, self.topology]
         if self.outcome is None or self.spare_bytes is None:
             return [*head, "", self.error, "", "", ""]
         fits = "yes" if self.spare_bytes >= 0 else f"no, by {-self.spare_bytes / GIB:.1f} GiB"

@@ -3,7 +3,7 @@
 It reads requests from its input, one a line, and answers each with a line of JSON:
 
     [program, topology]   {"digest": …, "compiler": …}: the program, lowered
-    ["compile"]           the outcome of compiling it, a `model.chips.compiler.Outcome`
+    ["compile"]           the outcome of compiling it, a `model.chips.outcome.Outcome`
 
 A request is a pickle in base 64. What the compilers print goes to the error output.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.chips.topology import Topology
+from model.chips.outcome import Outcome
 
 _GPU_PLUGIN = "jax_plugins.xla_cuda13"
 _NO_TILING = "output tile sizes"
@@ -62,7 +63,6 @@ def _lower(program: Any, topology: Topology) -> tuple[Any, dict[str, Any]]:
 
 
 def _compile(lowered: Any) -> dict[str, Any]:
-    from model.chips.compiler import Outcome
     from model.chips.programs import ProgramTooLargeError
 
     started, topology = time.monotonic(), lowered.topology

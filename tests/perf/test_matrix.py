@@ -10,7 +10,8 @@ import pytest
 from flows.config.load import load
 from flows.plan.study_programs import programs_of
 from infra.chips.topology import Topology
-from model.chips.compiler import PYTHON, Compiler, Outcome
+from model.chips.compiler import PYTHON, Compiler
+from model.chips.outcome import Outcome
 from model.chips.programs import AnswerProgram, TrainProgram
 from model.chips.worker import missing_compiler
 from model.train.step import declared_buckets
