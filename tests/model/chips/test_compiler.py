@@ -20,6 +20,7 @@ from model.chips.programs import (
 from model.chips.worker import missing_compiler
 from model.connector.config import ConnectorConfig
 from model.train.config import TrainConfig
+from tests.slices import deep_slice
 
 TINY = presets.tiny(ConnectorConfig(kind="parcel"))
 GPU, TPU = Topology.parse("h100:2"), Topology.parse("v5e:2x2")
@@ -60,8 +61,10 @@ def has_compiler(topology: Topology) -> bool:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("topology", [GPU, TPU], ids=str)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    deep_slice([(name, chips) for chips in (GPU, TPU) for name in PROGRAMS], 3),
+)
 def test_each_program_compiles_once_for_chips_that_are_not_here(
     name: str, topology: Topology, tmp_path: Path
 ):
