@@ -1,6 +1,7 @@
 """Tests of the child process that compiles, of the outcomes that are kept, and of refusals."""
 
 import importlib.util
+import itertools
 import os
 import sys
 from pathlib import Path
