@@ -51,7 +51,7 @@ def plan(
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Estimates a study: memory, time and cost of its trainings, core-hours of its data.
+    """Estimates a study: memory, time, cost of trainings and evaluations, core-hours of data.
 
     --topology, --price and --mfu override the study's `compute` section for this call.
     """

@@ -63,8 +63,7 @@ def has_compiler(topology: Topology) -> bool:
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("name", "topology"),
-    deep_slice([(name, chips) for chips in (GPU, TPU) for name in PROGRAMS], 3),
+    ("name", "topology"), deep_slice([*itertools.product(PROGRAMS, (GPU, TPU))], 3)
 )
 def test_each_program_compiles_once_for_chips_that_are_not_here(
     name: str, topology: Topology, tmp_path: Path
