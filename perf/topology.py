@@ -17,10 +17,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from infra.chips.topology import GIB, Topology
 from model import presets
 from model.analysis.flops import Modality, update_flops
+from model.chips.programs import TrainProgram
 from model.connector.budgets import check_budget
 from model.connector.config import ConnectorConfig
 from model.train.config import TrainConfig
-from model.train.slice_programs import lower_for_slice
 from perf.timing import table
 
 _HEAD = [
@@ -70,7 +70,8 @@ def main() -> None:
     train = TrainConfig(batch_size=args.batch, text_len=args.text_len, num_replicas=args.replicas)
     # The compiler needs the topology, not the chips; the step is only estimated from what it reads.
     started = time.monotonic()
-    ahead = lower_for_slice(model, train, topology, args.budget).compile()
+    program = TrainProgram(model=model, train=train, tokens=args.budget)
+    ahead = program.lower(topology).compile()
     took = time.monotonic() - started
     computes = ahead.cost.compute_s(topology)
     interconnect = ahead.cost.interconnect_s(topology)
@@ -80,7 +81,7 @@ def main() -> None:
     flops = update_flops(model, args.budget, prompt, args.batch)
     row = [str(topology), f"{args.replicas} x {topology.num_chips // args.replicas}"]
     row += [args.connector, str(args.budget), args.remat]
-    row += [f"{size / GIB:.1f}" for size in (ahead.state_bytes, ahead.peak_bytes)]
+    row += [f"{size / GIB:.1f}" for size in (ahead.argument_bytes, ahead.peak_bytes)]
     row += [f"{seconds:.3f}" for seconds in (computes, interconnect, step)]
     row += [f"{args.batch / step:.0f}"]
     row += [f"{flops / step / topology.num_chips / topology.chip.peak_flops:.1%}", f"{took:.0f}"]

@@ -1,37 +1,46 @@
 """Plans the memory, time and cost of a study's trainings: `parcel plan`.
 
-Each pretraining's largest shape, which needs the most memory, is compiled for the TPU slice; no TPU
-is needed for that. Its other shapes are scaled from it by their FLOPs, unless all are to be
-compiled. A transfer is assumed to take as long per FLOP as its method's pretraining. All numbers
-on trainings are estimates; none was measured.
+Each pretraining's largest shape, which needs the most memory, is compiled for the chips; none of
+them is needed for that. Its other shapes are scaled from it by their FLOPs, unless all are to be
+compiled. Of a method's transfers, the one that needs the most memory is compiled; all are assumed
+to take as long per FLOP as the method's pretraining, and so are prefills. Data that are not
+prepared yet have their published sizes. All numbers are estimates; none was measured.
 """
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from flows.config.benchmark import trained_on
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.plan.dataset_sizes import DatasetSizes
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
-from flows.plan.programs import CompilerMissingError, UpdateEstimate, by_formula, compile_program
+from flows.plan.programs import UpdateEstimate, by_formula, compile_program
 from flows.report.markdown import markdown_table
 from flows.report.text_lists import align_columns
 from flows.study.costs import num_images_of
-from flows.study.graph import mixture_of
+from flows.study.graph import decode_of, mixture_of
 from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
-from model.analysis.flops import Modality, update_flops
+from model.analysis.flops import Modality, prefill_flops, update_flops
+from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
+from model.chips.programs import TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
 from model.train.config import TrainConfig
-from model.train.memory import num_params
+from model.train.memory import num_params, step_bytes, trained_parts
 
 PROGRAMS = "programs"
 """Folder of compilation outcomes, in a store's local state."""
 
 FORM = 1
 """Version of the JSON's format."""
+
+_FLOAT32, _BFLOAT16 = 4, 2
+"""Bytes of a parameter of a checkpoint, and of one that decoding reads."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,22 +68,28 @@ class BatchShape:
 class PlannedTraining:
     """One row of a plan: trainings that differ in their seed alone, or all transfers of a method.
 
+    All evaluations of a method are a row, too: their steps are batches, and nothing is trained.
+
     Attributes:
       name: name of the row, for people.
+      what: "pretraining", "transfers" or "evaluations".
       runs: number of trainings.
       steps: updates of all runs; None where the number of records is not known.
       batch_size: examples per update; for transfers the mean.
       params: parameters of the model.
       tokens: expected number of tokens that the decoder reads in all updates.
       flops: expected FLOPs of all updates.
-      shapes: shapes of its programs; empty for transfers.
+      shapes: shapes of its programs; of transfers, the one that takes the most memory; empty for
+        evaluations.
       step_s: range of the time of one update: with all collectives hidden behind computing, and
         with none hidden; None where unknown [s].
       chip_hours: range of the chip-hours of all runs; None where unknown.
+      written_bytes: size of the parameters that all runs write.
       unknown: what the row leaves out, and why; "" if nothing.
     """
 
     name: str
+    what: str = "pretraining"
     runs: int
     steps: int | None
     batch_size: int
@@ -84,6 +99,7 @@ class PlannedTraining:
     shapes: tuple[BatchShape, ...] = ()
     step_s: tuple[float, float] | None = None
     chip_hours: tuple[float, float] | None = None
+    written_bytes: float = 0.0
     unknown: str = ""
 
     @property
@@ -100,6 +116,7 @@ class ResourcePlan:
     Attributes:
       study: name of the study.
       topology: the slice.
+      transfer_files: files of transfers that the study keeps (`keep.transfers`).
       trainings: rows of the plan, in the order of the study.
       price: price of a chip for an hour, as the user gave it; None where they did not.
       day: date of the plan, and so of the price.
@@ -110,6 +127,7 @@ class ResourcePlan:
 
     study: str
     topology: Topology
+    transfer_files: str
     trainings: tuple[PlannedTraining, ...]
     price: float | None
     day: datetime.date
@@ -135,6 +153,7 @@ class ResourcePlan:
             "hbm_bytes": chip.hbm_bytes,
             "day": self.day.isoformat(),
             "price_per_chip_hour": self.price,
+            "transfer_files": self.transfer_files,
             "trainings": [
                 {**dataclasses.asdict(row), "memory_bytes": row.memory_bytes}
                 for row in self.trainings
@@ -153,6 +172,7 @@ def plan_of(
     data: PreparedData,
     *,
     every: bool = False,
+    python: str | None = None,
     day: datetime.date,
 ) -> ResourcePlan:
     """Returns the plan of a study on the chips that it names.
@@ -162,6 +182,7 @@ def plan_of(
       cache: folder of earlier compilation outcomes.
       data: prepared and missing datasets of the study.
       every: whether every shape is compiled, instead of the largest of each training.
+      python: the Python that has the compilers, as of `Compiler`.
       day: today's date.
 
     Raises:
@@ -169,23 +190,25 @@ def plan_of(
     """
     # Pretrainings first: a method's transfers take their pace, seconds per FLOP, from them.
     topology = topology_of(config)
-    planner = _Planner(config, topology, cache, every=every)
-    pretrainings = [planner.pretraining(*stage, data.records) for stage in _pretrainings(config)]
-    transfers = [
-        planner.transfers(view, method, pretrainings, data.records)
-        for view in config.resolutions
-        for method in view.methods
-        if config.fine_tunings
-    ]
+    with Compiler(cache, python) as compiler:
+        planner = _Planner(config, topology, compiler, data.records, every=every)
+        trainings = [planner.pretraining(*stage) for stage in _pretrainings(config)]
+        pretrainings = tuple(trainings)
+        for view in config.resolutions:
+            if not config.fine_tunings:
+                break
+            for planned in (planner.transfers, planner.evaluations):
+                trainings += [planned(view, method, pretrainings) for method in view.methods]
     return ResourcePlan(
         study=config.name,
         topology=topology,
-        trainings=(*pretrainings, *transfers),
+        transfer_files=config.keep.transfers,
+        trainings=tuple(trainings),
         price=config.compute.price,
         day=day,
         datasets=data.missing,
         beside=data.lines,
-        notes=tuple(planner.notes),
+        notes=tuple(planner.all_notes()),
     )
 
 
@@ -206,26 +229,30 @@ def topology_of(config: StudyConfig) -> Topology:
 class _Planner:
     """Computes the rows of a plan, and collects notes on how it did."""
 
-    def __init__(self, config: StudyConfig, topology: Topology, cache: Path, *, every: bool):
-        self._config, self._topology, self._cache = config, topology, cache
-        self._every = every
+    def __init__(
+        self,
+        config: StudyConfig,
+        topology: Topology,
+        compiler: Compiler,
+        records: Mapping[str, int],
+        *,
+        every: bool,
+    ) -> None:
+        self._config, self._topology, self._compiler = config, topology, compiler
+        self._records, self._sizes, self._every = records, DatasetSizes(records), every
+        self._video = (0.0, "")
         self.notes: dict[str, None] = {}
 
     def pretraining(
-        self,
-        stage: str,
-        view: StudyConfig,
-        method: Method,
-        train: TrainConfig,
-        records: Mapping[str, int],
+        self, stage: str, view: StudyConfig, method: Method, train: TrainConfig
     ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
         self._check(f"{stage}.train" if view.at else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
         # Epochs become steps only once all datasets of the mixture are prepared and counted.
         mixture, unknown = mixture_of(view), ""
-        if records.keys() >= {*mixture}:
-            train = train.in_steps(sum(records[name] for name in mixture))
+        if self._records.keys() >= {*mixture}:
+            train = train.in_steps(sum(self._records[name] for name in mixture))
         steps = train.total_steps * runs
         if train.epochs is not None:
             unknown = "counts epochs: its steps are known once its data are prepared"
@@ -247,51 +274,127 @@ class _Planner:
             shapes=shapes,
             step_s=step_s,
             chip_hours=self._chip_hours(step_s, steps),
+            written_bytes=float(_FLOAT32 * num_params(model) * runs),
             unknown=unknown,
         )
 
     def transfers(
-        self,
-        view: StudyConfig,
-        method: Method,
-        pretrainings: Sequence[PlannedTraining],
-        records: Mapping[str, int],
+        self, view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
     ) -> PlannedTraining:
         """Returns one row for all transfers of a method, timed per FLOP as its last pretraining."""
         model = view.model_of(method, transfer=True)
-        runs = len(view.seed_pairs)
+        runs, chips = len(view.seed_pairs), self._topology.num_chips
         steps, samples, tokens, flops, unknown = 0, 0, 0.0, 0.0, []
-        # Sums over benchmarks; those whose epochs cannot be counted yet are named in the row.
+        # The largest shape of each, with the memory that it takes by the formula.
+        largest: list[tuple[float, BatchShape, TrainConfig, int]] = []
+        # Sums over benchmarks; those whose epochs cannot be counted are named in the row.
         for benchmark in view.fine_tunings:
             train = view.fine_tuning_of(benchmark, method)
-            name = f"{benchmark}{view.at}/train"
+            images = num_images_of(view, _stated_name(view, benchmark))
+            shapes = _batch_shapes(model, train, images)
+            bytes_on = functools.partial(
+                step_bytes, model, train, shapes[-1].tokens, num_images=images
+            )
+            largest.append((bytes_on(devices=chips), shapes[-1], train, images))
+            frames = f"{images} frames of {shapes[-1].tokens} tokens"
+            what = f"{benchmark} {method}: {train.batch_size} rows of {frames}"
+            self._note_video(what, images, bytes_on(devices=1))
             if train.epochs is not None:
-                if name not in records:
+                num_records = self._sizes.num_train(view, benchmark)
+                if num_records is None:
                     unknown.append(benchmark)
                     continue
-                train = train.in_steps(records[name])
-            images = num_images_of(view, benchmark)
-            shapes = _batch_shapes(model, train, images)
+                train = train.in_steps(num_records)
             updates = train.total_steps * runs
             steps += updates
             samples += updates * train.batch_size
             mean = images * sum(s.share * s.tokens for s in shapes) + train.text_len
             tokens += updates * train.batch_size * mean
             flops += updates * sum(s.share * s.flops for s in shapes)
-        # Transfers are many and small: none is compiled, all are timed by their FLOPs.
+        # Transfers are many: only the one that takes the most memory is compiled, and all are timed
+        # by their FLOPs. A batch that the chips do not divide runs on fewer of them.
+        divided = [row for row in largest if row[2].batch_size % chips == 0]
+        shapes = ()
+        if divided:
+            _, shape, train, images = max(divided, key=lambda row: row[0])
+            shapes = (self._compiled(model, train, shape, images),)
         pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
         count = len(view.fine_tunings) - len(unknown)
         return PlannedTraining(
             name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
+            what="transfers",
             runs=count * runs,
             steps=steps if count else None,
             batch_size=round(samples / steps) if steps else 0,
             params=num_params(model),
             tokens=tokens,
             flops=flops,
+            shapes=shapes,
             chip_hours=self._chip_hours(pace, flops) if count else None,
+            written_bytes=float(_FLOAT32 * num_params(model) * count * runs),
             unknown=_describe_uncounted(unknown),
         )
+
+    def evaluations(
+        self, view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
+    ) -> PlannedTraining:
+        """Returns one row for all evaluations of a method.
+
+        Their time is from that of the prefills alone to that of answers as long as they may be.
+        """
+        model, chip = view.model_of(method, transfer=True), self._topology.chip
+        served, seeds, size = view.budgets_of(method), len(view.seed_pairs), view.eval_batch_size
+        batches, tokens, flops, decode_s, unknown = 0, 0.0, 0.0, 0.0, []
+        for name, row in view.rows.items():
+            items = self._sizes.num_eval(view, name)
+            if items is None:
+                unknown.append(name)
+                continue
+            config, images = decode_of(view, row.benchmark), num_images_of(view, row.benchmark)
+            prompt = Modality(name="", num_images=images, text_tokens=config.text_len)
+            costs = [prefill_flops(model, budget, prompt) for budget in served]
+            # The tower runs once for all budgets.
+            each = sum(cost.total - cost.vision for cost in costs) + costs[0].vision
+            flops += seeds * items * each
+            tokens += seeds * items * sum(images * b + config.text_len for b in served)
+            batches += seeds * len(served) * -(-items // size)
+            # A token of a batch reads every weight once; all else is hidden behind that.
+            num_tokens = seeds * len(served) * -(-items // size) * config.text_len
+            decode_s += num_tokens * _BFLOAT16 * num_params(model) / chip.memory_bandwidth
+        pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
+        prefills, count = self._chip_hours(pace, flops), len(view.rows) - len(unknown)
+        return PlannedTraining(
+            name=f"{len(view.rows)} rows evaluated{view.at} {method}",
+            what="evaluations",
+            runs=count * len(served) * seeds,
+            steps=batches if count else None,
+            batch_size=size,
+            params=num_params(model),
+            tokens=tokens,
+            flops=flops,
+            chip_hours=(
+                (prefills[0], prefills[1] + decode_s / 3600) if prefills and count else None
+            ),
+            unknown=_describe_uncounted(unknown, "whose number of items is not published"),
+        )
+
+    def _note_video(self, what: str, images: int, needed_bytes: float) -> None:
+        # A pair is no video. What counts is the one that needs the most, over the whole study.
+        chip = self._topology.chip
+        if chip.is_gpu and images > 2 and needed_bytes > max(chip.program_bytes, self._video[0]):
+            self._video = (needed_bytes, what)
+
+    def all_notes(self) -> Iterator[str]:
+        """Yields the notes, the last of them on the transfer that one GPU has no memory for."""
+        yield from self.notes
+        if self._sizes.is_any_published:
+            yield "datasets that are not prepared yet count with their published sizes"
+        needed_bytes, what = self._video
+        if what:
+            yield (
+                f"a video transfer on one GPU wants {needed_bytes / GIB:.0f} GiB ({what}); "
+                f"microbatch, or more GPUs for each, take less"
+            )
 
     def _check(self, stage: str, train: TrainConfig) -> None:
         chips = self._topology.num_chips
@@ -311,36 +414,51 @@ class _Planner:
         # Shapes come in the order of their size; the last one decides memory.
         shapes = _batch_shapes(model, train, num_images=1)
         largest = self._compiled(model, train, shapes[-1])
+        every = self._every or (largest.compiled is not None and largest.compiled.by_formula)
         timed = []
         for shape in shapes[:-1]:
-            is_compiled = self._every or not self._topology.chip.has_compiler
-            timed_shape = self._compiled(model, train, shape) if is_compiled else shape
+            timed_shape = self._compiled(model, train, shape) if every else shape
             timed.append(
                 timed_shape if timed_shape.compiled else _scale_shape(timed_shape, largest)
             )
         return (*timed, largest)
 
-    def _compiled(self, model: ModelConfig, train: TrainConfig, shape: BatchShape) -> BatchShape:
-        # Without a compiler here the shape stays without times; with chips that have none, a
-        # formula answers. Either is noted, once for the whole plan: `notes` is a dict for that
-        # reason.
-        chips = self._topology
-        if chips.chip.has_compiler:
-            try:
-                compiled = compile_program(model, train, chips, shape.tokens, self._cache)
-            except CompilerMissingError as error:
+    def _compiled(
+        self, model: ModelConfig, train: TrainConfig, shape: BatchShape, num_images: int = 1
+    ) -> BatchShape:
+        # Without its compiler a TPU's shape stays without times; a GPU's has a formula. Either is
+        # noted, once for the whole plan: `notes` is a dict for that reason.
+        chips, compute = self._topology, self._config.compute
+        program = TrainProgram(
+            model=model,
+            train=train,
+            tokens=shape.tokens,
+            num_images=num_images,
+            deterministic=compute.deterministic,
+        )
+        arithmetic = {"flops": shape.flops, "mfu": compute.mfu}
+        try:
+            estimate = compile_program(program, chips, self._compiler, **arithmetic)
+        except (CompilerMissingError, CompilationError) as error:
+            if not chips.chip.is_gpu:
                 self.notes[str(error)] = None
                 return shape
+            estimate = by_formula(
+                model, train, chips, shape.tokens, num_images=num_images, **arithmetic
+            )
+            note = f"by formula, at {compute.mfu:.0%} of the peak (--mfu): {error}"
         else:
-            mfu = self._config.compute.mfu
-            compiled = by_formula(model, train, chips, shape.tokens, flops=shape.flops, mfu=mfu)
-            note = f"by formula, at {mfu:.0%} of the peak (--mfu): no compiler was asked"
+            note = (
+                f"a GPU's memory and traffic are the compiler's, its time is a formula: "
+                f"{compute.mfu:.0%} of the peak (--mfu), or the bandwidth of its memory"
+            )
+        if chips.chip.is_gpu:
             self.notes[note] = None
         return dataclasses.replace(
             shape,
-            compiled=compiled,
-            compute_s=compiled.compute_s,
-            interconnect_s=compiled.interconnect_s,
+            compiled=estimate,
+            compute_s=estimate.compute_s,
+            interconnect_s=estimate.interconnect_s,
         )
 
     def _chip_hours(
@@ -398,7 +516,7 @@ def _plan_title(plan: ResourcePlan) -> str:
 
 
 def _plan_rows(plan: ResourcePlan) -> list[list[str]]:
-    return [_training_cells(row, plan.topology.chip.hbm_bytes) for row in plan.trainings]
+    return [_training_cells(row, plan.topology.chip.program_bytes) for row in plan.trainings]
 
 
 def _data_rows(plan: ResourcePlan) -> list[list[str]]:
@@ -429,19 +547,41 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
         f"chip-hour, as given on {plan.day}"
     )
     yield "a step's time: from all traffic between chips hidden behind computing to none of it"
+    yield from _transfer_lines(plan)
     # Rows that lack a number for the same reason share a line.
     names_by_reason: dict[str, list[str]] = {}
     for row in plan.trainings:
         if row.unknown:
             names_by_reason.setdefault(row.unknown, []).append(row.name)
-        if row.memory_bytes and row.memory_bytes > chip.hbm_bytes:
+        if row.memory_bytes and row.memory_bytes > chip.program_bytes:
             yield (
                 f"{row.name} does not fit: it asks for {row.memory_bytes / GIB:.1f} GiB a chip. "
-                f"model.remat=full takes the least; num_replicas=1 splits the weights the most."
+                f"model.remat=full and a small microbatch take the least; num_replicas=1 splits "
+                f"the weights the most."
             )
     yield from (f"{', '.join(names)}: {unknown}" for unknown, names in names_by_reason.items())
     yield from plan.beside
     yield from plan.notes
+
+
+def _transfer_lines(plan: ResourcePlan) -> Iterator[str]:
+    """Yields a line on all transfers: their number, their time, and what they write and leave."""
+    rows = [row for row in plan.trainings if row.what == "transfers"]
+    written = sum(row.written_bytes for row in rows)
+    if not written:
+        return
+    # The fraction of what is written that the study keeps, by `keep.transfers`.
+    kept = {"predictions": 0.0, "bfloat16": _BFLOAT16 / _FLOAT32}.get(plan.transfer_files, 1.0)
+    hours = [row.chip_hours for row in rows if row.chip_hours]
+    time = ""
+    if hours:
+        low, high = (sum(ends) for ends in zip(*hours, strict=True))
+        time = f" take {_range_text(low, high, 0)} chip-hours and"
+    yield (
+        f"{sum(row.runs for row in rows):,} transfers{time} write {written / 1e12:,.2f} TB of "
+        f"parameters, of which {kept * written / 1e12:,.2f} TB stay "
+        f"(keep.transfers: {plan.transfer_files})"
+    )
 
 
 def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig]]:
@@ -466,12 +606,12 @@ def _batch_shapes(
     training_budgets = budgets.training_budgets(model, train.budgets)
     sizes = [budgets.bucket_of(model, budget).size for budget in training_budgets]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
-
+    trained = trained_parts(model, train)
     return tuple(
         BatchShape(
             tokens=size,
             share=sizes.count(size) / len(sizes),
-            flops=update_flops(model, size, prompt, train.batch_size),
+            flops=update_flops(model, size, prompt, train.batch_size, trained=trained),
         )
         for size in sorted(set(sizes))
     )
@@ -505,11 +645,20 @@ def _seconds_per_flop(rows: Sequence[PlannedTraining]) -> tuple[float, float] | 
     return None
 
 
-def _describe_uncounted(benchmarks: Sequence[str]) -> str:
-    if not benchmarks:
+def _stated_name(view: StudyConfig, benchmark: str) -> str:
+    """Returns the key in `transfers` of a fine-tuned benchmark: its own, or a zero-shot one's."""
+    if benchmark in view.transfers:
+        return benchmark
+    return next(name for name in view.transfers if trained_on(name) == benchmark)
+
+
+def _describe_uncounted(
+    names: Sequence[str], why: str = "that count epochs of data not prepared yet"
+) -> str:
+    if not names:
         return ""
-    names = ", ".join(benchmarks[:3]) + (" …" if len(benchmarks) > 3 else "")
-    return f"not counted ({names}): {len(benchmarks)} that count epochs of data not prepared yet"
+    shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    return f"not counted ({shown}): {len(names)} {why}"
 
 
 def _training_cells(row: PlannedTraining, hbm_bytes: float) -> list[str]:

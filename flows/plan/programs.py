@@ -1,24 +1,19 @@
-"""Estimates memory and time of a training step on chips that this machine does not have.
+"""Estimates memory and time of programs on chips that this machine does not have.
 
-For a TPU slice the step's program is compiled, and the outcome kept, so that each is compiled only
-once. A GPU's compiler needs a GPU, so for GPUs a formula gives the estimate instead.
+A program is compiled for the chips, and the outcome kept, so that each is compiled only once.
+Without a GPU's compiler, a formula gives the estimate for a training on GPUs instead.
 """
 
 import dataclasses
-import hashlib
-import importlib.metadata
-import json
-import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infra.chips.topology import Topology
-from infra.store.stored_folder import open_backend
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 
-
-class CompilerMissingError(Exception):
-    """The library that compiles for TPUs is not installed."""
+if TYPE_CHECKING:  # It imports JAX's lowering, which a plan by formula does not need.
+    from model.chips.compiler import Compiler
+    from model.chips.programs import TrainProgram
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,64 +39,40 @@ class UpdateEstimate:
 
 
 def compile_program(
-    model: ModelConfig,
-    train: TrainConfig,
+    program: "TrainProgram",
     topology: Topology,
-    tokens: int,
-    cache: Path,
+    compiler: "Compiler",
+    *,
+    flops: float,
+    mfu: float,
 ) -> UpdateEstimate:
     """Returns memory and time of one update of a training, on each chip of a slice.
 
     Args:
-      model: config of the model to train.
-      train: the training recipe.
+      program: the update.
       topology: the slice.
-      tokens: slots for soft tokens, per image.
-      cache: folder of earlier outcomes, by digest of the program.
+      compiler: compiles it, unless it did earlier.
+      flops: FLOPs of the update, over all chips.
+      mfu: share of their peak FLOP/s that GPUs are assumed to reach; a TPU's time is the
+        compiler's.
 
     Raises:
-      CompilerMissingError: where libtpu is not installed.
+      CompilerMissingError: where there is no compiler for these chips.
+      CompilationError: if it refuses the program for another reason than its size.
     """
-    try:
-        version = importlib.metadata.version("libtpu")
-    except importlib.metadata.PackageNotFoundError:
-        raise CompilerMissingError(
-            "libtpu is not installed: memory and time are not known; pip install '.[tpu]'"
-        ) from None
-    from model.train.slice_programs import ProgramTooLargeError, SliceProgram, lower_for_slice
-
-    # Lowering is quick, compiling is not: so an outcome is kept under the digest of the
-    # lowered program, and whatever does not change the program does not compile again.
-    lowered = lower_for_slice(model, train, topology, tokens)
-    program = "\n".join([version, str(topology), str(model.loss_chunk), lowered.text])
-    outcome_file = cache / f"{hashlib.sha256(program.encode()).hexdigest()}.json"
-    if outcome_file.is_file():
-        return UpdateEstimate(**json.loads(outcome_file.read_text()))
-    started = time.monotonic()
-    try:
-        ahead: SliceProgram = lowered.compile()
-    # Too large is an answer, too: the compiler says how much memory it would need.
-    except ProgramTooLargeError as error:
-        took = time.monotonic() - started
-        compiled = UpdateEstimate(
-            memory_bytes=error.needed_bytes,
-            compute_s=None,
-            interconnect_s=None,
-            traffic_bytes=None,
-            compile_s=took,
-        )
-    else:
-        compiled = UpdateEstimate(
-            memory_bytes=ahead.peak_bytes,
-            compute_s=ahead.cost.compute_s(topology),
-            interconnect_s=ahead.cost.interconnect_s(topology, hidden=True),
-            traffic_bytes=ahead.cost.traffic_bytes,
-            compile_s=time.monotonic() - started,
-        )
-    open_backend(str(cache)).put(
-        outcome_file.name, json.dumps(dataclasses.asdict(compiled)).encode()
+    outcome = compiler.outcome(program, topology)
+    compute_s = outcome.compute_s
+    if topology.chip.is_gpu and compute_s is not None:
+        # A GPU's kernels take longer than their FLOPs and bytes say, by how much is the user's to
+        # assume; a kernel is never faster.
+        compute_s = max(compute_s, _compute_s(topology, flops, mfu))
+    return UpdateEstimate(
+        memory_bytes=outcome.memory_bytes,
+        compute_s=compute_s,
+        interconnect_s=outcome.interconnect_s,
+        traffic_bytes=outcome.traffic_bytes,
+        compile_s=outcome.compile_s,
     )
-    return compiled
 
 
 def by_formula(
@@ -110,6 +81,7 @@ def by_formula(
     topology: Topology,
     tokens: int,
     *,
+    num_images: int = 1,
     flops: float,
     mfu: float,
 ) -> UpdateEstimate:
@@ -120,6 +92,7 @@ def by_formula(
       train: the training recipe.
       topology: the chips.
       tokens: slots for soft tokens, per image.
+      num_images: images per example.
       flops: FLOPs of the update, over all chips.
       mfu: share of the chips' peak FLOP/s that computing is assumed to reach.
     """
@@ -129,10 +102,14 @@ def by_formula(
     # Weights are gathered for the forward and for the backward pass; gradients are scattered once.
     traffic = gathered_bytes(model) if chips > 1 else 0.0
     return UpdateEstimate(
-        memory_bytes=step_bytes(model, train, tokens, devices=chips),
-        compute_s=flops / chips / topology.chip.peak_flops / mfu,
+        memory_bytes=step_bytes(model, train, tokens, num_images=num_images, devices=chips),
+        compute_s=_compute_s(topology, flops, mfu),
         interconnect_s=traffic / topology.chip.link_bytes,
         traffic_bytes=traffic,
         compile_s=0.0,
         by_formula=True,
     )
+
+
+def _compute_s(topology: Topology, flops: float, mfu: float) -> float:
+    return flops / topology.num_chips / topology.chip.peak_flops / mfu

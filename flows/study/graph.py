@@ -261,7 +261,7 @@ class _GraphBuilder:
                 config=FitSpec(
                     model=view.model_of(method),
                     train=stage.train_config_of(method),
-                    watch=_watch_of(view, method),
+                    watch=watch_of(view, method),
                     profile=compute.profiled,
                     deterministic=compute.deterministic,
                 ),
@@ -482,7 +482,7 @@ def _mask_codec(metric: str, vocabulary_steps: Mapping[str, Step]) -> dict[str, 
     return {r: step for r, step in vocabulary_steps.items() if r == "mask_codec" and is_read}
 
 
-def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
+def watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
     watch, served_budgets = config.watch, config.budgets_of(method)
     if watch is None:

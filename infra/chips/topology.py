@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+from infra.chips.gpu_target import GPU_DEVICES
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
@@ -14,23 +16,34 @@ class Chip:
       peak_flops: peak of dense bfloat16 matrix products [FLOP/s].
       link_bytes: bandwidth in one direction [bytes/s]: of one link of a TPU, whose torus has two
         along each axis; of all links of a GPU together.
-      clock_hz: clock of the cycles that the compiler estimates; 0 if there is no such compiler.
+      clock_hz: clock of the cycles that a TPU's compiler estimates; 0 for a GPU, whose compiler
+        estimates none.
       megacore: whether JAX sees its two cores as one device.
+      memory_bandwidth: peak of reading and writing its memory [bytes/s].
     """
 
     hbm_bytes: float
     peak_flops: float
     link_bytes: float
+    memory_bandwidth: float
     clock_hz: float = 0.0
     megacore: bool = False
 
     @property
-    def has_compiler(self) -> bool:
-        """Whether its compiler, which needs no chip, estimates the cost of programs."""
-        return self.clock_hz > 0
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU; else it is a TPU."""
+        return not self.clock_hz
+
+    @property
+    def program_bytes(self) -> float:
+        """Memory that a program of a worker may use: all of a TPU's, `GPU_SHARE` of a GPU's."""
+        return GPU_SHARE * self.hbm_bytes if self.is_gpu else self.hbm_bytes
 
 
 GIB = 2**30
+
+GPU_SHARE = 0.9
+"""Part of a GPU's memory that its tasks share; the rest is for CUDA itself [fraction]."""
 
 PEAK_FLOPS = {
     "v4": 275e12,
@@ -43,26 +56,45 @@ PEAK_FLOPS = {
 }
 """Dense bfloat16 peak of a chip [FLOP/s]. Source: the makers' data sheets."""
 
-# Sources: memory is the limit in the errors of libtpu 0.0.42; peak and links are from the vendor's
-# system pages. The clock of v6e is inferred from its peak relative to v5e, given four times as many
-# multipliers.
+# Sources: memory is the limit in the errors of libtpu 0.0.42; peak, links and bandwidth are from
+# the vendor's system pages. The clock of v6e is inferred from its peak relative to v5e, given four
+# times as many multipliers.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=30.75 * GIB,
         peak_flops=PEAK_FLOPS["v4"],
         clock_hz=1.05e9,
+        memory_bandwidth=1.228e12,
         link_bytes=45e9,
         megacore=True,
     ),
     "v5e": Chip(
-        hbm_bytes=15.75 * GIB, peak_flops=PEAK_FLOPS["v5e"], clock_hz=1.5e9, link_bytes=45e9
+        hbm_bytes=15.75 * GIB,
+        peak_flops=PEAK_FLOPS["v5e"],
+        clock_hz=1.5e9,
+        memory_bandwidth=819e9,
+        link_bytes=45e9,
     ),
     "v6e": Chip(
-        hbm_bytes=31.25 * GIB, peak_flops=PEAK_FLOPS["v6e"], clock_hz=1.75e9, link_bytes=90e9
+        hbm_bytes=31.25 * GIB,
+        peak_flops=PEAK_FLOPS["v6e"],
+        clock_hz=1.75e9,
+        memory_bandwidth=1.64e12,
+        link_bytes=90e9,
     ),
-    "a100": Chip(hbm_bytes=79.2 * GIB, peak_flops=PEAK_FLOPS["a100"], link_bytes=300e9),
-    "h100": Chip(hbm_bytes=79.2 * GIB, peak_flops=PEAK_FLOPS["h100"], link_bytes=450e9),
-    "h200": Chip(hbm_bytes=139.8 * GIB, peak_flops=PEAK_FLOPS["h200"], link_bytes=450e9),
+    **{
+        kind: Chip(
+            hbm_bytes=gib * GIB,
+            peak_flops=PEAK_FLOPS[kind],
+            link_bytes=link_bytes,
+            memory_bandwidth=GPU_DEVICES[kind].memory_bandwidth,
+        )
+        for kind, gib, link_bytes in (
+            ("a100", 79.2, 300e9),
+            ("h100", 79.2, 450e9),
+            ("h200", 139.8, 450e9),
+        )
+    },
 }
 
 
@@ -111,13 +143,15 @@ class Topology:
         """Returns the bandwidth from one chip to a group of neighbours [bytes/s].
 
         The group is assumed to span as few axes of the torus as can hold it, the longest first, and
-        to use both directions of each.
+        to use both directions of each. GPUs are joined by a switch.
         """
         # Each axis that a group spans adds two links to every chip. In v4:8x8x4:
         #
         #   8 chips     one axis of 8            2 links
         #   64 chips    8 x 8                    4 links
         #   256 chips   the whole torus          6 links
+        if self.chip.is_gpu:
+            return self.chip.link_bytes  # Of all its links together: a switch joins any two.
         spanned, axes = 1, 0
         for side in sorted(self.shape, reverse=True):
             if spanned >= chips:

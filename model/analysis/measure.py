@@ -17,7 +17,8 @@ from model.connector import budgets
 
 FEATURES, POOLED, QUERIES = "features", "pooled", "queries"
 
-_BATCH = 8
+BATCH = 8
+"""Images that are measured at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _tower_features(
     cfg: ModelConfig, params: vlm.Params, images: Sequence[np.ndarray]
 ) -> Iterator[tuple[Float[np.ndarray, "B P C"], int]]:
     """Yields the tower's features of a batch, and how many of its images are not padding."""
-    size = min(_BATCH, len(images))
+    size = min(BATCH, len(images))
     for start in range(0, len(images), size):
         # The last batch is filled up by repeating an image, so that the tower is compiled once. How
         # many are real goes along, and the copies never reach a spectrum.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from model.config import ModelConfig
 
 _FLOAT32 = 4
-_SHARE = 0.9
+SHARE = 0.9
 """Share of the free memory that is planned for: a compiler's other temporaries need some."""
 
 
@@ -65,4 +65,4 @@ def free_bytes(device: Any) -> float | None:
     stats = device.memory_stats() or {}
     if "bytes_limit" not in stats:
         return None
-    return _SHARE * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    return SHARE * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))

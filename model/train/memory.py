@@ -53,9 +53,10 @@ def step_bytes(
     gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
     rows = train.batch_size / devices / passes
     patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
-    saved_bytes = (
-        _vision_bytes(model, patches) * vision.depth + _text_bytes(model, sequence_len) * text.depth
-    )
+    # The backward pass ends before a frozen tower, so nothing of it is kept.
+    saved_bytes = _text_bytes(model, sequence_len) * text.depth
+    if any(path.startswith("vision/") for path in trained):
+        saved_bytes += _vision_bytes(model, patches) * vision.depth
     # The towers' backward passes come one after the other, so only the larger of both counts.
     recomputed_bytes = max(
         _recomputed_bytes(
@@ -79,6 +80,12 @@ def gathered_bytes(model: ModelConfig) -> float:
 def num_params(model: ModelConfig) -> int:
     """Returns the number of a model's parameters."""
     return sum(_sizes(model).values())
+
+
+def trained_parts(model: ModelConfig, train: TrainConfig) -> frozenset[str]:
+    """Returns the parts of a model (see `analysis.flops.PARTS`) that a recipe does not freeze."""
+    trained, _ = split_frozen(_sizes(model), train)  # type: ignore[arg-type]
+    return frozenset(path.partition("/")[0] for path in trained)
 
 
 @functools.lru_cache(maxsize=32)

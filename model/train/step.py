@@ -314,9 +314,15 @@ def step_programs(
     deterministic: bool = True,
 ) -> StepPrograms:
     """Returns the programs of a stage; stages that differ only in rates and steps share them."""
+    shared = without_rates(train)
+    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images), deterministic)
+
+
+def without_rates(train: TrainConfig) -> TrainConfig:
+    """Returns a recipe with only what its programs depend on: neither rates nor steps."""
     # These fields reach a program as arguments or not at all; of a group's rate, only whether it
     # is 0 (frozen) matters.
-    shared = dataclasses.replace(
+    return dataclasses.replace(
         train,
         total_steps=1,
         peak_lr=1.0,
@@ -334,7 +340,6 @@ def step_programs(
         save_steps=1,
         log_steps=1,
     )
-    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images), deterministic)
 
 
 @functools.lru_cache(maxsize=4)

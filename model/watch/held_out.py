@@ -78,7 +78,7 @@ class HeldOut:
             )
             for task in sorted({part_without_images(part) for part in open_parts(data)})
         }
-        self._program = jax.jit(functools.partial(_loss, model=model, mesh=mesh))
+        self._program = held_out_program(model, mesh)
 
     def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the mean loss of each task at each budget; see `train.loop.ParamsObserver`."""
@@ -100,6 +100,11 @@ class HeldOut:
         """Stops the loaders' threads."""
         for loader in self._loaders.values():
             loader.close()
+
+
+def held_out_program(model: ModelConfig, mesh: Mesh) -> Any:
+    """Returns the jitted loss, whose arguments are parameters by path, a batch and slots."""
+    return jax.jit(functools.partial(_loss, model=model, mesh=mesh))
 
 
 def _loss(

@@ -23,7 +23,16 @@ def plan(
         float | None, typer.Option(help="Price of one chip per hour, in your currency.")
     ] = None,
     mfu: Annotated[
-        float | None, typer.Option(help="Share of their peak that GPUs reach; default: 0.4.")
+        float | None,
+        typer.Option(help="Share of their peak that GPUs are assumed to reach; default: 0.4."),
+    ] = None,
+    compiler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON",
+            help="Python whose environment has the chips' compilers; default: PARCEL_CHIP_PYTHON, "
+            "else this one.",
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Compile every shape, not only each training's largest.")
@@ -42,7 +51,7 @@ def plan(
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Estimates a study: memory, time and cost of its trainings, core-hours of its data.
+    """Estimates a study: memory, time, cost of trainings and evaluations, core-hours of data.
 
     --topology, --price and --mfu override the study's `compute` section for this call.
     """
@@ -60,7 +69,8 @@ def plan(
     topology_of(config)  # A missing topology fails here, before minutes of sampling.
     data = plan_data(config, opened, count=sample, on_sample=_print_sampling)
     day = datetime.date.today()
-    study_plan = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)
+    programs = opened.state / PROGRAMS
+    study_plan = plan_of(config, programs, data, every=every, python=compiler, day=day)
     if as_json:
         typer.echo(json.dumps(study_plan.as_json(), indent=2))
     else:

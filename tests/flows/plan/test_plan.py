@@ -12,11 +12,15 @@ from flows.plan import plan as planning
 from flows.plan.plan import plan_markdown, plan_of, plan_text
 from flows.plan.prepared import PreparedData, plan_data
 from flows.plan.programs import UpdateEstimate
-from infra.chips.topology import Topology
+from flows.study.graph import decode_of
+from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.analysis.flops import Modality, prefill_flops
+from model.chips.compiler import PYTHON
 from model.connector import budgets
+from model.train.memory import num_params, step_bytes
+from pipelines.sources.registry import BENCHMARKS
 
 DAY = datetime.date(2026, 11, 23)
 SLICE = Topology.parse("v4:2x2x1")
@@ -27,10 +31,10 @@ NOTHING = PreparedData(records={})
 def made(monkeypatch, folder: Path, *words: str, records=None, price=None, every=False):
     """A plan of the demo, with a compiler that takes a second per 100 tokens."""
 
-    def compiled(model, train, topology, tokens, cache):
+    def compiled(program, topology, compiler, *, flops, mfu):
         return UpdateEstimate(
-            memory_bytes=tokens * 1e8,
-            compute_s=tokens / 100,
+            memory_bytes=program.tokens * 1e8,
+            compute_s=program.tokens / 100,
             interconnect_s=0.5,
             traffic_bytes=1e9,
             compile_s=1.0,
@@ -95,7 +99,7 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
     lines = "\n".join(plan_text(plan))
     assert "does not fit" not in lines
 
-    def refuses(model, train, topology, tokens, cache):
+    def refuses(program, topology, compiler, *, flops, mfu):
         return UpdateEstimate(
             memory_bytes=42 * 2**30,
             compute_s=None,
@@ -121,26 +125,116 @@ def test_a_pretraining_in_epochs_is_counted_once_its_data_are_prepared(monkeypat
     assert (plan.trainings[0].steps, plan.trainings[0].unknown) == (30, "")
 
 
-def test_transfers_are_counted_once_their_data_are_prepared(monkeypatch, tmp_path: Path):
-    words = [
-        "stage1.batch_size=8",
-        "intermediary.batch_size=8",
-        "num_seeds=2",
-        "transfers={chartqa: {train: {batch_size: 4, epochs: 3}}}",
-    ]
-    _, plan = made(monkeypatch, tmp_path, *words)
-    rows = [row for row in plan.trainings if "transfers" in row.name]
-    assert rows
-    assert all(row.steps is None and row.chip_hours is None for row in rows)
-    told = "\n".join(plan_text(plan))
-    assert told.count("1 that count epochs of data not prepared yet") == 1
-    _, plan = made(monkeypatch, tmp_path, *words, records={"chartqa/train": 40})
+SHORT = ("stage1.batch_size=8", "intermediary.batch_size=8", "num_seeds=2")
+CHARTS = "transfers={chartqa: {train: {batch_size: 4, epochs: 3}}}"
+
+
+def rows_named(plan, what: str):
+    return [row for row in plan.trainings if row.what == what]
+
+
+def test_transfers_are_counted_by_published_sizes_until_their_data_are_prepared(
+    monkeypatch, tmp_path: Path
+):
+    _, plan = made(monkeypatch, tmp_path, *SHORT, CHARTS)
+    published = BENCHMARKS["chartqa"].num_train
+    rows = rows_named(plan, "transfers")
+    assert [row.steps for row in rows] == [2 * round(3 * published / 4)] * len(rows)
+    assert any("published sizes" in note for note in plan.notes)
+    _, plan = made(monkeypatch, tmp_path, *SHORT, CHARTS, records={"chartqa/train": 40})
     parcel = next(r for r in plan.trainings if r.name == "1 transfers parcel")
     assert parcel.steps == 2 * 30
     pace = next(r for r in plan.trainings if r.name == "intermediary parcel")
     per_flop = pace.step_s[0] / sum(s.share * s.flops for s in pace.shapes)  # type: ignore[index]
     assert parcel.chip_hours
     assert parcel.chip_hours[0] == pytest.approx(parcel.flops * per_flop * 4 / 3600)
+
+
+def test_part_of_a_split_has_no_published_size(monkeypatch, tmp_path: Path):
+    part = "transfers={chartqa: {train_split: 'train[:10%]', train: {batch_size: 4, epochs: 3}}}"
+    _, plan = made(monkeypatch, tmp_path, *SHORT, part)
+    rows = rows_named(plan, "transfers")
+    assert all(row.steps is None and row.chip_hours is None for row in rows)
+    assert "\n".join(plan_text(plan)).count("1 that count epochs of data not prepared yet") == 1
+    limited = "transfers={chartqa: {prepare: {limit: 80}, train: {batch_size: 4, epochs: 3}}}"
+    _, plan = made(monkeypatch, tmp_path, *SHORT, limited)
+    assert {row.steps for row in rows_named(plan, "transfers")} == {2 * 60}
+
+
+def test_what_all_transfers_take_and_leave_is_a_line(monkeypatch, tmp_path: Path):
+    words = [*SHORT, CHARTS, "keep={transfers: bfloat16}"]
+    study, plan = made(monkeypatch, tmp_path, *words, records={"chartqa/train": 40})
+    rows = rows_named(plan, "transfers")
+    params = [num_params(study.model_of(method, transfer=True)) for method in study.methods]
+    assert [row.written_bytes for row in rows] == [2 * 4 * count for count in params]
+    low = sum(row.chip_hours[0] for row in rows if row.chip_hours)
+    high = sum(row.chip_hours[1] for row in rows if row.chip_hours)
+    (line,) = (line for line in plan_text(plan) if "keep.transfers: bfloat16" in line)
+    assert line.startswith(f"{2 * len(rows)} transfers take {low:.0f}")
+    assert low <= high
+    written = sum(row.written_bytes for row in rows) / 1e12
+    assert f"write {written:.2f} TB" in line
+    assert f"of which {written / 2:.2f} TB stay" in line
+
+
+def test_a_frozen_tower_is_not_counted_as_trained(monkeypatch, tmp_path: Path):
+    def flops(freeze: str) -> float:
+        words = f"transfers={{chartqa: {{train: {{total_steps: 5, freeze_vision: {freeze}}}}}}}"
+        _, plan = made(monkeypatch, tmp_path, *SHORT, words)
+        return rows_named(plan, "transfers")[0].flops
+
+    study = load(overrides=[*SHORT, "transfers={chartqa: {train: {total_steps: 5}}}"])
+    model = study.model_of("vanilla", transfer=True)
+    train = study.fine_tuning_of("chartqa", "vanilla")
+    prompt = Modality(name="", num_images=1, text_tokens=train.text_len)
+    tower = prefill_flops(model, 256, prompt).vision
+    assert flops("false") - flops("true") == 2 * 5 * train.batch_size * 2 * tower
+
+
+def test_evaluations_are_rows_from_prefills_alone_to_answers_of_full_length(
+    monkeypatch, tmp_path: Path
+):
+    records = {"chartqa/train": 40, "chartqa/eval": 64}
+    limit = "transfers={chartqa: {eval_splits: [test_human], train: {batch_size: 4, epochs: 1}}}"
+    study, plan = made(monkeypatch, tmp_path, *SHORT, limit, "budgets=[64, 256]", records=records)
+    row = next(r for r in rows_named(plan, "evaluations") if r.name.endswith(" parcel"))
+    model = study.model_of("parcel", transfer=True)
+    decode = decode_of(study, "chartqa")
+    prompt = Modality(name="", num_images=1, text_tokens=decode.text_len)
+    at_64, at_256 = (prefill_flops(model, budget, prompt) for budget in (64, 256))
+    # Two seeds; the tower once for both budgets.
+    assert row.flops == 2 * 64 * (at_64.total + at_256.total - at_64.vision)
+    assert row.steps == 2 * 2 * -(-64 // study.eval_batch_size)
+    assert row.chip_hours
+    weights_s = 2 * num_params(model) / SLICE.chip.memory_bandwidth
+    longest = row.steps * decode.text_len * weights_s / 3600
+    pace = next(r for r in plan.trainings if r.name == "intermediary parcel")
+    per_flop = pace.step_s[1] / sum(s.share * s.flops for s in pace.shapes)  # type: ignore[index]
+    assert row.chip_hours[1] == pytest.approx(row.flops * per_flop * 4 / 3600 + longest)
+
+
+def test_a_video_transfer_on_one_gpu_says_what_it_wants(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(PYTHON, raising=False)
+    words = ["methods=[vanilla]", "budgets=[256]", "stage1.batch_size=8", "intermediary=null"]
+    video = "transfers={msvd_qa: {train: {batch_size: 8, total_steps: 2}}}"
+    words += ["compute.topology=h100:8", video]
+
+    def notes() -> list[str]:
+        plan = plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
+        return [note for note in plan.notes if "a video transfer on one GPU wants" in note]
+
+    assert not notes()  # The demo's model is small: it fits.
+    sizes = {"width": 2304, "depth": 26, "mlp_dim": 9216, "num_heads": 8, "head_dim": 256}
+    words += [f"model.text.{name}={size}" for name, size in sizes.items()]
+    words += ["transfers.msvd_qa.train.batch_size=512"]
+    study = load(overrides=words)
+    train = study.fine_tuning_of("msvd_qa", "vanilla")
+    needed = step_bytes(
+        study.model_of("vanilla", transfer=True), train, 256, num_images=8, devices=1
+    )
+    assert needed > 0.9 * 79.2 * GIB
+    (note,) = notes()
+    assert f"wants {needed / GIB:.0f} GiB (msvd_qa vanilla: 512 rows of 8 frames" in note
 
 
 def test_json_is_the_whole_plan(monkeypatch, tmp_path: Path):
@@ -161,7 +255,8 @@ def test_a_batch_that_the_chips_do_not_divide_is_one_line(tmp_path: Path):
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed here"
 )
-def test_without_the_compiler_it_says_what_it_could_not_do(tmp_path: Path):
+def test_without_the_compiler_it_says_what_it_could_not_do(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(PYTHON, raising=False)
     words = [ON, "stage1.batch_size=8", "intermediary.batch_size=8"]
     plan = plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
     assert plan.trainings[0].flops > 0
@@ -189,14 +284,18 @@ def test_a_small_model_is_compiled_for_a_slice_once(tmp_path: Path):
     assert known.stat().st_mtime_ns == wrote
 
 
-def test_gpus_are_planned_by_formula(tmp_path: Path):
+def test_gpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(PYTHON, raising=False)
+
     def planned(mfu: float):
         words = ["compute.topology=h100:8", f"compute.mfu={mfu}"]
         words += ["stage1.batch_size=8", "intermediary.batch_size=8"]
         return plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
 
     slow, fast = planned(0.2), planned(0.4)
-    assert slow.notes == ("by formula, at 20% of the peak (--mfu): no compiler was asked",)
+    (note,) = (note for note in slow.notes if "by formula" in note)
+    assert note.startswith("by formula, at 20% of the peak (--mfu): xla_cuda13")
+    assert "pip install '.[compilers]'" in note
     for a, b in zip(slow.trainings, fast.trainings, strict=True):
         assert a.memory_bytes == b.memory_bytes
         for one, other in zip(a.shapes, b.shapes, strict=True):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from infra.chips.program_cost import Collective, read_program_cost
+from infra.chips.hlo import Collective
+from infra.chips.program_cost import read_program_cost
 from infra.chips.topology import Topology
 
 _PROGRAM = """HloModule jit_step, is_scheduled=true
@@ -59,7 +60,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 
 def test_loops_count_as_often_as_they_run_and_the_inside_of_a_fusion_does_not():
-    cost = read_program_cost(_PROGRAM, num_chips=8, open_trips=3)
+    cost = read_program_cost(_PROGRAM, Topology.parse("v5e:4x2"), open_trips=3)
     assert cost.cycles == 7 * 30 + 3 * 5 + 5 + 100
     assert cost.traffic == {
         Collective("all-gather", 4, hidden=False): 7 * 64 * 100 * 2,
@@ -71,7 +72,8 @@ def test_loops_count_as_often_as_they_run_and_the_inside_of_a_fusion_does_not():
 
 
 def test_time_of_the_interconnect_is_bytes_over_the_links_of_the_group():
-    cost, slice_ = read_program_cost(_PROGRAM, num_chips=8), Topology.parse("v5e:4x2")
+    slice_ = Topology.parse("v5e:4x2")
+    cost = read_program_cost(_PROGRAM, slice_)
     one_axis, both = 2 * 45e9, 4 * 45e9
     shown = 7 * (12_800 + 25_600) * 3 / 4 / one_axis + 640 * 7 / 8 / both
     assert cost.interconnect_s(slice_) == pytest.approx(shown)
@@ -83,7 +85,8 @@ def test_time_of_the_interconnect_is_bytes_over_the_links_of_the_group():
 def test_a_program_for_other_hardware_is_refused():
     with pytest.raises(ValueError, match="only those compiled by libtpu"):
         read_program_cost(
-            "ENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} copy(%q)\n}", num_chips=1
+            "ENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} copy(%q)\n}",
+            Topology.parse("v4:2x2x1"),
         )
 
 

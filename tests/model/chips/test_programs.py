@@ -3,7 +3,7 @@
 import pytest
 
 from infra.chips.topology import GIB
-from model.train.slice_programs import parse_needed_bytes
+from model.chips.programs import parse_needed_bytes
 
 
 @pytest.mark.parametrize(

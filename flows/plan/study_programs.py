@@ -1,0 +1,172 @@
+"""The device programs that a study's run would compile, each once, from the study's own recipes."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from flows.config.benchmark import trained_on
+from flows.config.stage_list import Stage, stages_of
+from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.study.costs import num_images_of
+from flows.study.graph import decode_of, watch_of
+from infra.chips.topology import Topology
+from model.analysis.measure import BATCH
+from model.chips.programs import (
+    AnswerProgram,
+    AttentionProgram,
+    DeviceProgram,
+    HeldOutProgram,
+    TowerProgram,
+    TrainProgram,
+)
+from model.config import ModelConfig
+from model.connector import budgets
+from model.decode.memory import SHARE, row_bytes, rows_that_fit
+from model.train.config import TrainConfig
+from model.train.memory import num_params
+from model.train.step import declared_buckets, without_rates
+
+HOST_STEPS = ("release, export and cast: NumPy on the host, no device program",)
+"""What a study or its release computes without an accelerator."""
+
+_BFLOAT16 = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyProgram:
+    """A program and its places in a study.
+
+    Attributes:
+      program: the program.
+      names: those places, as "intermediary parcel, 256 tokens".
+    """
+
+    program: DeviceProgram
+    names: tuple[str, ...]
+
+
+def programs_of(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, ...]:
+    """Returns the programs of a study on some chips, in the order in which a run comes to them.
+
+    Args:
+      config: the study.
+      topology: the chips, whose memory decides how many rows are answered at a time.
+    """
+    names: dict[DeviceProgram, list[str]] = {}
+    for name, program in _named_programs(config, topology):
+        names.setdefault(program, []).append(name)
+    return tuple(StudyProgram(program=p, names=tuple(n)) for p, n in names.items())
+
+
+def _named_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str, DeviceProgram]]:
+    for stage in stages_of(config):
+        for method in (REFERENCE,) if stage.is_shared else stage.methods:
+            yield from _stage_programs(stage, method, deterministic=config.compute.deterministic)
+    for view in config.resolutions:
+        for method in view.methods:
+            yield from _transfer_programs(view, method)
+            yield from _evaluation_programs(view, method, topology)
+            yield from _spectral_programs(view, method)
+
+
+def _stage_programs(
+    stage: Stage, method: Method, *, deterministic: bool
+) -> Iterator[tuple[str, DeviceProgram]]:
+    model, train = stage.view.model_of(method), stage.train_config_of(method)
+    name = f"{stage.name} {method}"
+    yield from _updates(name, model, train, 1, deterministic=deterministic)
+    watch = watch_of(stage.view, method)
+    if watch is None:
+        return
+    held_out = dataclasses.replace(train, batch_size=min(train.batch_size, watch.examples))
+    for budget in watch.budgets:
+        tokens = budgets.bucket_of(model, budget).size
+        yield (
+            f"{name} watch, {tokens} tokens",
+            HeldOutProgram(model=model, train=_shapes_of(held_out), tokens=tokens),
+        )
+    if watch.probe is not None:
+        images = num_images_of(stage.view, stage.view.watch.probe.benchmark)  # type: ignore[union-attr]
+        probe = watch.probe
+        yield from _updates(
+            f"{name} probe", probe.model, probe.train, images, deterministic=deterministic
+        )
+
+
+def _transfer_programs(view: StudyConfig, method: Method) -> Iterator[tuple[str, DeviceProgram]]:
+    model = view.model_of(method, transfer=True)
+    for benchmark in view.fine_tunings:
+        yield from _updates(
+            f"transfer {benchmark}{view.at} {method}",
+            model,
+            view.fine_tuning_of(benchmark, method),
+            num_images_of(view, benchmark),
+            deterministic=view.compute.deterministic,
+        )
+
+
+def _updates(
+    name: str, model: ModelConfig, train: TrainConfig, num_images: int, *, deterministic: bool
+) -> Iterator[tuple[str, DeviceProgram]]:
+    for tokens in declared_buckets(model, train):
+        frames = f" x {num_images}" if num_images > 1 else ""
+        yield (
+            f"{name}, {tokens}{frames} tokens",
+            TrainProgram(
+                model=model,
+                train=_shapes_of(train),
+                tokens=tokens,
+                num_images=num_images,
+                deterministic=deterministic,
+            ),
+        )
+
+
+def _shapes_of(train: TrainConfig) -> TrainConfig:
+    """Returns what a recipe's programs depend on: no rates, no length, no choice of budgets."""
+    return dataclasses.replace(without_rates(train), epochs=None, budgets=None)
+
+
+def _evaluation_programs(
+    view: StudyConfig, method: Method, topology: Topology
+) -> Iterator[tuple[str, DeviceProgram]]:
+    model = view.model_of(method, transfer=True)
+    free = SHARE * (topology.chip.program_bytes - _BFLOAT16 * num_params(model))
+    for row in view.rows.values():
+        config, images = decode_of(view, row.benchmark), num_images_of(view, row.benchmark)
+        for budget in view.budgets_of(method):
+            needed = row_bytes(
+                model,
+                max(view.budgets_of(method)),
+                num_images=images,
+                text_len=config.text_len,
+                new_tokens=config.text_len,
+                beams=config.decoding.beams,
+            )
+            rows = rows_that_fit(config.batch_size, needed, free)
+            where = f"evaluation {trained_on(row.benchmark)}{view.at} {method}"
+            yield (
+                f"{where}, tower",
+                TowerProgram(model=model, rows=rows, num_images=images),
+            )
+            yield (
+                f"{where}, {budget}{f' x {images}' if images > 1 else ''} tokens",
+                AnswerProgram(
+                    model=model,
+                    budget=budget,
+                    rows=rows,
+                    num_images=images,
+                    text_len=config.text_len,
+                    new_tokens=config.text_len,
+                    decoding=config.decoding,
+                ),
+            )
+
+
+def _spectral_programs(view: StudyConfig, method: Method) -> Iterator[tuple[str, DeviceProgram]]:
+    model = view.model_of(method)
+    yield f"spectra{view.at} {method}, tower", TowerProgram(model=model, rows=BATCH)
+    for budget in view.budgets_of(method):
+        yield (
+            f"spectra{view.at} {method}, {budget} tokens",
+            AttentionProgram(model=model, budget=budget, rows=BATCH),
+        )

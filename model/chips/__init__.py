@@ -1,0 +1,1 @@
+"""Programs of this project compiled for chips that this machine does not have."""

@@ -1,0 +1,88 @@
+"""Tests of the child process that compiles, of the outcomes that are kept, and of refusals."""
+
+import importlib.util
+import itertools
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.chips.topology import Topology
+from model import presets
+from model.chips.compiler import PYTHON, CompilationError, Compiler, CompilerMissingError
+from model.chips.programs import (
+    AnswerProgram,
+    AttentionProgram,
+    HeldOutProgram,
+    TowerProgram,
+    TrainProgram,
+)
+from model.chips.worker import missing_compiler
+from model.connector.config import ConnectorConfig
+from model.train.config import TrainConfig
+from tests.slices import deep_slice
+
+TINY = presets.tiny(ConnectorConfig(kind="parcel"))
+GPU, TPU = Topology.parse("h100:2"), Topology.parse("v5e:2x2")
+TRAIN = TrainConfig(batch_size=8, text_len=16)
+FULL = TINY.vision.num_patches
+PROGRAMS = {
+    "train": TrainProgram(model=TINY, train=TRAIN, tokens=FULL),
+    "held out": HeldOutProgram(model=TINY, train=TRAIN, tokens=FULL),
+    "answers": AnswerProgram(model=TINY, budget=FULL, rows=4, text_len=16, new_tokens=8),
+    "tower": TowerProgram(model=TINY, rows=4),
+    "attention": AttentionProgram(model=TINY, budget=FULL, rows=8),
+}
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_plugins") is not None, reason="a plugin is installed here"
+)
+def test_without_its_compiler_a_chip_is_refused_with_the_cure(monkeypatch, tmp_path: Path):
+    monkeypatch.delenv(PYTHON, raising=False)
+    with (
+        Compiler(tmp_path) as compiler,
+        pytest.raises(CompilerMissingError, match=r"'\.\[compilers\]', or name .* PARCEL_CHIP_PY"),
+    ):
+        compiler.outcome(PROGRAMS["train"], GPU)
+
+
+def test_a_python_that_cannot_run_the_child_is_an_error_of_one_line(tmp_path: Path):
+    with (
+        Compiler(tmp_path, "/bin/false") as compiler,
+        pytest.raises(CompilationError, match=r"process, /bin/false, ended with 1"),
+    ):
+        compiler.outcome(PROGRAMS["train"], GPU)
+
+
+def has_compiler(topology: Topology) -> bool:
+    """Whether some Python here compiles for a topology; one that is named is trusted."""
+    return PYTHON in os.environ or not missing_compiler(topology)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("name", "topology"), deep_slice([*itertools.product(PROGRAMS, (GPU, TPU))], 3)
+)
+def test_each_program_compiles_once_for_chips_that_are_not_here(
+    name: str, topology: Topology, tmp_path: Path
+):
+    if not has_compiler(topology):
+        pytest.skip(missing_compiler(topology))
+    with Compiler(tmp_path) as compiler:
+        try:
+            with pytest.raises(LookupError, match="was not compiled yet"):
+                compiler.outcome(PROGRAMS[name], topology, only_cached=True)
+        except CompilerMissingError as error:
+            pytest.skip(str(error))
+        outcome = compiler.outcome(PROGRAMS[name], topology)
+    assert 0 < (outcome.argument_bytes or 0) < outcome.memory_bytes < 2**30
+    assert 0 < (outcome.compute_s or 0) < 0.1
+    # Of these, only training gathers weights; the loss of all rows is a sum of one number.
+    assert ((outcome.traffic_bytes or 0) > 1000) == (name == "train")
+    (file,) = tmp_path.glob("*.json")
+    wrote = file.stat().st_mtime_ns
+    with Compiler(tmp_path, os.environ.get(PYTHON) or sys.executable) as again:
+        assert again.outcome(PROGRAMS[name], topology) == outcome
+    assert file.stat().st_mtime_ns == wrote

@@ -1,0 +1,129 @@
+"""Tests of the compile matrix: whose programs it has, and that it goes on where it ended."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config.load import load
+from flows.plan.study_programs import programs_of
+from infra.chips.topology import Topology
+from model.chips.compiler import PYTHON, Compiler
+from model.chips.outcome import Outcome
+from model.chips.programs import AnswerProgram, TrainProgram
+from model.chips.worker import missing_compiler
+from model.train.step import declared_buckets
+from perf import matrix
+
+SLICE = Topology.parse("h100:2")
+WORDS = ["methods=[vanilla, parcel]", "budgets=[16, 256]", "stage1.batch_size=8"]
+WORDS += ["transfers={chartqa: {train: {freeze_vision: true}}, msvd_qa: {}}"]
+
+
+def test_a_study_has_each_program_once_with_all_its_places():
+    study = load(overrides=WORDS)
+    programs = programs_of(study, SLICE)
+    assert len({program.program for program in programs}) == len(programs)
+    names = [name for program in programs for name in program.names]
+    model = study.model_of("parcel")
+    assert study.intermediary is not None
+    for tokens in declared_buckets(model, study.intermediary):
+        assert f"intermediary parcel, {tokens} tokens" in names
+    assert "transfer msvd_qa parcel, 256 x 8 tokens" in names
+    assert "evaluation msvd_qa vanilla, 256 x 8 tokens" in names
+    assert "spectra parcel, 16 tokens" in names
+    by_name = {name: program.program for program in programs for name in program.names}
+    frozen = by_name["transfer chartqa parcel, 256 tokens"]
+    assert isinstance(frozen, TrainProgram)
+    assert frozen.train.freeze_vision
+    assert frozen.train.batch_size == study.fine_tuning_of("chartqa", "parcel").batch_size
+    answers = by_name["evaluation chartqa parcel, 16 tokens"]
+    assert isinstance(answers, AnswerProgram)
+    assert (answers.budget, answers.rows) == (16, study.eval_batch_size)
+
+
+def test_stages_that_differ_in_rates_alone_share_their_programs():
+    words = ["methods=[vanilla]", "budgets=[256]", one_recipe(1e-5, 1e-6)]
+    shared = programs_of(load(overrides=words), SLICE)
+    (both,) = (p for p in shared if any("transfer chartqa" in name for name in p.names))
+    assert any("transfer docvqa" in name for name in both.names)
+
+
+def one_recipe(*rates: float) -> str:
+    names = ("chartqa", "docvqa")
+    recipe = "text_len: 64, batch_size: 8, label_smoothing: 0.0, dropout: 0.0, total_steps: 3"
+    each = ", ".join(
+        f"{name}: {{train: {{peak_lr: {rate}, {recipe}}}}}"
+        for name, rate in zip(names, rates, strict=True)
+    )
+    return f"transfers={{{each}}}"
+
+
+def test_a_row_says_by_how_much_a_program_does_not_fit():
+    outcome = Outcome(
+        memory_bytes=81.28 * 2**30,
+        compute_s=1.5,
+        interconnect_s=0.25,
+        traffic_bytes=24e9,
+        compile_s=99.6,
+    )
+    row = matrix.Row(study="s", names=("a", "b"), topology="h100:8", outcome=outcome)
+    # A worker takes 0.9 of 79.2 GiB.
+    assert row.cells() == [
+        "s", "a (and 1 more)", "h100:8", "81.3", "no, by 10.0 GiB", "24.0", "1.5 + 0.25", "100"
+    ]  # fmt: skip
+    refused = matrix.Row(study="s", names=("a",), topology="h100:8", error="no")
+    assert refused.cells()[3:5] == ["", "no"]
+
+
+def test_chips_without_a_compiler_are_skipped_with_the_reason(tmp_path: Path):
+    if not missing_compiler(SLICE):
+        pytest.skip("the compiler is installed here")
+    with Compiler(tmp_path, sys.executable) as compiler:
+        lines = list(matrix.matrix([write_config(tmp_path)], ["h100:2"], compiler))
+    assert [line for line in lines if "skipped" in str(line)] == [lines[0]]
+    assert "xla_cuda13 is not installed" in str(lines[0])
+    assert "NumPy on the host" in str(lines[1])
+
+
+def write_config(folder: Path) -> str:
+    path = folder / "tiny.yaml"
+    path.write_text(
+        "base: demo\nname: tiny\nmethods: [vanilla, parcel]\nbudgets: [16, 256]\n"
+        "stage1: {batch_size: 8}\nintermediary: {batch_size: 8}\n"
+    )
+    return str(path)
+
+
+@pytest.mark.deep
+def test_a_slice_of_the_matrix_goes_on_where_it_ended(tmp_path: Path, capsys):
+    python = os.environ.get(PYTHON)
+    if python is None and (reason := missing_compiler(SLICE)):
+        pytest.skip(reason)
+    words = ["--config", write_config(tmp_path), "--topology", "h100:2", "--json"]
+    words += ["--cache", str(tmp_path / "cache"), "--only", "^(stage1|evaluation .* vanilla)"]
+
+    def told(limit: str) -> dict[str, list]:
+        matrix.main([*words, "--limit", limit])
+        return json.loads(capsys.readouterr().out)
+
+    first = told("1")
+    if any("skipped" in line for line in first["lines"]):
+        pytest.skip(first["lines"][0])
+    assert len(first["rows"]) == 1
+    assert any("not compiled yet: --limit 1" in line for line in first["lines"])
+    second = told("1")
+    assert len(second["rows"]) == 2
+    assert second["rows"][0] == first["rows"][0]
+    assert all(row["outcome"]["memory_bytes"] > 0 for row in second["rows"])
+
+
+def test_a_program_that_is_refused_is_a_row(tmp_path: Path):
+    with Compiler(tmp_path, "/bin/false") as compiler:
+        rows = matrix.matrix([write_config(tmp_path)], ["h100:2"], compiler, only="^stage1")
+        (row, *_) = rows
+    assert isinstance(row, matrix.Row)
+    assert row.outcome is None
+    assert "/bin/false, ended with 1" in row.error
