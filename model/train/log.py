@@ -34,6 +34,7 @@ class Lines:
       path: path of the file.
       saved_row: last line up to the checkpoint; None if there is none.
       undone_row: last line after the checkpoint, whose step is repeated; None if there is none.
+      last_row: last line of this attempt, in every process; empty before the first.
 
     Args:
       path: path of the file; its folder is created.
@@ -45,6 +46,7 @@ class Lines:
         self.path = path
         self.saved_row: Mapping[str, Any] | None = None
         self.undone_row: Mapping[str, Any] | None = None
+        self.last_row: Mapping[str, Any] = {}
         self._is_written = jax.process_index() == 0
         if not self._is_written:
             return
@@ -64,6 +66,7 @@ class Lines:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line, which must have a "step"."""
+        self.last_row = row
         if not self._is_written:
             return
         with self.path.open("a") as file:
