@@ -1,6 +1,7 @@
 """Answers of a checkpoint to single questions about images, at any budget."""
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
 from model.data.text import prefix_ids
 from model.decode.config import Decoding
-from model.decode.decoding import decode_program
+from model.decode.decoding import decode_tokens, draw_key
 from model.decode.rows import decoding_params
 from model.text.tokenizer import Tokenizer
 
@@ -115,23 +116,27 @@ class Predictor:
         text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
         text[0, : len(read)] = read
         real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
-        function, extra = decode_program(decoding, 0)
-        key = extra.pop("key", None)
-        static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
         batch = _batch(images)
-        arrays = self._params, vlm.Prompt(batch, text, real), slots
-        key_argument = {} if key is None else {"key": key}
+        key = draw_key(decoding, 0)
+        arrays = self._params, vlm.Prompt(batch, text, real), slots, key
 
         started = time.monotonic()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-        shape = shapes, text.shape, slots.bucket, tuple(static.items()), key is None
+        choice = decoding.beams, decoding.sampling  # The seed is an argument, in `key`.
+        shape = shapes, text.shape, slots.bucket, max_tokens, choice
         if shape not in self._programs:
             # Compiled here and not by a call of `jit`, so that its time is measured apart from the
             # answer's.
-            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **key_argument)
-            self._programs[shape] = lowered.compile()
+            decode = functools.partial(
+                decode_tokens,
+                vlm.structure(self.model),
+                max_new_tokens=max_tokens,
+                stop=self._tokenizer.eos_id,
+                decoding=decoding,
+            )
+            self._programs[shape] = jax.jit(decode).lower(*arrays).compile()
         compiled = time.monotonic()
-        tokens = np.asarray(self._programs[shape](*arrays, **key_argument))[0].tolist()
+        tokens = np.asarray(self._programs[shape](*arrays))[0].tolist()
         seconds = {"compile": compiled - started, "answer": time.monotonic() - compiled}
         if self._tokenizer.eos_id in tokens:
             tokens = tokens[: tokens.index(self._tokenizer.eos_id) + 1]
