@@ -1,6 +1,5 @@
 """The training step: one compiled program per declared shape, and no others."""
 
-import dataclasses
 import functools
 import math
 import time
@@ -310,27 +309,8 @@ def step_programs(
     deterministic: bool = True,
 ) -> StepPrograms:
     """Returns the programs of a stage; stages that differ only in rates and steps share them."""
-    # These fields reach a program as arguments or not at all; of a group's rate, only whether it
-    # is 0 (frozen) matters.
-    shared = dataclasses.replace(
-        train,
-        total_steps=1,
-        peak_lr=1.0,
-        warmup=0.0,
-        schedule="constant",
-        rsqrt_timescale=1.0,
-        rsqrt_shift=0.0,
-        groups=tuple(
-            dataclasses.replace(g, lr=float(g.lr > 0), warmup=None, rsqrt_shift=None)
-            for g in train.groups
-        ),
-        weight_decay=0.0,
-        mixture=(),
-        sampling="without_replacement",
-        save_steps=1,
-        log_steps=1,
-    )
-    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images), deterministic)
+    devices = tuple(jax.devices())
+    return _cached_programs(model, train.program, devices, tuple(num_images), deterministic)
 
 
 @functools.lru_cache(maxsize=4)
