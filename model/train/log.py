@@ -146,9 +146,8 @@ class Speed:
 
     def _flops(self, bucket: int, num_images: int) -> float:
         prompt = Modality(name="", num_images=num_images, text_tokens=self._train.text_len)
-        return update_flops(
-            self._model, bucket, prompt, self._train.batch_size, trained=self._trained
-        )
+        size, trained = self._train.batch_size, self._trained
+        return update_flops(self._model, bucket, prompt, size, trained=trained, with_unread=False)
 
     def add(self, budget: int, num_images: int) -> None:
         """Counts a step."""
@@ -161,7 +160,8 @@ class Speed:
         """Returns the speed of the steps since the last call; the first call returns nothing.
 
         The speed is tokens per second and, for devices whose peak is known, the share of the peak
-        that the FLOPs of the steps reached (MFU); recomputed FLOPs do not count.
+        that the FLOPs of the steps reached (MFU). Counted are the FLOPs that the programs run, in
+        all slots of their buckets; recomputed ones do not count.
         """
         now, since = time.monotonic(), self._since
         tokens, flops = self._tokens, self._num_flops

@@ -221,8 +221,8 @@ def fit(
         saving = PeriodicAction(train.save_steps, save, after_last=False)
         actions = [logging, saving]
         if observer:
-            watching = PeriodicAction(observer.every, functools.partial(watch, observer))
-            actions.insert(1, watching)
+            look = functools.partial(watch, observer)
+            actions = [logging, PeriodicAction(observer.every, look), saving]
 
         # The host runs ahead of the device; what it waits for is chosen with care:
         #
