@@ -2,7 +2,6 @@
 
 import functools
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -151,9 +150,6 @@ class StepPrograms:
       deterministic: whether programs of a GPU give the same bits each time; those of other devices
         always do.
 
-    Attributes:
-      compile_seconds: time spent compiling so far [s].
-
     A program is compiled at its first use. After `compile_ahead`, a step that needs a program not
     compiled yet is an error.
     """
@@ -173,7 +169,6 @@ class StepPrograms:
         self._declared = set(declared_buckets(model, train))
         self._compiled: dict[tuple[int, int], Any] = {}
         self._are_ahead = False
-        self.compile_seconds = 0.0
 
     def __call__(
         self, state: State, batch: Batch, budget: int, rates: Rates
@@ -212,9 +207,7 @@ class StepPrograms:
                     f"no program was compiled for {num_images} images with {bucket} slots each; "
                     f"compiled ahead: {sorted(self._compiled)}."
                 )
-            started = time.monotonic()
             self._compiled[bucket, num_images] = self._compile(self.lower(args))
-            self.compile_seconds += time.monotonic() - started
         return self._compiled[bucket, num_images](*args)
 
     def compile_ahead(self, state: State, draws: Iterable[tuple[int, int]]) -> None:
@@ -224,7 +217,6 @@ class StepPrograms:
           state: the state before the first of them.
           draws: (budget, images per example) of each step.
         """
-        started = time.monotonic()
         pairs = {(budgets.bucket_of(self._model, budget).size, images) for budget, images in draws}
         missing = sorted(pairs - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
@@ -233,7 +225,6 @@ class StepPrograms:
             compiled = pool.map(self._compile, lowered)
             self._compiled.update(zip(missing, compiled, strict=True))
         self._are_ahead = True
-        self.compile_seconds += time.monotonic() - started
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         return lowered.compile(compiler_options=self._options)
