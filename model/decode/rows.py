@@ -94,9 +94,8 @@ def decode_rows(
     keys = [draw_key(decoding, number) for number in numbers]
     if mesh.size == 1:
         return decode_tokens(structure, params, prompt, slots, keys[0], **static)
-    data = None
-    if decoding.temperature:
-        data = jax.numpy.stack([jax.random.key_data(key) for key in keys])
+    drawn = [jax.random.key_data(key) for key in keys if key is not None]
+    data = jax.numpy.stack(drawn) if drawn else None
     return _decode(structure, params, prompt, slots, data, mesh=mesh, **static)
 
 
