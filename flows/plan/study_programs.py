@@ -23,7 +23,7 @@ from model.connector import budgets
 from model.decode.memory import SHARE, row_bytes, rows_that_fit
 from model.train.config import TrainConfig
 from model.train.memory import num_params
-from model.train.step import declared_buckets, without_rates
+from model.train.step import declared_buckets
 
 HOST_STEPS = ("release, export and cast: NumPy on the host, no device program",)
 """What a study or its release computes without an accelerator."""
@@ -123,7 +123,7 @@ def _updates(
 
 def _shapes_of(train: TrainConfig) -> TrainConfig:
     """Returns what a recipe's programs depend on: no rates, no length, no choice of budgets."""
-    return dataclasses.replace(without_rates(train), epochs=None, budgets=None)
+    return dataclasses.replace(train.program, budgets=None)
 
 
 def _evaluation_programs(

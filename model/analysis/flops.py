@@ -70,7 +70,11 @@ class Flops:
     @property
     def total(self) -> int:
         """The sum of the parts."""
-        return sum(getattr(self, field.name) for field in dataclasses.fields(self))
+        return sum(dataclasses.astuple(self))
+
+    def __sub__(self, other: "Flops") -> "Flops":
+        names = (field.name for field in dataclasses.fields(self))
+        return Flops(**{name: getattr(self, name) - getattr(other, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,7 @@ def update_flops(
     batch_size: int,
     *,
     trained: Collection[str] = PARTS,
+    with_unread: bool = True,
 ) -> float:
     """Returns the FLOPs of one training update; recomputation to save memory does not count.
 
@@ -132,6 +137,7 @@ def update_flops(
       modality: the prompt, whose text includes the answer.
       batch_size: examples.
       trained: those of `PARTS` that have parameters which are not frozen.
+      with_unread: whether `unread_flops` count, which the paper counts and our programs skip.
     """
     # Beside the forward pass, a part takes as much again for the gradient of its weights, if these
     # are trained, and as much for the gradient of its inputs, if something in or before it is:
@@ -141,6 +147,8 @@ def update_flops(
     #     all but the tower   1       3           3
     #     the connector       1       3           2
     forward = prefill_flops(cfg, budget, modality)
+    if not with_unread:
+        forward -= unread_flops(cfg, budget, modality)
     total, reached = 0, False
     for part, flops in {
         "vision": forward.vision,
@@ -194,31 +202,25 @@ def connector_flops(cfg: ModelConfig, budget: int) -> int:
     return count
 
 
-def patch_flops(cfg: ModelConfig, modality: Modality) -> int:
-    """Returns the FLOPs of the first layer, pixels to patches, which the paper leaves out."""
-    vision = cfg.vision
-    return 2 * modality.num_images * vision.num_patches * 3 * vision.patch_px**2 * vision.width
-
-
-def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
+def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     """Returns the FLOPs that the paper counts and our programs skip, as no output reads them.
 
     PARCEL's self-attention computes the rows of queries only; with unrolled layers, the decoder's
     last block computes the rows of text only.
     """
-    skipped = 0
+    connector = decoder = 0
     queries = budget - budgets.num_anchors(cfg, budget)
     reads = cfg.connector.routing.reads
     # The paper counts a row of the self-attention for each anchor too, but anchors pass unchanged.
     if cfg.connector.kind in KINDS and reads == "anchors and queries" and queries:
         width = cfg.vision.width
         full = attention_flops(budget, budget, width)
-        skipped += modality.num_images * (full - attention_flops(queries, budget, width))
+        connector = modality.num_images * (full - attention_flops(queries, budget, width))
     if not cfg.scan_layers:
         tokens = sequence_length(budget, modality)
         last = _decoder_block(cfg, modality.text_tokens, tokens)
-        skipped += _decoder_block(cfg, tokens, tokens) - last
-    return skipped
+        decoder = _decoder_block(cfg, tokens, tokens) - last
+    return Flops(vision=0, connector=connector, projector=0, decoder=decoder, head=0)
 
 
 def with_connectors(

@@ -9,10 +9,10 @@ import numpy as np
 
 from infra.progress import Progress
 from infra.store.stored_folder import open_stored_folder
-from model.checkpoint.digest import params_digest, unflatten_params
-from model.checkpoint.folder import params_of
-from model.checkpoint.params_files import Put, put_into, write_params
-from model.files import CONFIG, DIGEST, MASK_CODEC, PARAMS, TOKENIZER
+from model.checkpoint.digest import unflatten_params
+from model.checkpoint.folder import finish_checkpoint, params_of
+from model.checkpoint.params_files import Put
+from model.files import CONFIG, MASK_CODEC, TOKENIZER
 
 
 def cast_checkpoint(
@@ -35,12 +35,10 @@ def cast_checkpoint(
     for path in reader.arrays:
         arrays[path] = reader.read(path).astype(dtype)
         yield Progress(done=len(arrays), total=len(reader.arrays))
-    params = unflatten_params(arrays)
     # The config is copied as text: to read it would import the connector, which may be the user's.
     names = (CONFIG, TOKENIZER, MASK_CODEC)
     folder = open_stored_folder(place).local_folder(names)
     for name in names:
         if (folder / name).exists():
             shutil.copyfile(folder / name, out / name)
-    (out / PARAMS).write_text(write_params(params, put or put_into(out)))
-    (out / DIGEST).write_text(params_digest(params) + "\n")
+    finish_checkpoint(out, unflatten_params(arrays), put)

@@ -60,6 +60,17 @@ def save_checkpoint(
         shutil.copyfile(tokenizer, folder / TOKENIZER)
     if mask_codec is not None:
         shutil.copyfile(mask_codec, folder / MASK_CODEC)
+    return finish_checkpoint(folder, params, put)
+
+
+def finish_checkpoint(folder: Path, params: Params, put: Put | None) -> str:
+    """Writes the parameters of a checkpoint whose other files exist, and returns their digest.
+
+    Args:
+      folder: folder of the checkpoint.
+      params: see `save_checkpoint`.
+      put: see `save_checkpoint`.
+    """
     (folder / PARAMS).write_text(write_params(params, put or put_into(folder)))
     # After the parameters: a folder with a digest is complete.
     digest = params_digest(params)

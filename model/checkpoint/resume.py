@@ -65,20 +65,27 @@ class StatePart:
 def process_parts(state: Any) -> list[StatePart]:
     """Returns copies of the parts of a state that this process is to write.
 
-    A part that several devices hold is returned for one of them only. The state may change later.
+    A part that several devices hold is returned for one of them only. The state may change later:
+    the next update is given its memory, so this waits until all of it has been copied. Only a
+    second copy on the devices would spare the wait.
     """
-    leaves = list(_leaves(state))
-    for _, leaf in leaves:  # All transfers are started before the first one is waited for.
-        leaf.copy_to_host_async()
+    shards = [
+        (path, leaf.shape, shard)
+        for path, leaf in _leaves(state)
+        for shard in leaf.addressable_shards
+        if shard.replica_id == 0
+    ]
+    # All transfers are started before the first one is waited for. A copy of the state that
+    # another process writes is not transferred.
+    for _, _, shard in shards:
+        shard.data.copy_to_host_async()
     return [
         StatePart(
             path,
-            tuple(start for start, _ in _region_of_index(shard.index, leaf.shape)),
+            tuple(start for start, _ in _region_of_index(shard.index, shape)),
             _host_copy(shard.data),
         )
-        for path, leaf in leaves
-        for shard in leaf.addressable_shards
-        if shard.replica_id == 0
+        for path, shape, shard in shards
     ]
 
 

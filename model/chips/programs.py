@@ -24,7 +24,7 @@ from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.connector import budgets
 from model.decode.config import Decoding
-from model.decode.decoding import decode_program
+from model.decode.decoding import decode_tokens, draw_key
 from model.decode.generate import EOS
 from model.sharding import is_vector
 from model.train.config import TrainConfig
@@ -204,7 +204,6 @@ class AnswerProgram:
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
         sharding = _on_one_chip(topology)
-        function, extra = decode_program(self.decoding, 0)
         vision = self.model.vision
         features = jax.ShapeDtypeStruct(
             (self.rows, self.num_images, vision.num_patches, vision.width),
@@ -220,14 +219,16 @@ class AnswerProgram:
         )
         prompt = vlm.Prompt(vlm.EncodedImages(features), text, text, real=real)  # type: ignore[arg-type]
         bucket = budgets.exact_bucket(self.model, self.budget).size
-        lowered = function.lower(
+        static = ("structure", "max_new_tokens", "stop", "decoding")
+        lowered = jax.jit(decode_tokens, static_argnames=static).lower(
             vlm.structure(self.model),
             _decoding_params(self.model, sharding),
             prompt,
             vlm.Slots(bucket, self.budget),
+            draw_key(self.decoding, 0),
             max_new_tokens=self.new_tokens,
             stop=EOS,
-            **extra,
+            decoding=self.decoding,
         )
         return LoweredProgram(lowered, topology, self.new_tokens, {})
 

@@ -2,7 +2,9 @@
 
 grain shuffles 0..last by a Feistel network on as many bits as hold `last`, at least sixteen; it
 applies the network until the number is in range again. A Feistel network can be undone round by
-round, so a shuffle is inverted without a search.
+round, so a shuffle is inverted without a search, which would call grain once a number: for a window
+of 6,000 records 0.06 s a pass, not 2 µs, and for 20 million blocks 100 s, not 0.6 µs (CPU, grain
+0.2.18, November 2026).
 
 For `last` = 2**16, 2**18, … grain's shuffle is no permutation: it takes one bit too few, and no
 number is ever shuffled to `last`. Here, `last` then swaps places with a number chosen by the seed.

@@ -1,9 +1,7 @@
 """The decoding of answers: greedy, by beam search, or by sampling."""
 
-from typing import Any
-
 import jax
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, PRNGKeyArray
 
 from model import vlm
 from model.decode.beam import beam_search
@@ -11,17 +9,16 @@ from model.decode.config import Decoding
 from model.decode.generate import generate
 
 
-def decode_program(decoding: Decoding, number: int) -> tuple[Any, dict[str, Any]]:
-    """Returns the jitted function for this decoding, and its extra arguments.
+def draw_key(decoding: Decoding, number: int) -> PRNGKeyArray | None:
+    """Returns the key of a batch's draws, another one for each batch; None if nothing is drawn.
 
-    `number` is the batch's number: batches with the same seed draw differently.
+    Args:
+      decoding: how tokens are chosen.
+      number: number of the batch.
     """
-    if decoding.beams > 1:
-        return beam_search, {"num_beams": decoding.beams}
     if not decoding.temperature:
-        return generate, {}
-    key = jax.random.fold_in(jax.random.key(decoding.seed), number)
-    return generate, {"sampling": decoding.sampling, "key": key}
+        return None
+    return jax.random.fold_in(jax.random.key(decoding.seed), number)
 
 
 def decode_tokens(
@@ -29,11 +26,11 @@ def decode_tokens(
     params: vlm.Params,
     prompt: vlm.Prompt,
     slots: vlm.Slots,
+    key: PRNGKeyArray | None = None,
     *,
     max_new_tokens: int,
     stop: int,
     decoding: Decoding,
-    number: int = 0,
 ) -> Int32[Array, "B M"]:
     """Returns the tokens of the answer to each prompt: the stop token last, then PAD.
 
@@ -42,12 +39,16 @@ def decode_tokens(
       params: its parameters.
       prompt: prompts to answer.
       slots: room for soft tokens.
+      key: key of the draws, see `draw_key`.
       max_new_tokens: longest answer, M.
       stop: token that ends an answer.
-      decoding: how tokens are chosen.
-      number: number of this batch; see `decode_program`.
+      decoding: how tokens are chosen; its seed is in `key`.
     """
-    function, extra = decode_program(decoding, number)
-    return function(
-        structure, params, prompt, slots, max_new_tokens=max_new_tokens, stop=stop, **extra
+    inputs = structure, params, prompt, slots
+    if decoding.beams > 1:
+        return beam_search(
+            *inputs, max_new_tokens=max_new_tokens, stop=stop, num_beams=decoding.beams
+        )
+    return generate(
+        *inputs, max_new_tokens=max_new_tokens, stop=stop, sampling=decoding.sampling, key=key
     )

@@ -1,6 +1,7 @@
 """Answers of a checkpoint to single questions about images, at any budget."""
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from jaxtyping import UInt8
 from model import vlm
 from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
-from model.data.text import prefix_ids
+from model.data.text import eval_row, prefix_ids
 from model.decode.config import Decoding
-from model.decode.decoding import decode_program
+from model.decode.decoding import decode_tokens, draw_key
 from model.decode.rows import decoding_params
 from model.text.tokenizer import Tokenizer
 
@@ -94,8 +95,8 @@ class Predictor:
         a program and differ only in their masks.
 
         Args:
-          images: one, a pair, or the frames of a video, of the model's size; or what `see` returned
-            for them, which spares the vision tower a second run.
+          images: one, a pair, or the frames of a video, of the model's size; or their
+            `encode_images`, which spares the vision tower a second run.
           prompt: text in the form of records' prefixes, such as "answer en where is it?".
           budget: soft tokens per image; the connector must serve it.
           max_tokens: longest answer [tokens].
@@ -109,29 +110,32 @@ class Predictor:
         # The bucket of training, which several budgets share: the first answer at each of them then
         # needs no program of its own.
         slots = vlm.Slots(budgets.bucket_of(self.model, budget).size, budget)
-        read = prefix_ids(self._tokenizer, prompt)
         # Prompts are padded to a multiple of a step, so that prompts of similar lengths share a
         # program.
-        text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
-        text[0, : len(read)] = read
-        real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
-        function, extra = decode_program(decoding, 0)
-        key = extra.pop("key", None)
-        static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
+        num_tokens = len(prefix_ids(self._tokenizer, prompt))
+        length = -(-num_tokens // _PROMPT_STEP) * _PROMPT_STEP
+        text, real = eval_row(self._tokenizer, prompt, length)
         batch = _batch(images)
-        arrays = self._params, vlm.Prompt(batch, text, real), slots
-        key_argument = {} if key is None else {"key": key}
+        key = draw_key(decoding, 0)
+        arrays = self._params, vlm.Prompt(batch, text[None], real[None]), slots, key
 
         started = time.monotonic()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-        shape = shapes, text.shape, slots.bucket, tuple(static.items()), key is None
+        choice = decoding.beams, decoding.sampling  # The seed is an argument, in `key`.
+        shape = shapes, text.shape, slots.bucket, max_tokens, choice
         if shape not in self._programs:
             # Compiled here and not by a call of `jit`, so that its time is measured apart from the
             # answer's.
-            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **key_argument)
-            self._programs[shape] = lowered.compile()
+            decode = functools.partial(
+                decode_tokens,
+                vlm.structure(self.model),
+                max_new_tokens=max_tokens,
+                stop=self._tokenizer.eos_id,
+                decoding=decoding,
+            )
+            self._programs[shape] = jax.jit(decode).lower(*arrays).compile()
         compiled = time.monotonic()
-        tokens = np.asarray(self._programs[shape](*arrays, **key_argument))[0].tolist()
+        tokens = np.asarray(self._programs[shape](*arrays))[0].tolist()
         seconds = {"compile": compiled - started, "answer": time.monotonic() - compiled}
         if self._tokenizer.eos_id in tokens:
             tokens = tokens[: tokens.index(self._tokenizer.eos_id) + 1]

@@ -18,7 +18,7 @@ from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.decode.config import Decoding
-from model.decode.decoding import decode_program, decode_tokens
+from model.decode.decoding import decode_tokens, draw_key
 from model.sharding import is_vector
 
 _ROWS = "rows"
@@ -90,13 +90,12 @@ def decode_rows(
       numbers: number of each device's batch.
     """
     static = {"max_new_tokens": max_new_tokens, "stop": stop, "decoding": decoding}
-    if mesh.size == 1:
-        return decode_tokens(structure, params, prompt, slots, number=numbers[0], **static)
     # Draws, if there are any, have a key for each batch, so they are those of one device.
-    data = None
-    if decoding.temperature:
-        keys = (decode_program(decoding, number)[1]["key"] for number in numbers)
-        data = jax.numpy.stack([jax.random.key_data(key) for key in keys])
+    keys = [draw_key(decoding, number) for number in numbers]
+    if mesh.size == 1:
+        return decode_tokens(structure, params, prompt, slots, keys[0], **static)
+    drawn = [jax.random.key_data(key) for key in keys if key is not None]
+    data = jax.numpy.stack(drawn) if drawn else None
     return _decode(structure, params, prompt, slots, data, mesh=mesh, **static)
 
 
@@ -128,14 +127,19 @@ def _decode(
     stop: int,
     decoding: Decoding,
 ) -> Int32[Array, "B M"]:
-    function, extra = decode_program(decoding, 0)
-
     def decode(
         params: vlm.Params, prompt: vlm.Prompt, slots: vlm.Slots, key_data: Array | None
     ) -> Array:
-        key = {} if key_data is None else {"key": jax.random.wrap_key_data(key_data[0])}
-        static = {**extra, **key, "max_new_tokens": max_new_tokens, "stop": stop}
-        return function(structure, params, prompt, slots, **static)
+        return decode_tokens(
+            structure,
+            params,
+            prompt,
+            slots,
+            None if key_data is None else jax.random.wrap_key_data(key_data[0]),
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            decoding=decoding,
+        )
 
     return jax.shard_map(
         decode,

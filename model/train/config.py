@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
 from model.data.config import BatchConfig
@@ -11,6 +11,10 @@ from pipelines.records.schema import SuffixSampling
 Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = get_args(Schedule)
 SAMPLINGS = get_args(SuffixSampling)
+
+NOT_PROGRAM = {"program": False}
+"""Metadata of a field that programs are not compiled from: it reaches them as an argument, or not
+at all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,8 @@ class GroupConfig:
 
     params: str
     lr: float = 1.0
-    warmup: float | None = None
-    rsqrt_shift: float | None = None
+    warmup: float | None = dataclasses.field(default=None, metadata=NOT_PROGRAM)
+    rsqrt_shift: float | None = dataclasses.field(default=None, metadata=NOT_PROGRAM)
 
     def __post_init__(self) -> None:
         try:
@@ -97,29 +101,31 @@ class TrainConfig:
     """
 
     batch_size: int = 16
-    total_steps: int = 100
-    epochs: float | None = None
-    peak_lr: float = 1e-3
-    warmup: float = 0.05
-    schedule: Schedule = "cosine"
-    weight_decay: float = 0.0
+    total_steps: int = dataclasses.field(default=100, metadata=NOT_PROGRAM)
+    epochs: float | None = dataclasses.field(default=None, metadata=NOT_PROGRAM)
+    peak_lr: float = dataclasses.field(default=1e-3, metadata=NOT_PROGRAM)
+    warmup: float = dataclasses.field(default=0.05, metadata=NOT_PROGRAM)
+    schedule: Schedule = dataclasses.field(default="cosine", metadata=NOT_PROGRAM)
+    weight_decay: float = dataclasses.field(default=0.0, metadata=NOT_PROGRAM)
     grad_clip: float = 1.0
     b2: float = 0.999
     label_smoothing: float = 0.0
     dropout: float = 0.0
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
-    mixture: tuple[tuple[str, float], ...] = ()
-    sampling: SuffixSampling = "without_replacement"
-    max_frames: int = 16
+    mixture: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata=NOT_PROGRAM)
+    sampling: SuffixSampling = dataclasses.field(
+        default="without_replacement", metadata=NOT_PROGRAM
+    )
+    max_frames: int = dataclasses.field(default=16, metadata=NOT_PROGRAM)
     freeze_vision: bool = False
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
     microbatch: int | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
-    rsqrt_timescale: float = 10_000.0
-    rsqrt_shift: float = 0.0
+    rsqrt_timescale: float = dataclasses.field(default=10_000.0, metadata=NOT_PROGRAM)
+    rsqrt_shift: float = dataclasses.field(default=0.0, metadata=NOT_PROGRAM)
     groups: tuple[GroupConfig, ...] = ()
-    save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
-    log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
+    save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY | NOT_PROGRAM)
+    log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY | NOT_PROGRAM)
 
     def __post_init__(self) -> None:
         # First counts and intervals, then rates, then lists; a message names the field as in the
@@ -158,6 +164,19 @@ class TrainConfig:
         names = (field.name for field in dataclasses.fields(BatchConfig))
         return BatchConfig(**{name: getattr(self, name) for name in names})
 
+    @property
+    def program(self) -> "TrainConfig":
+        """This config with all that programs are not compiled from at its default.
+
+        Stages with equal ones share programs. Of a group's rate, only whether it is 0 (frozen)
+        matters.
+        """
+        groups = tuple(
+            dataclasses.replace(group, lr=float(group.lr > 0), **_argument_defaults(group))
+            for group in self.groups
+        )
+        return dataclasses.replace(self, groups=groups, **_argument_defaults(self))
+
     def num_passes(self, rows: int) -> int:
         """Returns the number of equal parts in which a device computes its rows of a batch."""
         # 12 rows at most 5 at a time: 3 parts of 4.
@@ -179,3 +198,9 @@ class TrainConfig:
     def _require(self, name: str, ok: bool, accepted: str) -> None:
         if not ok:
             raise ValueError(f"{name} must be {accepted}, got {getattr(self, name)!r}.")
+
+
+def _argument_defaults(config: GroupConfig | TrainConfig) -> dict[str, Any]:
+    """Returns field -> default of the fields that are `NOT_PROGRAM`."""
+    fields = dataclasses.fields(config)
+    return {f.name: f.default for f in fields if not f.metadata.get("program", True)}

@@ -34,6 +34,7 @@ class Lines:
       path: path of the file.
       saved_row: last line up to the checkpoint; None if there is none.
       undone_row: last line after the checkpoint, whose step is repeated; None if there is none.
+      last_row: last line of this attempt, in every process; empty before the first.
 
     Args:
       path: path of the file; its folder is created.
@@ -45,6 +46,7 @@ class Lines:
         self.path = path
         self.saved_row: Mapping[str, Any] | None = None
         self.undone_row: Mapping[str, Any] | None = None
+        self.last_row: Mapping[str, Any] = {}
         self._is_written = jax.process_index() == 0
         if not self._is_written:
             return
@@ -64,6 +66,7 @@ class Lines:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line, which must have a "step"."""
+        self.last_row = row
         if not self._is_written:
             return
         with self.path.open("a") as file:
@@ -143,9 +146,8 @@ class Speed:
 
     def _flops(self, bucket: int, num_images: int) -> float:
         prompt = Modality(name="", num_images=num_images, text_tokens=self._train.text_len)
-        return update_flops(
-            self._model, bucket, prompt, self._train.batch_size, trained=self._trained
-        )
+        size, trained = self._train.batch_size, self._trained
+        return update_flops(self._model, bucket, prompt, size, trained=trained, with_unread=False)
 
     def add(self, budget: int, num_images: int) -> None:
         """Counts a step."""
@@ -158,7 +160,8 @@ class Speed:
         """Returns the speed of the steps since the last call; the first call returns nothing.
 
         The speed is tokens per second and, for devices whose peak is known, the share of the peak
-        that the FLOPs of the steps reached (MFU); recomputed FLOPs do not count.
+        that the FLOPs of the steps reached (MFU). Counted are the FLOPs that the programs run, in
+        all slots of their buckets; recomputed ones do not count.
         """
         now, since = time.monotonic(), self._since
         tokens, flops = self._tokens, self._num_flops

@@ -2,16 +2,17 @@
 
 import contextlib
 import dataclasses
-import math
+import functools
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from jaxtyping import Float
 
 from infra.progress import Progress
@@ -35,6 +36,7 @@ from model.train.start import starting_params
 from model.train.step import (
     Rates,
     State,
+    StepMetrics,
     abstract_state,
     are_finite,
     check_devices,
@@ -91,6 +93,49 @@ class ParamsObserver(Protocol):
         ...
 
 
+class Update(NamedTuple):
+    """An update that was just dispatched, as actions see it.
+
+    Attributes:
+      num_done: number of updates done, this one included.
+      state: the state after it, until the next update consumes it.
+      metrics: its measurements.
+    """
+
+    num_done: int
+    state: State
+    metrics: StepMetrics
+
+
+@dataclasses.dataclass(frozen=True)
+class PeriodicAction:
+    """Something that a stage does at intervals, between two updates.
+
+    Attributes:
+      every: interval [steps].
+      run: the action, given the update before it.
+      after_first: whether it also follows the first update of an attempt.
+      after_last: whether it follows the last update of the stage, whatever the interval.
+    """
+
+    every: int
+    run: Callable[[Update], None]
+    after_first: bool = False
+    after_last: bool = True
+
+    def is_due(self, num_done: int, start: int, total: int) -> bool:
+        """Returns whether the action follows an update.
+
+        Args:
+          num_done: number of updates done.
+          start: number of them done in earlier attempts.
+          total: number of updates of the stage.
+        """
+        if num_done == total:
+            return self.after_last
+        return num_done % self.every == 0 or (self.after_first and num_done == start + 1)
+
+
 def fit(
     model: ModelConfig,
     train: TrainConfig,
@@ -137,20 +182,10 @@ def fit(
     programs = step_programs(model, train, loader.examples.num_images, deterministic=deterministic)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
-        # Restored from shapes alone: a first state beside it would take its memory a second time.
-        restored = None
-        if points.may_restore:
-            restored = points.restore(abstract_state(model, train, programs.mesh))
-        if restored is None:
-            state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
-            start, notes = 0, {}
-        else:
-            start, state, notes = restored
-        del restored
+        start, state, notes = _first_state(points, model, train, paths, seeds, programs.mesh)
         losses = Losses(loader.examples)
         log = Lines(Path(paths.scratch) / METRICS, start, notes.get(METRICS, ""))
         watch_log = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
-        log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
         for damage in points.damaged:
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
         clock, factors = Clock(log, began), lr_schedules(train)
@@ -160,71 +195,103 @@ def fit(
         clock.lost["start"] += time.monotonic() - began
         with clock.losing("compile"):
             programs.compile_ahead(state, draws.values())
-        row: dict[str, Any] = {}
-        read = math.nan
-        batches = clock.waiting(loader.batches(start, train.total_steps))
+
+        def log_update(update: Update) -> None:
+            step = update.num_done - 1
+            rate = train.peak_lr * float(factors[-1, step])
+            budget, _ = draws[step]
+            log.add(row_of(update.num_done, update.metrics, rate, budget, clock, speed))
+
+        def watch(observer: ParamsObserver, update: Update) -> None:
+            with clock.losing("watch"):
+                for row in observer.observe({**update.state.trained, **update.state.frozen}):
+                    watch_log.add({"step": update.num_done, **row})
+
+        def save(update: Update) -> None:
+            with clock.losing("save"):
+                finite = are_finite(update.state.trained, programs.mesh)
+                losses.check(update.num_done - 1, finite)
+                points.wait()  # The host has room for one copy of the state, not for two.
+                log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
+                points.save(update.num_done, process_parts(update.state), log_paths)
+
+        # Done in this order where several are due. The state is saved last: findings and rows that
+        # a kill cuts off are made again.
+        logging = PeriodicAction(train.log_steps, log_update, after_first=True)
+        saving = PeriodicAction(train.save_steps, save, after_last=False)
+        actions = [logging, saving]
+        if observer:
+            look = functools.partial(watch, observer)
+            actions = [logging, PeriodicAction(observer.every, look), saving]
+
         # The host runs ahead of the device; what it waits for is chosen with care:
         #
         #     host     batch 1 | call 1, batch 2 | call 2, batch 3 | …
         #     device             step 1 ──────────▶ step 2 ─────────▶
+        batches = clock.waiting(loader.batches(start, train.total_steps))
         for step, batch in zip(remaining, batches, strict=True):
-            if step + 1 == profile[0] and jax.process_index() == 0:
+            num_done = step + 1
+            if num_done == profile[0] and jax.process_index() == 0:
                 profiler.enter_context(jax.profiler.trace(f"{paths.out}/{PROFILE}"))
-            rates = rates_of(train, factors[:, step], seeds, step)
+            # The update is only dispatched: the device computes while the host goes on.
             budget, _ = draws[step]
+            rates = rates_of(train, factors[:, step], seeds, step)
             state, metrics = programs(state, batch, budget, rates)
             speed.add(*draws[step])
             losses.add(step, metrics.loss)
-            num_done = step + 1
+            # What is due now. Each action needs the device's results, so the host waits for them.
             leaves = must_leave(num_done) and num_done < train.total_steps
-            # The device computes while the host prepares the next batch. Reading the loss waits for
-            # the device, so it is read at some steps only.
-            is_logged = (
-                num_done % train.log_steps == 0 or num_done == train.total_steps or step == start
-            )
-            is_saved = (num_done % train.save_steps == 0 and num_done < train.total_steps) or leaves
-            is_observed = observer and (
-                num_done % observer.every == 0 or num_done == train.total_steps
-            )
-            waits = is_logged or is_saved or is_observed or num_done == profile[1]
-            read = losses.read() if waits else read
+            due = [a for a in actions if a.is_due(num_done, start, train.total_steps)]
+            if leaves and saving not in due:
+                due.append(saving)
+            if due or num_done == profile[1]:
+                losses.read()
             if num_done == profile[1]:
                 profiler.close()
-            if is_logged:
-                rate = train.peak_lr * float(factors[-1, step])
-                row = row_of(num_done, metrics, rate, budget, clock, speed)
-                log.add(row)
-            if observer and is_observed:
-                # Before the state is saved: findings that a kill cuts off are made again.
-                with clock.losing("watch"):
-                    for observed_row in observer.observe({**state.trained, **state.frozen}):
-                        watch_log.add({"step": num_done, **observed_row})
-            if is_saved:
-                with clock.losing("save"):
-                    losses.check(step, are_finite(state.trained, programs.mesh))
-                    points.wait()  # The host has room for one copy of the state, not for two.
-                    points.save(num_done, process_parts(state), log_paths)
+            for action in due:
+                action.run(Update(num_done, state, metrics))
             if leaves:
-                points.wait()
-                # Only the first process's `wait` covers all processes, and one that exits early
-                # makes JAX end the others. So all meet here before any leaves.
-                multihost_utils.sync_global_devices("all have saved")
-                raise PreemptedError(
-                    f"state saved after step {num_done} of {train.total_steps}; training can "
-                    "resume from it."
-                )
+                _leave(points, num_done, train.total_steps)
             # A point is completed in the background: news of it comes at some later step.
             is_new = points.has_new_point()
-            if is_logged or is_new:
+            if logging in due or is_new:
                 yield Progress(
                     done=num_done,
                     total=train.total_steps,
-                    loss=read,
-                    note=note_of(row),
+                    loss=losses.last,
+                    note=note_of(log.last_row),
                     resumable=is_new,
                 )
         losses.check(train.total_steps - 1, are_finite(state.trained, programs.mesh))
         _write_checkpoint(state, model, paths, (log, watch_log) if observer else (log,))
+
+
+def _first_state(
+    points: ResumePoints,
+    model: ModelConfig,
+    train: TrainConfig,
+    paths: StagePaths,
+    seeds: Seeds,
+    mesh: Mesh,
+) -> tuple[int, State, Mapping[str, str]]:
+    """Returns (updates done, state, logs by name): of the newest point, or of a stage's start."""
+    # Restored from shapes alone: a first state beside it would take its memory a second time.
+    if points.may_restore:
+        restored = points.restore(abstract_state(model, train, mesh))
+        if restored is not None:
+            return restored
+    return 0, make_state(starting_params(model, paths.init, seeds.init), train, mesh), {}
+
+
+def _leave(points: ResumePoints, num_done: int, total: int) -> NoReturn:
+    """Raises `PreemptedError` once the state is stored."""
+    points.wait()
+    # Only the first process's `wait` covers all processes, and one that exits early makes JAX end
+    # the others. So all meet here before any leaves.
+    multihost_utils.sync_global_devices("all have saved")
+    raise PreemptedError(
+        f"state saved after step {num_done} of {total}; training can resume from it."
+    )
 
 
 def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seeds: Seeds) -> Loader:

@@ -19,9 +19,13 @@ class Losses:
 
     Args:
       examples: the examples that the stage trains on.
+
+    Attributes:
+      last: the loss that was read last; NaN before the first.
     """
 
     def __init__(self, examples: Examples) -> None:
+        self.last = math.nan
         self._examples = examples
         self._unread: dict[int, jax.Array] = {}
 
@@ -29,19 +33,17 @@ class Losses:
         """Keeps the loss of a step for later; does not wait for it."""
         self._unread[step] = loss
 
-    def read(self) -> float:
-        """Returns the last loss, after checking every loss since the last read.
+    def read(self) -> None:
+        """Waits for the losses since the last read, and checks them.
 
         Raises:
           NotFiniteError: if one is not finite, with its step and records.
         """
-        loss = math.nan
         for step, array in self._unread.items():
-            loss = float(array)
-            if not math.isfinite(loss):
-                raise self._error(step, f"the loss is {loss}")
+            self.last = float(array)
+            if not math.isfinite(self.last):
+                raise self._error(step, f"the loss is {self.last}")
         self._unread.clear()
-        return loss
 
     def check(self, step: int, are_finite: jax.Array) -> None:
         """Checks the parameters after a step, given whether all of them are finite.

@@ -1,9 +1,7 @@
 """The training step: one compiled program per declared shape, and no others."""
 
-import dataclasses
 import functools
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -152,9 +150,6 @@ class StepPrograms:
       deterministic: whether programs of a GPU give the same bits each time; those of other devices
         always do.
 
-    Attributes:
-      compile_seconds: time spent compiling so far [s].
-
     A program is compiled at its first use. After `compile_ahead`, a step that needs a program not
     compiled yet is an error.
     """
@@ -174,7 +169,6 @@ class StepPrograms:
         self._declared = set(declared_buckets(model, train))
         self._compiled: dict[tuple[int, int], Any] = {}
         self._are_ahead = False
-        self.compile_seconds = 0.0
 
     def __call__(
         self, state: State, batch: Batch, budget: int, rates: Rates
@@ -213,9 +207,7 @@ class StepPrograms:
                     f"no program was compiled for {num_images} images with {bucket} slots each; "
                     f"compiled ahead: {sorted(self._compiled)}."
                 )
-            started = time.monotonic()
             self._compiled[bucket, num_images] = self._compile(self.lower(args))
-            self.compile_seconds += time.monotonic() - started
         return self._compiled[bucket, num_images](*args)
 
     def compile_ahead(self, state: State, draws: Iterable[tuple[int, int]]) -> None:
@@ -225,7 +217,6 @@ class StepPrograms:
           state: the state before the first of them.
           draws: (budget, images per example) of each step.
         """
-        started = time.monotonic()
         pairs = {(budgets.bucket_of(self._model, budget).size, images) for budget, images in draws}
         missing = sorted(pairs - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
@@ -234,7 +225,6 @@ class StepPrograms:
             compiled = pool.map(self._compile, lowered)
             self._compiled.update(zip(missing, compiled, strict=True))
         self._are_ahead = True
-        self.compile_seconds += time.monotonic() - started
 
     def program(self, bucket: int, num_images: int = 1) -> jax.stages.Compiled:
         """Returns a compiled program, by the slots of its bucket and its images per example."""
@@ -314,32 +304,8 @@ def step_programs(
     deterministic: bool = True,
 ) -> StepPrograms:
     """Returns the programs of a stage; stages that differ only in rates and steps share them."""
-    shared = without_rates(train)
-    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images), deterministic)
-
-
-def without_rates(train: TrainConfig) -> TrainConfig:
-    """Returns a recipe with only what its programs depend on: neither rates nor steps."""
-    # These fields reach a program as arguments or not at all; of a group's rate, only whether it
-    # is 0 (frozen) matters.
-    return dataclasses.replace(
-        train,
-        total_steps=1,
-        peak_lr=1.0,
-        warmup=0.0,
-        schedule="constant",
-        rsqrt_timescale=1.0,
-        rsqrt_shift=0.0,
-        groups=tuple(
-            dataclasses.replace(g, lr=float(g.lr > 0), warmup=None, rsqrt_shift=None)
-            for g in train.groups
-        ),
-        weight_decay=0.0,
-        mixture=(),
-        sampling="without_replacement",
-        save_steps=1,
-        log_steps=1,
-    )
+    devices = tuple(jax.devices())
+    return _cached_programs(model, train.program, devices, tuple(num_images), deterministic)
 
 
 @functools.lru_cache(maxsize=4)

@@ -7,7 +7,7 @@ import pytest
 from model.decode import beam
 from model.decode.beam import Hypotheses, grow_hypotheses
 from model.decode.config import Decoding
-from model.decode.decoding import decode_tokens
+from model.decode.decoding import decode_tokens, draw_key
 from model.decode.generate import generate
 from tests.model.decode.test_generate import make_case
 from tests.model.eval import recomputed
@@ -127,7 +127,8 @@ def test_a_choice_of_decoding_is_what_it_names():
     options = {"max_new_tokens": NUM_NEW, "stop": _stop(case)}
 
     def decoded(decoding: Decoding, number: int = 0) -> np.ndarray:
-        return np.asarray(decode_tokens(*case.inputs, **options, decoding=decoding, number=number))
+        key = draw_key(decoding, number)
+        return np.asarray(decode_tokens(*case.inputs, key, **options, decoding=decoding))
 
     greedy = generate(*case.inputs, **options)
     np.testing.assert_array_equal(decoded(Decoding()), greedy)

@@ -54,6 +54,23 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
 
 
 @pytest.mark.slow
+def test_seeds_share_a_program_and_draw_otherwise(checkpoint: Path):
+    predictor = Predictor(checkpoint)
+    answers = [
+        predictor.answer(
+            IMAGES,
+            PROMPT,
+            budget=16,
+            max_tokens=5,
+            decoding=Decoding(temperature=9.0, seed=seed),
+        )
+        for seed in (1, 2, 1)
+    ]
+    assert predictor.num_programs == 1
+    assert answers[0].tokens == answers[2].tokens != answers[1].tokens
+
+
+@pytest.mark.slow
 def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     predictor, how = Predictor(checkpoint), {"budget": 16, "max_tokens": 5}
     looked = predictor.answer(IMAGES, PROMPT, **how)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import pytest
 
+from model.analysis.flops import Modality, update_flops
 from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
 from model.train.step import StepMetrics
@@ -91,6 +92,11 @@ def test_a_row_has_norms_speed_and_goodput(tmp_path: Path):
     tokens = 4 * 6 * (2 * 28 + 16)
     assert tokens / longest <= row["tokens_per_second"] <= tokens / 0.05
     assert 0 < row["mfu"] < 1
+    # Counted is what ran: 30 slots for 28 tokens, and nothing that the programs skip.
+    prompt = Modality(name="", num_images=2, text_tokens=TRAIN.text_len)
+    ran = 4 * update_flops(model, 30, prompt, TRAIN.batch_size, with_unread=False)
+    per_token = ran / tokens / (1e12 * 2 * 275.0)  # Two chips of TPU v4.
+    assert row["mfu"] / row["tokens_per_second"] == pytest.approx(per_token, rel=2e-3)
     assert note_of(row).endswith(" MFU")
     unknown = Speed(model, TRAIN, [SimpleNamespace(device_kind="cpu")], all_parts)
     unknown.since_last_call()

@@ -22,7 +22,7 @@ from model.eval.run import predict
 from model.eval.score import score
 from model.seeds import Seeds
 from model.train.config import TrainConfig
-from model.train.loop import StagePaths, fit
+from model.train.loop import PeriodicAction, StagePaths, fit
 from model.train.start import starting_params
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
@@ -48,6 +48,28 @@ def run(
     (root / "out").mkdir(parents=True, exist_ok=True)
     paths = StagePaths(scratch=str(root / "scratch"), out=str(root / "out"), **inputs)
     return fit(model or tiny_model("parcel", (30, 64)), train, paths, Seeds.of(5), profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (False, False, [6, 9]),
+        (True, False, [5, 6, 9]),
+        (False, True, [6, 9, 10]),
+        (True, True, [5, 6, 9, 10]),
+    ],
+)
+def test_an_action_is_due_at_its_interval_and_at_either_end_if_it_says_so(first, last, expected):
+    action = PeriodicAction(3, lambda update: None, after_first=first, after_last=last)
+    # An attempt that resumed after 4 of 10 updates.
+    assert [done for done in range(5, 11) if action.is_due(done, 4, 10)] == expected
+
+
+def test_an_action_of_the_last_update_alone_is_due_once():
+    action = PeriodicAction(5, lambda update: None)
+    assert [done for done in range(1, 6) if action.is_due(done, 0, 5)] == [5]
+    never = PeriodicAction(5, lambda update: None, after_last=False)
+    assert not any(never.is_due(done, 0, 5) for done in range(1, 6))
 
 
 @pytest.mark.slow

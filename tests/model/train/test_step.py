@@ -1,16 +1,22 @@
 """Programs, budgets and the sharded step."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model import vlm
 from model.connector import budgets
 from model.sharding import make_mesh
-from model.train.config import TrainConfig
+from model.train.config import GroupConfig, TrainConfig
 from model.train.step import (
     Rates,
     StepPrograms,
+    abstract_inputs,
+    abstract_state,
     compiler_options,
     declared_buckets,
     dropout_key,
@@ -87,6 +93,66 @@ def test_stages_that_differ_in_numbers_only_share_programs():
     assert step_programs(model, TrainConfig(total_steps=3, weight_decay=0.1)) is one
     assert step_programs(model, TrainConfig(sampling="choice")) is one
     assert step_programs(model, TrainConfig(label_smoothing=0.1)) is not one
+
+
+def test_fields_that_a_program_is_compiled_from_tell_stages_apart():
+    one = TrainConfig(groups=(GroupConfig(params="vision/.*", lr=0.5, warmup=0.1),))
+    same = dataclasses.replace(
+        one,
+        epochs=2.0,
+        max_frames=4,
+        mixture=(("a", 1.0),),
+        groups=(GroupConfig(params="vision/.*", lr=3.0, rsqrt_shift=5.0),),
+    )
+    assert one.program == same.program
+    others: dict[str, Any] = {
+        "batch_size": 4,
+        "grad_clip": 2.0,
+        "b2": 0.9,
+        "label_smoothing": 0.1,
+        "dropout": 0.1,
+        "text_len": 8,
+        "budgets": (64,),
+        "freeze_vision": True,
+        "num_replicas": 2,
+        "microbatch": 1,
+        "groups": (GroupConfig(params="vision/.*", lr=0.0),),
+    }
+    for name, value in others.items():
+        assert dataclasses.replace(one, **{name: value}).program != one.program, name
+    # A new field is either named here or marked as one that no program is compiled from.
+    marked = {f.name for f in dataclasses.fields(TrainConfig) if "program" in f.metadata}
+    assert marked | set(others) == {f.name for f in dataclasses.fields(TrainConfig)}
+
+
+@pytest.mark.slow
+def test_no_field_that_is_marked_so_changes_a_program():
+    model, mesh = tiny_model(), make_mesh(jax.devices()[:1])
+    train = TrainConfig(
+        batch_size=2,
+        text_len=8,
+        total_steps=9,
+        peak_lr=0.5,
+        warmup=0.5,
+        schedule="rsqrt",
+        rsqrt_timescale=3.0,
+        rsqrt_shift=4.0,
+        groups=(GroupConfig(params="text/.*", lr=0.3, warmup=0.2, rsqrt_shift=1.0),),
+        weight_decay=0.5,
+        mixture=(("a", 1.0),),
+        sampling="choice",
+        max_frames=3,
+        save_steps=7,
+        log_steps=7,
+    )
+
+    def text(config: TrainConfig) -> str:
+        batch, rates = abstract_inputs(model, config, mesh, 1)
+        args = abstract_state(model, config, mesh), batch, vlm.Slots(64, 64), rates
+        return StepPrograms(model, config, mesh).lower(args).as_text()
+
+    assert text(train) == text(train.program)
+    assert text(train) != text(dataclasses.replace(train, b2=0.5))
 
 
 def test_dropout_is_drawn_from_seed_and_step_and_without_it_nothing_is():
