@@ -134,7 +134,7 @@ def measure_train(request: Request) -> Iterator[Row]:
             for budget in request.at:
                 bucket = budgets.bucket_of(model, budget).size
                 row = row | {"budget": budget, **_memory(step.program(bucket))}
-                if row["compiled_gib"] > _device_gib():
+                if row.get("compiled_gib", 0) > _device_gib():
                     yield row | {"left_out": "does not fit"}
                     continue
                 if time.time() > request.until:
@@ -174,7 +174,7 @@ def measure_prefill(request: Request) -> Iterator[Row]:
             if time.time() > request.until:
                 yield row | {"left_out": "out of time"}
                 continue
-            if row["compiled_gib"] > _device_gib():
+            if row.get("compiled_gib", 0) > _device_gib():
                 yield row | {"left_out": "does not fit"}
                 continue
             run = functools.partial(program, params, prompt, exact_slots(cfg, budget))
@@ -371,7 +371,8 @@ def _prompt(cfg: ModelConfig, rows: int, text_len: int, num_images: int = 1) -> 
 
 def _memory(program: jax.stages.Compiled) -> Row:
     """Returns what the compiler says that a program holds at most on one device."""
-    return {"compiled_gib": round(program.memory_analysis().peak_memory_in_bytes / _GIB, 3)}
+    memory = program.memory_analysis()
+    return {"compiled_gib": round(memory.peak_memory_in_bytes / _GIB, 3)} if memory else {}
 
 
 def _peak() -> Row:
