@@ -11,7 +11,7 @@ from flows.study.graph import raw_files_spec
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.pins import Pin
-from infra.store.raw_files import RawFingerprint
+from infra.store.raw_fingerprint import RawFingerprint
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Reject

@@ -38,7 +38,8 @@ from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.user_steps import add_user_steps, cut_graph
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
-from infra.store.raw_files import RawDigestCache, RawFingerprint
+from infra.store.raw_files import RawDigestCache
+from infra.store.raw_fingerprint import RawFingerprint
 from model.decode.config import DecodeConfig
 from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric

@@ -1,8 +1,4 @@
-"""Digests of files outside of the store, remembered so that no unchanged file is read twice.
-
-`RawFingerprint` shows whether anything changed, without reading files; `RawDigestCache` then reads
-those that changed.
-"""
+"""Digests of files, remembered so that no unchanged file is read twice on a machine."""
 
 import contextlib
 import hashlib
@@ -10,15 +6,12 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from infra.store.digest import value_sha256
-from infra.store.stored_folder import open_backend
-
-_SETTLED_NS = 2_000_000_000
+SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change identifies its content [ns]. Two writes within one tick of
 the file system's clock, which is 2 s on FAT, leave the same time."""
 
@@ -161,49 +154,6 @@ class RawDigestCache:
         )
 
 
-class RawFingerprint:
-    """Digests of names, sizes and times in the folders of a data root; each is walked once.
-
-    Args:
-      data_root: a folder, or gs://bucket/prefix.
-    """
-
-    def __init__(self, data_root: str) -> None:
-        self._files = open_backend(data_root)
-        self._sums: dict[str, int] = {}
-
-    def sha256(self, folders: Iterable[str]) -> str:
-        """Returns a digest that changes when a file in one of the folders does [hex].
-
-        A file that was written within the last two seconds may change again unseen, so the digest
-        then differs from every other. Memory use does not grow with the number of files.
-
-        Args:
-          folders: folders below the data root; "" is all of it, and a missing one is empty.
-
-        Raises:
-          OSError: if one cannot be listed.
-        """
-        return value_sha256({folder: self._folder_sum(folder) for folder in sorted(set(folders))})
-
-    def _folder_sum(self, folder: str) -> int:
-        """Returns a sum over the files' digests, which does not depend on their order."""
-        if folder not in self._sums:
-            # A sum of digests and not a digest of a sorted list: files come in any order, and
-            # millions of names need no memory.
-            total, now = 0, time.time_ns()
-            for name, stat in self._files.walk(folder):
-                version = (*stat.version, stat.changed)
-                if not stat.crc32c and now - stat.modified <= _SETTLED_NS:
-                    # May change again within this tick of the clock: never equal to another look.
-                    version = (*version, now)
-                text = f"{name}\0{stat.size} {version} {stat.crc32c}"
-                digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
-                total += int.from_bytes(digest, "big")
-            self._sums[folder] = total % 2**256
-        return self._sums[folder]
-
-
 def _digest_file(path: Path) -> tuple[_FileState | None, Digest]:
     """Returns a file's digest, and its state if the next change is sure to alter that."""
     with path.open("rb") as file:
@@ -220,5 +170,5 @@ def _digest_file(path: Path) -> tuple[_FileState | None, Digest]:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
         after = _FileState.of(os.fstat(file.fileno()))
-    settled = before == after and began - before.mtime_ns > _SETTLED_NS
+    settled = before == after and began - before.mtime_ns > SETTLED_NS
     return before if settled else None, Digest(sha256, size)

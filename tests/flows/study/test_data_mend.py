@@ -15,7 +15,7 @@ from flows.steps.kinds.dataset import DatasetSpec
 from flows.study.data_mend import _find_or_make
 from flows.study.graph import raw_files_spec
 from infra.errors import ConfigError
-from infra.store.raw_files import RawFingerprint
+from infra.store.raw_fingerprint import RawFingerprint
 from infra.store.store import Artifact, Store
 from parcel.cli.main import app
 from pipelines.prepare.config import PrepareConfig

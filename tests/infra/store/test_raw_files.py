@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from infra.store import raw_files
-from infra.store.raw_files import Digest, RawDigestCache, RawFingerprint
+from infra.store.raw_files import Digest, RawDigestCache
+from infra.store.raw_fingerprint import RawFingerprint
 
 LONG_AGO = 1_600_000_000
 
