@@ -10,8 +10,10 @@ from typing import Any, BinaryIO, TypeVar, cast
 import google_crc32c
 
 from infra.store.raw_path import local_copy, raw_path
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission
 from pipelines.sources.item import Media
+from pipelines.sources.values import text_of
 
 WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", "segment")
 """Kinds of records that a web image can make; the reader of web images says how."""
@@ -192,9 +194,9 @@ class Corpus:
         """Notes `path` as an input, and returns its text without a byte order mark.
 
         Raises:
-          ValueError: if it is not UTF-8.
+          BadInput: if it is not UTF-8, nor UTF-16 with a mark.
         """
-        return self.annotation(path).read_text(encoding="utf-8-sig")
+        return text_of(self.annotation(path).read_bytes(), str(path))
 
     def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
         """Returns the content of a JSON file, after `compact` has replaced each of its objects.
@@ -202,10 +204,11 @@ class Corpus:
         Raises:
           ValueError: if it is not JSON, naming the file.
         """
+        text = self.read_text(path)
         try:
-            return json.loads(self.read_text(path), object_hook=compact)
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}.") from error
+            return json.loads(text, object_hook=compact)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is {reason_of(error)}.") from error
 
     @property
     def is_local(self) -> bool:

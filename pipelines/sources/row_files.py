@@ -1,6 +1,8 @@
 """Reading of annotation files, whatever their format, row by row."""
 
 import csv
+import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,7 @@ from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import table_rows
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.unpacking import open_unpacked
+from pipelines.sources.unpacking import DamagedFile, open_lines
 
 Form = Literal["list", "dict", "csv", "table", "lines"]
 
@@ -97,7 +99,7 @@ def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
 
 def json_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a file that hold anything; the file may be packed."""
-    with open_unpacked(path) as lines:
+    with open_lines(path) as lines:
         yield from (line for line in lines if line.strip())
 
 
@@ -108,8 +110,8 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
       ValueError: if a column is missing, naming the file.
     """
     csv.field_size_limit(sys.maxsize)  # A long cell is no reason to end.
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
+    with open_lines(path) as lines:
+        reader = csv.DictReader(io.TextIOWrapper(lines, "utf-8", "surrogateescape", newline=""))
         if missing := set(columns) - set(reader.fieldnames or ()):
             raise ValueError(f"{path} lacks the column {min(missing)!r}.")
         yield from reader
@@ -186,7 +188,15 @@ def read_rows(
     """
     # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
     # row gives all of its items or none.
-    for number, row in enumerate(rows):
+    remaining = iter(rows)
+    for number in itertools.count():
+        try:
+            row = next(remaining)
+        except StopIteration:
+            return
+        except DamagedFile as error:
+            yield _reject_row(corpus, path, f"{name}/{path.name}", str(error))
+            return
         try:
             result = items_of_row(row)
             items = [result] if isinstance(result, Item) else list(result or ())

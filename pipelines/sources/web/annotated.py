@@ -13,7 +13,7 @@ Visual Genome region becomes its grounded caption.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         media = corpus.media(folder / row["file_name"])
         return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
+    _note_orphans(corpus, file, objects, (_key(row, "id") for row in raw["images"]))
     yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], items_of_row)
     yield from _of_no_image(corpus, file, f"coco_objects/{split}", loose)
 
@@ -97,6 +98,29 @@ def _of_no_image(
         raise BadInput(f"annotation names no image (image_id): {annotation!r:.100}")
 
     yield from read_rows(corpus, file, f"{name}/annotations", annotations, refuse)
+
+
+def _note_orphans(
+    corpus: Corpus, file: Path, annotations: Mapping[Any, Sized], images: Iterable[object]
+) -> None:
+    """Counts the annotations of a file whose image is in no list.
+
+    Args:
+      corpus: the corpus.
+      file: the file of the annotations.
+      annotations: key of an image -> its annotations.
+      images: keys of the images that are listed.
+    """
+    counts, listed = corpus.omission_counts(file), set(images)
+    counts.clear()  # A part of a split is read twice.
+    for key, of_image in annotations.items():
+        if key not in listed and len(of_image):
+            counts.add("annotations of images that no list has", str(key), len(of_image))
+
+
+def _key(row: object, field: str) -> object:
+    key = row.get(field) if isinstance(row, Mapping) else None
+    return key if isinstance(key, int | str) else None
 
 
 def _textocr_names(split: str) -> tuple[str, ...]:
@@ -131,6 +155,7 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
             corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), metadata
         )
 
+    _note_orphans(corpus, file, words, raw["imgs"])
     yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), items_of_row)
     yield from _of_no_image(corpus, file, f"textocr/{split}", loose)
 
@@ -158,6 +183,8 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         return (item for item in items if not (isinstance(item, Item) and item.task == "detect"))
 
     rows = load_list(corpus, questions)
+    described = {key: row.get("regions") or [] for key, row in regions.items()}
+    _note_orphans(corpus, descriptions, described, (_key(row, "id") for row in rows))
     yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, items_of_row)
 
 

@@ -15,10 +15,10 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import column_names, picture_cell, rows_of_batch
+from pipelines.sources.hub import column_names, is_inline, picture_cell, rows_of_batch
 from pipelines.sources.item import Media
 from pipelines.sources.omissions import is_hidden
-from pipelines.sources.unpacking import PACKINGS, open_unpacked
+from pipelines.sources.unpacking import PACKINGS, open_lines
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage
 
@@ -70,13 +70,19 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         if len(cells) < 2:
             raise BadInput("line has no tab")
         # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
-        first, second = ((_URL.fullmatch(cell.strip()) is not None) for cell in cells[:2])
+        first, second = (_is_address(cell.strip()) for cell in cells[:2])
         if first and second:
             raise BadInput("both columns are URLs; one must be the caption")
         caption, place = reversed(cells[:2]) if first else cells[:2]
-        return {"caption": caption, "url" if first or second else "path": place.strip()}
+        place = place.strip()
+        field = "image" if is_inline(place) else "url" if first or second else "path"
+        return {"caption": caption, field: place}
 
     yield from _read_lines(corpus, path, row)
+
+
+def _is_address(cell: str) -> bool:
+    return _URL.fullmatch(cell) is not None or is_inline(cell)
 
 
 def _read_lines(
@@ -97,7 +103,7 @@ def _read_lines(
 
 def _number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the number and content of every line that is not empty; too long ones are cut off."""
-    with open_unpacked(path) as file:
+    with open_lines(path) as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
             tail = line
@@ -152,12 +158,18 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     """Returns a row's pixels; None if no field has any."""
     # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     # What cannot be read is an error only if nothing before it can.
+    pictures: dict[bytes, str] = {}
     for field in filter(row.__contains__, _BYTES):
         with contextlib.suppress(BadInput):
             if data := picture_cell(row[field], field)[0]:
-                place: dict[str, Any] = corpus.unpacked.append(data)
-                member = f"{number:09d}.{field}"
-                return Media(path=corpus.relative(path), member=member, **place)
+                pictures.setdefault(data, field)
+    if len(pictures) > 1:
+        raise BadInput(
+            f"different pictures in the fields {', '.join(pictures.values())}, one is expected"
+        )
+    for data, field in pictures.items():
+        place: dict[str, Any] = corpus.unpacked.append(data)
+        return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
     for field in filter(row.__contains__, _PATHS):
         if name := picture_cell(row[field], field)[1]:
             if "://" in name:
