@@ -126,8 +126,10 @@ def value_under(row: object, field: str, listing: str) -> Any:
     return row[field]
 
 
-def box_of(value: object, field: str) -> tuple[float, float, float, float]:
-    """Returns x0, y0, x1, y1 of a box.
+def box_of(
+    value: object, field: str, form: str = "x0, y0, x1, y1"
+) -> tuple[float, float, float, float]:
+    """Returns the four numbers of a box, whose meaning is its `form`.
 
     Raises:
       BadInput: if it is no list of four finite numbers, naming the field and the value.
@@ -137,6 +139,6 @@ def box_of(value: object, field: str) -> tuple[float, float, float, float]:
         if isinstance(value, list | tuple):
             numbers_of_box = [float(number) for number in value]
     if len(numbers_of_box) != 4 or not all(map(math.isfinite, numbers_of_box)):
-        raise BadInput(f"{field} must be four numbers x0, y0, x1, y1, got {value!r}"[:120])
-    x0, y0, x1, y1 = numbers_of_box
-    return x0, y0, x1, y1
+        raise BadInput(f"{field} must be four numbers {form}, got {value!r}"[:120])
+    first, second, third, fourth = numbers_of_box
+    return first, second, third, fourth

@@ -23,10 +23,12 @@ from pipelines.sources.item import Item, Listing, Media
 from pipelines.sources.layout import find_annotation, image_folder
 from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows
 from pipelines.sources.spec import SourceSpec
+from pipelines.sources.values import box_of
 from pipelines.sources.web.tasks import WebImage, web_image_items
 
 _GENOME = ("question_answers.json", "region_descriptions.json")
 _ILLEGIBLE = "."
+_COCO_BOX = "x, y, width, height"
 
 
 def _coco_names(split: str) -> tuple[str, ...]:
@@ -55,7 +57,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         annotated = []
         # `pop`, so that memory shrinks as images are listed.
         for annotation in objects.pop(row["id"], ()):
-            x, y, w, h = map(float, annotation["bbox"])
+            x, y, w, h = box_of(annotation.get("bbox"), "bbox", _COCO_BOX)
             category = annotation["category_id"]
             if category not in labels:
                 raise BadInput(f"category_id {category!r:.40} is none of the file's categories")
@@ -146,7 +148,7 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
         key, image = row
         read = []
         for annotation in words.pop(key, ()):
-            x, y, w, h = map(float, annotation["bbox"])
+            x, y, w, h = box_of(annotation.get("bbox"), "bbox", _COCO_BOX)
             read.append({"text": annotation["utf8_string"], "box": [x, y, x + w, y + h]})
         if not read:
             return iter(())

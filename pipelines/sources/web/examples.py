@@ -41,6 +41,7 @@ from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media, checked_task
 from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfollowed
+from pipelines.sources.row_files import load_dict
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, unpack
 from pipelines.sources.values import answer_of, without_absent
@@ -180,13 +181,19 @@ def _class_names_file(folder: Path, feature: str) -> Path:
 
 def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str]]]:
     """Returns the data set's name and, for each split, the numbers of records in its files."""
-    info: Any = corpus.load_json(folder / "dataset_info.json")
+    info: Any = load_dict(corpus, folder / "dataset_info.json")
     if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
         raise ValueError(f"{folder} must hold files of format tfrecord, got {form}.")
     splits = info.get("splits") or ()
-    return info["name"], {
-        split_info["name"]: split_info.get("shardLengths") or [] for split_info in splits
-    }
+    try:
+        return info["name"], {
+            split_info["name"]: split_info.get("shardLengths") or [] for split_info in splits
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / 'dataset_info.json'} must name the data set and its splits: "
+            f"{reason_of(error, info)}."
+        ) from None
 
 
 def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:

@@ -148,6 +148,15 @@ def test_the_length_is_that_of_the_picture(tmp_path, start, sound, ending):
     assert info.duration == pytest.approx(1.6, abs=0.05)
 
 
+@pytest.mark.parametrize("num", [1, 2, 3])
+@pytest.mark.parametrize("start", [0.0, 5.0])
+@pytest.mark.parametrize("ending", ["mkv", "mp4", "ts"])
+def test_a_clip_of_few_frames_is_whole_wherever_it_begins(tmp_path, num, start, ending):
+    info = probe_video(str(write(tmp_path / f"a.{ending}", num, start=start)))
+    assert len(info.times) == num
+    assert info.duration == pytest.approx(num / 25, abs=0.01)
+
+
 @pytest.mark.parametrize("sound", [0.0, 8.0])
 @pytest.mark.parametrize("start", [0.0, 20.0])
 def test_a_broken_download_is_refused_with_and_without_sound(tmp_path, sound, start):
