@@ -71,6 +71,7 @@ class OmissionCounts:
 
     def add(self, reason: str, example: str = "", num: int = 1) -> None:
         """Counts one thing, or several, that are passed over for the same reason."""
+        reason, example = printable_name(reason), printable_name(example)
         count, first = self._counts.get(reason, (0, example))
         self._counts[reason] = count + num, min(first, example)
 
@@ -187,7 +188,11 @@ class Corpus:
         return os.path.isfile(path) if self.is_local else path.is_file()
 
     def files(self) -> Iterator[Path]:
-        """Yields every file below the folder, sorted; memory holds one folder's names per level."""
+        """Yields every file below the folder, sorted; memory holds one folder's names per level.
+
+        Links to folders are not followed, and names that are not UTF-8 are passed over, since no
+        record could name them; `omissions.unfollowed` yields both.
+        """
         return _walk_files(self.folder)
 
     def read_text(self, path: Path) -> str:
@@ -220,6 +225,16 @@ class Corpus:
         return Media(path=self.relative(path), **fields)
 
 
+def is_unicode(name: str) -> bool:
+    """Returns whether a name can be written in UTF-8; a disk may hold others."""
+    return printable_name(name) == name
+
+
+def printable_name(name: str) -> str:
+    """Returns a name with \\udcfc in place of what is not UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def check_features(features: Mapping[str, str]) -> Mapping[str, str]:
     """Checks the keys of `features`, and returns it.
 
@@ -249,7 +264,7 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
 def _walk_files(folder: Path) -> Iterator[Path]:
     # `os.path.isdir` is False for a path in a bucket.
     names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
-    for name in sorted(names):
+    for name in sorted(filter(is_unicode, names)):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             yield from _walk_files(path)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from pipelines.records.schema import Omission
-from pipelines.sources.corpus import Corpus
+from pipelines.sources.corpus import Corpus, is_unicode, printable_name
 
 T = TypeVar("T")
 
@@ -85,13 +85,17 @@ def unfollowed(
     for folder, folders, files in os.walk(corpus.folder):
         for path in sorted(Path(folder, name) for name in (*folders, *files)):
             name = path.relative_to(corpus.folder).as_posix()
-            if path.is_file() or not is_of_source(name):
+            if not is_unicode(name):
+                source = corpus.relative(corpus.folder / printable_name(name))
+                yield Omission(source=source, reason="name is not UTF-8; rename it")
+            elif path.is_file() or not is_of_source(name):
                 continue
-            if path.is_symlink():
+            elif path.is_symlink():
                 what = "folder, which is not followed" if path.is_dir() else "missing file"
                 yield Omission(source=corpus.relative(path), reason=f"link to a {what}")
             elif not path.is_dir() and (looks_like_data(name) or is_media(name)):
                 yield Omission(source=corpus.relative(path), reason="neither a file nor a folder")
+        folders[:] = filter(is_unicode, folders)
 
 
 def note_empty(corpus: Corpus, path: Path, results: Iterable[T]) -> Iterator[T]:

@@ -158,16 +158,15 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     """Returns a row's pixels; None if no field has any."""
     # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     # What cannot be read is an error only if nothing before it can.
-    pictures: dict[bytes, str] = {}
+    pictures: list[tuple[str, bytes]] = []
     for field in filter(row.__contains__, _BYTES):
         with contextlib.suppress(BadInput):
             if data := picture_cell(row[field], field)[0]:
-                pictures.setdefault(data, field)
-    if len(pictures) > 1:
-        raise BadInput(
-            f"different pictures in the fields {', '.join(pictures.values())}, one is expected"
-        )
-    for data, field in pictures.items():
+                pictures.append((field, data))
+    if any(data != pictures[0][1] for _, data in pictures):
+        fields = ", ".join(field for field, _ in pictures)
+        raise BadInput(f"different pictures in the fields {fields}, one is expected")
+    for field, data in pictures[:1]:
         place: dict[str, Any] = corpus.unpacked.append(data)
         return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
     for field in filter(row.__contains__, _PATHS):

@@ -295,11 +295,16 @@ def _read_objects(sample: WebImage) -> list[_Object]:
         _Object(
             label=_one_line(value_under(raw, "label", "objects"), "label"),
             box=box_of(value_under(raw, "box", "objects"), "box"),
-            mask=json.dumps(raw["mask"]) if raw.get("mask") else None,
+            mask=_mask_text(raw["mask"]) if raw.get("mask") else None,
         )
         for raw in rows_under(sample.metadata, "objects")
     ]
     return sorted((t for t in objects if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
+
+
+def _mask_text(mask: object) -> str:
+    # Tables hold run lengths as bytes, as pycocotools makes them.
+    return json.dumps(mask, default=lambda value: text_of(value, "mask"))
 
 
 def _raster_order(words: list[tuple[str, tuple[float, float, float, float]]]) -> list[str]:

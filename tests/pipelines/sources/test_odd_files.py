@@ -1,15 +1,18 @@
 """Archives, lists and folders as strangers leave them: each is read, refused or in the account."""
 
 import gzip
+import io
 import json
 import lzma
 import os
 import tarfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.records.tfrecord import write_shard
 from pipelines.sources.omissions import looks_like_data
 from tests.pipelines.sources.test_odd_inputs import Listed, picture, write_rows, write_tar
 
@@ -149,6 +152,42 @@ def test_what_no_reader_can_follow_is_in_the_account(tmp_path):
         ("web/e.jsonl", "link to a missing file"),
         ("web/f.jsonl", "neither a file nor a folder"),
     }
+
+
+@pytest.mark.parametrize("source", ["web", "images", "tfrecord"])
+def test_a_name_that_is_not_utf_8_ends_no_run(tmp_path, source):
+    (tmp_path / source / "b").mkdir(parents=True)
+    for name in (b"\xfc.tar", b"b/\xfc.png", b"\xfc.tfrecord"):
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path / source), name))).write_bytes(b"x")
+    Path(os.fsdecode(os.fsencode(tmp_path / source) + b"/d\xfc")).mkdir()
+    write_tar(tmp_path / "web/a.tar", [("0.png", picture(1)), ("0.txt", b"x")])
+    (tmp_path / "images").mkdir(exist_ok=True)
+    (tmp_path / "images/a.png").write_bytes(picture(1))
+    if source == "tfrecord":
+        write_shard(tmp_path / "tfrecord/a.tfrecord", [])
+    listed = Listed(tmp_path, source, features={"image": "image"})
+    assert len(listed.items) == (0 if source == "tfrecord" else 1)
+    renamed = {o.source for o in listed.omissions if o.reason == "name is not UTF-8; rename it"}
+    assert renamed == {
+        rf"{source}/\udcfc.tar",
+        rf"{source}/\udcfc.tfrecord",
+        rf"{source}/b/\udcfc.png",
+        rf"{source}/d\udcfc",
+    }
+
+
+def test_an_unused_member_whose_name_is_not_utf_8_is_in_the_account(tmp_path):
+    (tmp_path / "web").mkdir()
+    with tarfile.open(
+        tmp_path / "web/a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1"
+    ) as archive:
+        for name, data in (("0.png", picture(1)), ("0.ü", b"z"), ("0.txt", b"x")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    listed = Listed(tmp_path)
+    assert len(listed.items) == 1
+    assert [o.to_json().encode().count(rb"\\udcfc") for o in listed.omissions] == [2]
 
 
 @given(
