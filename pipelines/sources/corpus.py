@@ -231,7 +231,7 @@ def is_unicode(name: str) -> bool:
 
 
 def printable_name(name: str) -> str:
-    """Returns a name with \\udcfc in place of what is not UTF-8."""
+    """Returns a name with escapes in place of what is not UTF-8."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
