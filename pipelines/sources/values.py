@@ -54,7 +54,7 @@ def text_of(value: object, field: str) -> str:
     if isinstance(value, str):
         return value.lstrip(_MARK)
     if isinstance(value, bytes):
-        is_utf16 = value.startswith(_MARKS_UTF16)
+        is_utf16 = value.startswith(_MARKS_UTF16) and len(value) > len(codecs.BOM_UTF16)
         try:
             return value.decode("utf-16" if is_utf16 else "utf-8").lstrip(_MARK)
         except UnicodeDecodeError:

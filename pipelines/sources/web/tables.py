@@ -3,9 +3,10 @@
 import array
 import contextlib
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -192,10 +193,10 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
         # A folder named after the table has its pictures alone; the others have those of all tables
         # beside it.
         if folder == folder_of_table:
-            shared = corpus.once(f"URLs of {path}", lambda: _shared_names([path]))
+            shared = corpus.once(f"URLs of {path}", lambda: _shared_names(_versions([path])))
         else:
             shared = corpus.once(
-                f"URLs in {path.parent}", lambda: _shared_names(_tables_beside(path))
+                f"URLs in {path.parent}", lambda: _shared_names(_versions(_tables_beside(path)))
             )
         if stable_hash(name) in shared:
             raise BadInput(
@@ -223,15 +224,29 @@ def _name_in_url(url: str) -> str:
         raise BadInput(f"{url!r:.80} is no URL") from error
 
 
-def _shared_names(tables: Iterable[Path]) -> frozenset[int]:
-    """Returns the hashes of the names in which different URLs of some tables end.
+def _versions(tables: Iterable[Path]) -> tuple[tuple[Path, Hashable], ...]:
+    """Returns tables, in order, each with what changes whenever its content does."""
+
+    def version(table: Any) -> Hashable:
+        if not isinstance(table, Path):
+            return table.state()
+        stat = table.stat()
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+    return tuple((table, version(table)) for table in sorted(tables))
+
+
+# A worker lists many units of one corpus, each with a `Corpus` of its own.
+@functools.lru_cache(maxsize=16)
+def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
+    """Returns the hashes of the names in which different URLs of `_versions` of tables end.
 
     A name and its URL take 16 bytes of memory.
     """
     import numpy as np
 
     hashes = array.array("Q")
-    for table in tables:
+    for table, _ in tables:
         form = table_form(table.name)
         for url in form.urls(table) if form else ():
             with contextlib.suppress(BadInput):
