@@ -179,6 +179,31 @@ def test_decord_gives_the_pixels_of_pyav_or_is_not_used(tmp_path, kind):
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("codec", ["libvpx-vp9", "libvpx"])
+@pytest.mark.parametrize("preferred", PREFERRED)
+def test_opacity_beside_the_frames_of_webm_shows_the_background(tmp_path, codec, preferred):
+    path = tmp_path / "a.webm"
+    ink = np.zeros((48, 64, 4), np.uint8)
+    ink[:, :32, 3] = 255
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuva420p"
+        stream.options = {"auto-alt-ref": "0"}
+        for _ in range(6):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(ink, format="rgba")))
+        container.mux(stream.encode())
+    spec = ImageSpec(image_px=64, encoding="png", background="#00ff00")
+    header, squares = sample_video(
+        str(path), FrameSampling(num_frames=3, stride=2), spec, preferred
+    )
+    assert header["composed"]
+    assert header["decoded"] == pytest.approx([0, 0.08, 0.16])
+    for square in squares:
+        pixels = np.asarray(Image.open(io.BytesIO(square))).astype(int)
+        assert np.abs(pixels[:, 2:30]).max() < 12
+        assert np.abs(pixels[:, 34:62] - (0, 255, 0)).max() < 12
+
+
 def test_transparent_frames_show_the_background(tmp_path):
     path = tmp_path / "a.gif"
     ink = Image.new("P", (40, 40), 0)
