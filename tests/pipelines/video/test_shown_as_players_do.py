@@ -150,9 +150,10 @@ def test_the_length_is_that_of_the_picture(tmp_path, start, sound, ending):
 
 @pytest.mark.parametrize("num", [1, 2, 3])
 @pytest.mark.parametrize("start", [0.0, 5.0])
-@pytest.mark.parametrize("ending", ["mkv", "mp4", "ts"])
+@pytest.mark.parametrize("ending", ["mkv", "mp4", "webm"])
 def test_a_clip_of_few_frames_is_whole_wherever_it_begins(tmp_path, num, start, ending):
-    info = probe_video(str(write(tmp_path / f"a.{ending}", num, start=start)))
+    codec = "libvpx-vp9" if ending == "webm" else "libx264"
+    info = probe_video(str(write(tmp_path / f"a.{ending}", num, start=start, codec=codec)))
     assert len(info.times) == num
     assert info.duration == pytest.approx(num / 25, abs=0.01)
 
