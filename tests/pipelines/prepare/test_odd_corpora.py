@@ -1,4 +1,4 @@
-"""A folder of odd files is prepared to its end: every input is a record, a reject or an omission."""
+"""A folder of odd files is prepared to its end: each is a record, a reject or an omission."""
 
 import gzip
 import io
