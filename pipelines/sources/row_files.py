@@ -7,14 +7,16 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import table_rows
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.unpacking import DamagedFile, open_lines
+
+Value = TypeVar("Value", list, dict)
 
 Form = Literal["list", "dict", "csv", "table", "lines"]
 
@@ -43,7 +45,7 @@ def load_list(
     Raises:
       ValueError: if there is no list, naming the file.
     """
-    return _load_json_value(corpus, path, key, list, "a list", compact)
+    return value_under_key(path, corpus.load_json(path, compact), key, list)
 
 
 def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
@@ -52,20 +54,23 @@ def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
     Raises:
       ValueError: if there is no object, naming the file.
     """
-    return _load_json_value(corpus, path, key, dict, "an object")
+    return value_under_key(path, corpus.load_json(path), key, dict)
 
 
-def _load_json_value(
-    corpus: Corpus, path: Path, key: str, kind: type, description: str, compact=None
-) -> Any:
-    content: Any = corpus.load_json(path, compact)
+def value_under_key(path: Path, content: Any, key: str, kind: type[Value]) -> Value:
+    """Returns the list or the object under a key of a file's content; "" is the content itself.
+
+    Raises:
+      ValueError: if there is none, naming the file.
+    """
+    description = "a list" if kind is list else "an object"
     if key:
         if not isinstance(content, dict) or key not in content:
             raise ValueError(f"{path} must hold {description} under {key!r}.")
         content = content[key]
     if not isinstance(content, kind):
         under = f" under {key!r}" if key else " of rows"
-        raise ValueError(f"{path} must hold {description}{under}, got a {type(content).__name__}.")
+        raise ValueError(f"{path} must hold {description}{under}, got {kind_of(content)}.")
     return content
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
@@ -125,7 +125,7 @@ def load_refs(corpus: Corpus, path: Path) -> list[dict]:
     except _UNREADABLE as error:
         raise ValueError(f"{path} is not a pickle of plain data: {error}.") from error
     if not isinstance(refs, list):
-        raise ValueError(f"{path} must hold a list of refs, got a {type(refs).__name__}.")
+        raise ValueError(f"{path} must hold a list of refs, got {kind_of(refs)}.")
     return refs
 
 

@@ -21,7 +21,7 @@ from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing, Media
 from pipelines.sources.layout import find_annotation, image_folder
-from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows
+from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows, value_under_key
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.values import box_of
 from pipelines.sources.web.tasks import WebImage, web_image_items
@@ -39,11 +39,14 @@ def _coco_names(split: str) -> tuple[str, ...]:
 def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
-    labels = index_rows(file, raw["categories"], "id")
+    categories, annotations, images = (
+        value_under_key(file, raw, key, list) for key in ("categories", "annotations", "images")
+    )
+    labels = index_rows(file, categories, "id")
     # Annotations are in any order, so they are sorted by image first; crowds are left out.
     objects: dict[object, list[dict]] = defaultdict(list)
     loose = []
-    for annotation in raw["annotations"]:
+    for annotation in annotations:
         if not isinstance(annotation, Mapping) or not isinstance(
             annotation.get("image_id"), int | str
         ):
@@ -75,8 +78,8 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         media = corpus.media(folder / row["file_name"])
         return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
-    _note_orphans(corpus, file, objects, (_key(row, "id") for row in raw["images"]))
-    yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], items_of_row)
+    _note_orphans(corpus, file, objects, (_key(row, "id") for row in images))
+    yield from read_rows(corpus, file, f"coco_objects/{split}", images, items_of_row)
     yield from _of_no_image(corpus, file, f"coco_objects/{split}", loose)
 
 
@@ -135,7 +138,8 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
     # As for COCO: words by image first, without the illegible ones.
     words: dict[object, list[Mapping]] = defaultdict(list)
     loose = []
-    for annotation in raw["anns"].values():
+    annotations, images = (value_under_key(file, raw, key, dict) for key in ("anns", "imgs"))
+    for annotation in annotations.values():
         if not isinstance(annotation, Mapping) or not isinstance(
             annotation.get("image_id"), int | str
         ):
@@ -157,8 +161,8 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
             corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), metadata
         )
 
-    _note_orphans(corpus, file, words, raw["imgs"])
-    yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), items_of_row)
+    _note_orphans(corpus, file, words, images)
+    yield from read_rows(corpus, file, f"textocr/{split}", images.items(), items_of_row)
     yield from _of_no_image(corpus, file, f"textocr/{split}", loose)
 
 
@@ -185,7 +189,9 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         return (item for item in items if not (isinstance(item, Item) and item.task == "detect"))
 
     rows = load_list(corpus, questions)
-    described = {key: row.get("regions") or [] for key, row in regions.items()}
+    described = {
+        key: row["regions"] for key, row in regions.items() if isinstance(row.get("regions"), list)
+    }
     _note_orphans(corpus, descriptions, described, (_key(row, "id") for row in rows))
     yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, items_of_row)
 

@@ -230,6 +230,20 @@ def test_annotations_of_images_that_no_list_has_are_in_the_account(tmp_path):
         assert omission.reason == "annotations of images that no list has"
 
 
+@pytest.mark.parametrize("key", ["categories", "annotations", "images"])
+@pytest.mark.parametrize("value", [None, "text", {"1": {}}, "absent"])
+def test_a_file_without_its_lists_is_named_with_the_list(tmp_path, key, value):
+    coco(tmp_path, BOX)
+    (path,) = (tmp_path / "coco").rglob("*.json")
+    content = json.loads(path.read_text()) | {key: value}
+    if value == "absent":
+        del content[key]
+    put_json(path, content)
+    with pytest.raises(ValueError, match=rf"{path.name} must hold a list under '{key}'") as error:
+        read(tmp_path, "coco_objects")
+    assert "NoneType" not in str(error.value)
+
+
 def test_odd_rows_of_textocr_and_visual_genome_cost_themselves(tmp_path):
     put_json(
         tmp_path / "textvqa/TextOCR_0.1_train.json",
