@@ -58,7 +58,7 @@ def text_of(value: object, field: str) -> str:
         try:
             return value.decode("utf-16" if is_utf16 else "utf-8").lstrip(_MARK)
         except UnicodeDecodeError:
-            raise BadInput(f"{field} is not {'UTF-16' if is_utf16 else 'UTF-8'}") from None
+            raise BadInput(f"{field} is not UTF-8") from None
     raise BadInput(f"{field} must be a text, got {value!r}"[:120])
 
 
