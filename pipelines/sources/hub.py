@@ -18,7 +18,7 @@ _BATCH = 64
 _BASE64_HEADS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "SUkqA", "TU0AK")
 """Base64 of the first bytes of PNG, JPEG, GIF, WebP and TIFF."""
 
-_SHORTEST = 64
+_SHORTEST = 32
 """Paths that begin like one of these are shorter [characters]."""
 
 
