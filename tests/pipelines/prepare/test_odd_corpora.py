@@ -18,7 +18,9 @@ CONFIG = PrepareConfig(image_px=16, num_shards=2, num_workers=1, max_reject_rate
 def test_odd_files_of_the_web_end_no_preparation(tmp_path):
     root = tmp_path / "root"
     good = [("0.png", picture(1)), ("0.txt", b"red"), ("._0.txt", b"of a Mac")]
-    write_tar(root / "web/a.tar", [*good, ("0.png", picture(2)), ("0.txt", b"again")])
+    between = [("9.png", picture(9)), ("9.txt", b"blue")]
+    again = [("0.png", picture(2)), ("0.txt", b"again")]
+    write_tar(root / "web/a.tar", [*good, *between, *again])
     with tarfile.open(
         root / "web/b.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1"
     ) as archive:
@@ -38,7 +40,7 @@ def test_odd_files_of_the_web_end_no_preparation(tmp_path):
         CONFIG, source="web", split="train", data_root=str(root), out=str(tmp_path / "out")
     )
     dataset = Dataset(tmp_path / "out")
-    assert sorted(record.suffixes[0] for record in dataset.records()) == ["red", "ü"]
+    assert sorted(record.suffixes[0] for record in dataset.records()) == ["blue", "red", "ü"]
     reasons = {reject.id: reject.reason for reject in dataset.rejects()}
     assert reasons["web/a/0#caption.en"] == "duplicate id"
     assert reasons["web/e.jsonl/000000000"] == "no image among the fields image, text"
