@@ -248,7 +248,7 @@ def _alpha(image: Image.Image, bits: int) -> Image.Image | None:
     Raises:
       BadInput: if one colour of 16 bits is transparent, which 8 bits cannot tell from others.
     """
-    if "A" in image.getbands():
+    if "A" in image.getbands() and image.mode != "LAB":  # Whose A is a colour's axis.
         return image.getchannel("A")
     clear = image.info.get("transparency")
     if clear is None:

@@ -11,8 +11,10 @@ import google_crc32c
 
 from infra.store.raw_path import local_copy, raw_path
 from pipelines.records.nearest import with_nearest
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission
 from pipelines.sources.item import Media
+from pipelines.sources.values import text_of
 
 WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", "segment")
 """Kinds of records that a web image can make; the reader of web images says how."""
@@ -70,6 +72,7 @@ class OmissionCounts:
 
     def add(self, reason: str, example: str = "", num: int = 1) -> None:
         """Counts one thing, or several, that are passed over for the same reason."""
+        reason, example = printable_name(reason), printable_name(example)
         count, first = self._counts.get(reason, (0, example))
         self._counts[reason] = count + num, min(first, example)
 
@@ -186,16 +189,20 @@ class Corpus:
         return os.path.isfile(path) if self.is_local else path.is_file()
 
     def files(self) -> Iterator[Path]:
-        """Yields every file below the folder, sorted; memory holds one folder's names per level."""
+        """Yields every file below the folder, sorted; memory holds one folder's names per level.
+
+        Links to folders are not followed, and names that are not UTF-8 are passed over, since no
+        record could name them; `omissions.unfollowed` yields both.
+        """
         return _walk_files(self.folder)
 
     def read_text(self, path: Path) -> str:
         """Notes `path` as an input, and returns its text without a byte order mark.
 
         Raises:
-          ValueError: if it is not UTF-8.
+          BadInput: if it is not UTF-8, nor UTF-16 with a mark.
         """
-        return self.annotation(path).read_text(encoding="utf-8-sig")
+        return text_of(self.annotation(path).read_bytes(), str(path))
 
     def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
         """Returns the content of a JSON file, after `compact` has replaced each of its objects.
@@ -203,10 +210,11 @@ class Corpus:
         Raises:
           ValueError: if it is not JSON, naming the file.
         """
+        text = self.read_text(path)
         try:
-            return json.loads(self.read_text(path), object_hook=compact)
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}.") from error
+            return json.loads(text, object_hook=compact)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is {reason_of(error)}.") from error
 
     @property
     def is_local(self) -> bool:
@@ -216,6 +224,16 @@ class Corpus:
     def media(self, path: Path, **fields: Any) -> Media:
         """Returns a reference to a plain file; a missing file is an error only when it is read."""
         return Media(path=self.relative(path), **fields)
+
+
+def is_unicode(name: str) -> bool:
+    """Returns whether a name can be written in UTF-8; a disk may hold others."""
+    return printable_name(name) == name
+
+
+def printable_name(name: str) -> str:
+    """Returns a name with escapes in place of what is not UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def check_features(features: Mapping[str, str]) -> Mapping[str, str]:
@@ -249,7 +267,7 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
 def _walk_files(folder: Path) -> Iterator[Path]:
     # `os.path.isdir` is False for a path in a bucket.
     names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
-    for name in sorted(names):
+    for name in sorted(filter(is_unicode, names)):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             yield from _walk_files(path)

@@ -1,5 +1,6 @@
 """Tables of the Hugging Face Hub: parquet files whose rows hold their pictures."""
 
+import base64
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,12 @@ from pipelines.sources.values import is_absent
 
 _BATCH = 64
 """Rows read at a time; a scanned page has some megabytes."""
+
+_BASE64_HEADS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "SUkqA", "TU0AK")
+"""Base64 of the first bytes of PNG, JPEG, GIF, WebP and TIFF."""
+
+_SHORTEST = 32
+"""Paths that begin like one of these are shorter [characters]."""
 
 
 class TableRow(dict[str, Any]):
@@ -128,8 +135,9 @@ def picture_cell(cell: object, field: str) -> tuple[bytes, str]:
     """Returns the bytes of the picture in a cell, and the path or URL of its file.
 
     Args:
-      cell: bytes, a path, {"bytes", "path"} as `datasets` writes pictures, or a list of one of
-        these. With bytes, a path is only the name that they once had.
+      cell: bytes (also as base64, as a data URI or as a list of numbers), a path,
+        {"bytes", "path"} as `datasets` writes pictures, or a list of one of these. With bytes, a
+        path is only the name that they once had.
       field: name of the cell.
 
     Returns:
@@ -138,20 +146,52 @@ def picture_cell(cell: object, field: str) -> tuple[bytes, str]:
     Raises:
       BadInput: if the cell holds anything else, naming the field.
     """
+    if isinstance(cell, list | tuple) and len(cell) > 1 and all(map(_is_byte, cell)):
+        cell = bytes(cell)
     if isinstance(cell, list | tuple) and len(cell) > 1:
         raise BadInput(f"{field} lists {len(cell)} files, one is expected")
     if isinstance(cell, list | tuple):
         cell = cell[0] if cell else None
     data, path = (None, cell) if isinstance(cell, str) else (cell, None)
-    if isinstance(cell, Mapping) and not cell.keys().isdisjoint(("bytes", "path")):
+    if isinstance(cell, Mapping) and (not cell or cell.keys() & {"bytes", "path"}):
         data, path = cell.get("bytes"), cell.get("path")
     data, path = (None if is_absent(value) else value for value in (data, path))
+    if data is None and isinstance(path, str) and is_inline(path):
+        data, path = path, None
+    if isinstance(data, str):
+        data = _from_base64(data, field)
     if not isinstance(data, bytes | None) or not isinstance(path, str | None):
         raise BadInput(
             f"{field} must be a picture's bytes or path, {{bytes, path}} or a list of one, got "
             f"{cell!r}"[:160]
         )
     return data or b"", path or ""
+
+
+def is_inline(text: str) -> bool:
+    """Returns whether a text is a picture's bytes: a data URI, or base64 of a picture."""
+    return text[:5].lower() == "data:" or (
+        len(text) > _SHORTEST and text.startswith(_BASE64_HEADS) and "." not in text
+    )
+
+
+def _from_base64(text: str, field: str) -> bytes:
+    # data:image/png;base64,iVBORw0KGgo…   or the part after the comma alone
+    head, comma, rest = text.partition(",")
+    if text[:5].lower() == "data:":
+        if not comma or not head.lower().endswith(";base64"):
+            raise BadInput(f"{field} must be a data URI in base64, got {head!r:.60}")
+        text = rest
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        raise BadInput(
+            f"{field} must be a picture's bytes, also in base64, got the text {text!r:.60}"
+        ) from None
+
+
+def _is_byte(value: object) -> bool:
+    return type(value) is int and 0 <= value < 256
 
 
 def number_under(row: Mapping[str, Any], key: str) -> Any:

@@ -1,12 +1,13 @@
 """Files below a source's folder that look like data, and that its reader does not read."""
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from pipelines.records.schema import Omission
-from pipelines.sources.corpus import Corpus
+from pipelines.sources.corpus import Corpus, is_unicode, printable_name
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ MEDIA_SUFFIXES = (
 
 _DATA_SUFFIXES = {
     *("7z", "arrow", "avro", "beton", "br", "bz2", "csv", "db", "feather", "gz", "h5", "hdf5"),
+    *("jsonlines", "mat", "ods", "rec", "recordio", "tab", "wds"),
     *("jl", "json", "jsonl", "lmdb", "lz4", "lzma", "mdb", "mds", "msgpack", "ndjson", "npy"),
     *("npz", "orc", "parquet", "pickle", "pkl", "rar", "sqlite", "tar", "tbz", "tbz2", "tfrec"),
     *("tfrecord", "tfrecords", "tgz", "tlz", "tsv", "txz", "tzst", "xls", "xlsx", "xml", "xz"),
@@ -31,7 +33,7 @@ _DATA_SUFFIXES = {
 }
 """Extensions of tables, archives and packed files."""
 
-_WORD = re.compile(r"[.-]")
+_WORD = re.compile(r"[^a-z0-9]")
 
 _OUR_FILES = ("export.json", "fetched.json")
 """Names of files that `parcel data export` and `parcel data fetch` write beside data."""
@@ -40,7 +42,7 @@ _OUR_FILES = ("export.json", "fetched.json")
 def looks_like_data(name: str) -> bool:
     """Returns whether an extension of a file is that of a table, an archive or a packed file."""
     file = PurePosixPath(name.lower()).name
-    # Of "x.tfrecord-00000-of-00010" the extension goes up to the dash.
+    # Of "x.tfrecord-00000-of-00010" the extension goes up to the dash, of "x.jsonl~" to the tilde.
     words = {_WORD.split(suffix[1:])[0] for suffix in PurePosixPath(file).suffixes}
     return file not in _OUR_FILES and not words.isdisjoint(_DATA_SUFFIXES)
 
@@ -67,6 +69,33 @@ def data_files(corpus: Corpus, source: str, names: Iterable[str]) -> Iterator[Om
         if looks_like_data(name):
             reason = "hidden file" if is_hidden(name) else f"no kind of file that {source} reads"
             yield Omission(source=corpus.relative(corpus.folder / name), reason=reason)
+
+
+def unfollowed(
+    corpus: Corpus, is_of_source: Callable[[str], bool] = lambda name: True
+) -> Iterator[Omission]:
+    """Yields the entries of a folder that `Corpus.files` passes over, though they have names.
+
+    Args:
+      corpus: the corpus; only one on this machine has such entries.
+      is_of_source: whether a name below the folder could be the source's.
+    """
+    if not corpus.is_local:
+        return
+    for folder, folders, files in os.walk(corpus.folder):
+        for path in sorted(Path(folder, name) for name in (*folders, *files)):
+            name = path.relative_to(corpus.folder).as_posix()
+            if not is_unicode(name):
+                source = corpus.relative(corpus.folder / printable_name(name))
+                yield Omission(source=source, reason="name is not UTF-8; rename it")
+            elif path.is_file() or not is_of_source(name):
+                continue
+            elif path.is_symlink():
+                what = "folder, which is not followed" if path.is_dir() else "missing file"
+                yield Omission(source=corpus.relative(path), reason=f"link to a {what}")
+            elif not path.is_dir() and (looks_like_data(name) or is_media(name)):
+                yield Omission(source=corpus.relative(path), reason="neither a file nor a folder")
+        folders[:] = filter(is_unicode, folders)
 
 
 def note_empty(corpus: Corpus, path: Path, results: Iterable[T]) -> Iterator[T]:

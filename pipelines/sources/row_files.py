@@ -1,19 +1,23 @@
 """Reading of annotation files, whatever their format, row by row."""
 
 import csv
+import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pipelines.records.nearest import with_nearest
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import table_rows
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.unpacking import open_unpacked
+from pipelines.sources.unpacking import DamagedFile, open_lines
+
+Value = TypeVar("Value", list, dict)
 
 Form = Literal["list", "dict", "csv", "table", "lines"]
 
@@ -42,7 +46,7 @@ def load_list(
     Raises:
       ValueError: if there is no list, naming the file.
     """
-    return _load_json_value(corpus, path, key, list, "a list", compact)
+    return value_under_key(path, corpus.load_json(path, compact), key, list)
 
 
 def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
@@ -51,20 +55,23 @@ def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
     Raises:
       ValueError: if there is no object, naming the file.
     """
-    return _load_json_value(corpus, path, key, dict, "an object")
+    return value_under_key(path, corpus.load_json(path), key, dict)
 
 
-def _load_json_value(
-    corpus: Corpus, path: Path, key: str, kind: type, description: str, compact=None
-) -> Any:
-    content: Any = corpus.load_json(path, compact)
+def value_under_key(path: Path, content: Any, key: str, kind: type[Value]) -> Value:
+    """Returns the list or the object under a key of a file's content; "" is the content itself.
+
+    Raises:
+      ValueError: if there is none, naming the file.
+    """
+    description = "a list" if kind is list else "an object"
     if key:
         if not isinstance(content, dict) or key not in content:
             raise ValueError(f"{path} must hold {description} under {key!r}.")
         content = content[key]
     if not isinstance(content, kind):
         under = f" under {key!r}" if key else " of rows"
-        raise ValueError(f"{path} must hold {description}{under}, got a {type(content).__name__}.")
+        raise ValueError(f"{path} must hold {description}{under}, got {kind_of(content)}.")
     return content
 
 
@@ -98,7 +105,7 @@ def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
 
 def json_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a file that hold anything; the file may be packed."""
-    with open_unpacked(path) as lines:
+    with open_lines(path) as lines:
         yield from (line for line in lines if line.strip())
 
 
@@ -109,8 +116,8 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
       ValueError: if a column is missing, naming the file.
     """
     csv.field_size_limit(sys.maxsize)  # A long cell is no reason to end.
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
+    with open_lines(path) as lines:
+        reader = csv.DictReader(io.TextIOWrapper(lines, "utf-8", "surrogateescape", newline=""))
         names = reader.fieldnames or ()
         if missing := [name for name in columns if name not in names]:
             raise ValueError(
@@ -191,7 +198,15 @@ def read_rows(
     """
     # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
     # row gives all of its items or none.
-    for number, row in enumerate(rows):
+    remaining = iter(rows)
+    for number in itertools.count():
+        try:
+            row = next(remaining)
+        except StopIteration:
+            return
+        except DamagedFile as error:
+            yield _reject_row(corpus, path, f"{name}/{path.name}", str(error))
+            return
         try:
             result = items_of_row(row)
             items = [result] if isinstance(result, Item) else list(result or ())

@@ -1,14 +1,17 @@
 """Opening of files that may be packed, whatever their names say."""
 
 import bz2
+import codecs
 import contextlib
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import is_of_machine
 
 PACKINGS = ("", ".bz2", ".gz", ".xz")
@@ -40,13 +43,49 @@ def unpack(file: BinaryIO) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, content)
 
 
+class DamagedFile(ValueError):
+    """A file that cannot be read to its end; the message names it."""
+
+
 @contextlib.contextmanager
-def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Yields a file's content, unpacked if it is packed.
+def open_lines(path: Path) -> Iterator[BinaryIO]:
+    """Yields a text's bytes in UTF-8 without a byte order mark, unpacked if it is packed.
 
     Raises:
-      ValueError: if the file is damaged, naming it.
+      DamagedFile: if it cannot be read to its end.
     """
+    with _open_unpacked(path) as content:
+        head = content.peek(len(codecs.BOM_UTF8))  # type: ignore[attr-defined]
+        if head.startswith(codecs.BOM_UTF8):
+            content.read(len(codecs.BOM_UTF8))
+        is_utf16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        yield cast(BinaryIO, io.BufferedReader(_Utf8(content)) if is_utf16 else content)
+
+
+class _Utf8(io.RawIOBase):
+    """Reads a UTF-16 text as UTF-8; half a character becomes a byte that UTF-8 does not have."""
+
+    def __init__(self, content: BinaryIO) -> None:
+        self._content, self._rest = content, b""
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            data = self._content.read(io.DEFAULT_BUFFER_SIZE)
+            text = self._decoder.decode(data, final=not data)
+            self._rest = text.encode().replace("\ufffd".encode(), b"\xff")
+            if not data and not self._rest:
+                return 0
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+@contextlib.contextmanager
+def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
     # Opened outside of the `try`: a file that cannot be opened may well be whole.
     with path.open("rb") as file:
         try:
@@ -55,7 +94,7 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
         except DAMAGE as error:
             if is_of_machine(error):
                 raise
-            raise ValueError(f"{path.name} is damaged: {error}") from error
+            raise DamagedFile(f"{path.name} is damaged: {reason_of(error)}") from error
 
 
 def _opener(file: BinaryIO):

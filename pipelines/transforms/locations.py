@@ -7,6 +7,16 @@ from pipelines.records.codes import format_box
 from pipelines.records.schema import BadInput
 
 
+def check_pixels(box: Sequence[float]) -> None:
+    """Refuses a box that lies in the picture's first pixel, as fractions of its sides do.
+
+    Raises:
+      BadInput: naming the box.
+    """
+    if all(0 <= value <= 1 for value in box):
+        raise BadInput(f"box must be in pixels, got {list(box)}: it lies within the first pixel")
+
+
 def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
     """Returns four tokens `<locNNNN>`: ymin, xmin, ymax, xmax.
 

@@ -3,7 +3,7 @@
 from pipelines.records.schema import MASK_MARKER, BadInput, Record
 from pipelines.sources.item import BOX_MARKER, Item
 from pipelines.transforms.decode import Pixels
-from pipelines.transforms.locations import box_tokens
+from pipelines.transforms.locations import box_tokens, check_pixels
 from pipelines.transforms.masks import crop_mask, normalize_mask
 
 
@@ -22,6 +22,8 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     if item.boxes and item.annotated_size not in (None, (width, height)):
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
     x0, y0, x1, y1 = crop = pixels[0].crop or (0, 0, width, height)
+    for box in item.boxes:
+        check_pixels(box)
     boxes = [
         box_tokens(_shift_box(box, x0, y0), width=x1 - x0, height=y1 - y0) for box in item.boxes
     ]

@@ -10,12 +10,14 @@ import bisect
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import av
 import av.error
 import av.sidedata.sidedata
 import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream
 
 from pipelines.records.schema import BadInput
 from pipelines.video.probe import (
@@ -46,6 +48,9 @@ _DISPLAY_MATRIX = av.sidedata.sidedata.Type.DISPLAYMATRIX
 _UPRIGHT = (1.0, 0.0, 0.0, 1.0)
 _SKEW = 0.02
 """Part of a display matrix that may be other than quarter turns and mirrors: a degree."""
+
+_ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""Codec -> decoder that reads the opacity of its frames; FFmpeg's own leaves it out."""
 
 _KEY_FRAMES = 16
 """Key frames that are looked at before decord is asked; a clip of some seconds has fewer."""
@@ -86,7 +91,7 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
             rate = float(stream.average_rate or stream.guessed_rate or 25)
             # A frame is shown until the next one begins, so `shown_frame` is yielded for every
             # requested time before the next frame's time.
-            for frame in container.decode(stream):
+            for frame in _decoded_frames(container, stream):
                 stamp = _display_time(frame, info, decoded, rate)
                 start = stamp if start is None else start
                 while shown_frame and stamp - start > times[num_decoded] + _EPSILON:
@@ -110,6 +115,22 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
     # A clip's last frame is shown to its end: it is the answer to all times that are left.
     for _ in range(num_decoded, len(times)):
         yield shown_frame[0], _upright_pixels(shown_frame[1])
+
+
+def _decoded_frames(container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
+    """Yields a stream's frames in display order, with their transparency."""
+    if not _has_alpha_apart(stream):
+        yield from container.decode(stream)
+        return
+    decoder = av.CodecContext.create(_ALPHA_DECODERS[stream.codec_context.name], "r")
+    for packet in container.demux(stream):
+        yield from cast(Any, decoder).decode(packet)
+
+
+def _has_alpha_apart(stream: VideoStream) -> bool:
+    """Returns whether opacity is a second picture beside each frame, as WebM has it."""
+    is_known = stream.codec_context.name in _ALPHA_DECODERS
+    return is_known and stream.metadata.get("alpha_mode") == "1"
 
 
 def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
@@ -208,7 +229,7 @@ def _is_plain(path: str) -> bool:
         stream = video_stream(container)
         stream.codec_context.skip_frame = "NONKEY"
         key_frames = itertools.islice(container.decode(stream), _KEY_FRAMES)
-        return all(
+        return not _has_alpha_apart(stream) and all(
             not frame.interlaced_frame and display_matrix(frame) == _UPRIGHT for frame in key_frames
         )
 

@@ -203,7 +203,9 @@ def _check_complete(
     """Refuses files with fewer frames or seconds than declared; FFmpeg reads them without error."""
     # A download that broke off still opens and plays; only its header says that more was meant.
     declared, stream_seconds = stream.frames, 0.0
-    if stream.duration and stream.time_base:
+    # Matroska states no length of a stream; for a clip of one or two frames, FFmpeg gives the
+    # file's, which is the time of its end.
+    if stream.duration and stream.time_base and _MATROSKA not in container.format.name:
         stream_seconds = float(stream.duration * stream.time_base)
     # Packets after the end of an edit list are left out, but its duration is the stream's.
     frame = 1 / float(stream.average_rate or stream.guessed_rate or 25)

@@ -68,7 +68,7 @@ METRICS: dict[str, Metric] = {
     "anls": Metric(score=anls),
     "anls_big_vision": Metric(score=anls_big_vision),
     "relaxed_accuracy": Metric(score=relaxed_accuracy, by=("kind",)),
-    "tallyqa": Metric(score=tallyqa),
+    "tallyqa": Metric(score=tallyqa, by=("kind",)),
     "cider": Metric(score=cider, by=("lang",), mean_over="lang", corpus=Documents),
     "bleu": Metric(score=bleu, by=("lang",), mean_over="lang", summarize=summarize_bleu),
     "rouge_l": Metric(score=rouge_l, by=("lang",), mean_over="lang"),

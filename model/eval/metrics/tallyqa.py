@@ -21,7 +21,8 @@ def tallyqa(prediction: str, fields: Fields) -> ItemScore:
     """
     # "Two" for "2" is right; "2." or "2 dogs" is not.
     score = float(_digits(prediction) == _digits(the_answer(fields)))
-    kind = {1: "simple", 0: "complex"}.get(fields.get("issimple", -1))
+    is_simple = fields.get("issimple", -1)
+    kind = "simple" if is_simple == 1 else "complex" if is_simple == 0 else ""
     return ItemScore(score=score, groups={"kind": kind} if kind else {})
 
 

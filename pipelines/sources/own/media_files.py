@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.records.schema import Omission, Reject
-from pipelines.sources.corpus import Corpus
+from pipelines.sources.corpus import Corpus, OmissionCounts
 from pipelines.sources.item import Item
-from pipelines.sources.omissions import is_hidden
+from pipelines.sources.omissions import is_hidden, unfollowed
 from pipelines.sources.spec import SourceSpec
 
 _SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
@@ -42,11 +42,15 @@ def _file_items(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Re
 def _sidecar_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     """Yields the files that are not taken for media: their texts enter no record."""
     del split
+    # Every picture may have a text: they are counted by kind, with one of them as an example.
+    counts = OmissionCounts()
     for path in corpus.files():
         if is_hidden(_name(corpus, path)):
-            yield Omission(source=corpus.relative(path), reason="hidden file")
-        elif path.suffix.lower() in _SIDECARS:
-            yield Omission(source=corpus.relative(path), reason="text beside media")
+            counts.add("hidden files", _name(corpus, path))
+        elif (suffix := path.suffix.lower()) in _SIDECARS:
+            counts.add(f"texts beside media ({suffix})", _name(corpus, path))
+    yield from counts.omissions(corpus.relative(corpus.folder))
+    yield from unfollowed(corpus)
 
 
 def _name(corpus: Corpus, path: Path) -> str:

@@ -19,6 +19,7 @@ Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix
 import csv
 import functools
 import io
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,10 +33,10 @@ from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, checked_task
 from pipelines.sources.layout import find_annotation
-from pipelines.sources.omissions import data_files
+from pipelines.sources.omissions import data_files, note_empty, unfollowed
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
-from pipelines.sources.unpacking import PACKINGS, open_unpacked
+from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
 from pipelines.sources.values import answer_of, language_of, text_of, without_absent
 
 KEYS = (
@@ -63,13 +64,15 @@ Numbered = Iterable[tuple[int, Callable[[], Any]]]
 def read_jsonl(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per line."""
     path = find_annotation(corpus, *_jsonl_files(split)[0])
-    yield from items_of(corpus, split, _json_lines(path), source=source, file=path)
+    items = items_of(corpus, split, _json_lines(path), source=source, file=path)
+    yield from note_empty(corpus, path, items)
 
 
 def read_csv(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row below the header."""
     path = find_annotation(corpus, *_csv_files(split)[0])
-    yield from items_of(corpus, split, _table_rows(path), source=source, file=path)
+    items = items_of(corpus, split, _table_rows(path), source=source, file=path)
+    yield from note_empty(corpus, path, items)
 
 
 def items_of(
@@ -85,7 +88,20 @@ def items_of(
       file: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
-    for position, (number, parse) in enumerate(rows):
+    remaining = iter(rows)
+    for position in itertools.count():
+        try:
+            number, parse = next(remaining)
+        except StopIteration:
+            return
+        except DamagedFile as error:
+            yield Reject(
+                id=f"{source.name}/{split}",
+                stage="read",
+                reason=str(error),
+                source=corpus.relative(file),
+            )
+            return
         try:
             yield _item_of_row(corpus, split, str(position), parse(), source)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
@@ -113,6 +129,8 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
     if ("image" in row) == ("video" in row):
         raise BadInput("either image or video must be given")
     paths = _texts_under(row, "video" if "video" in row else "image")
+    if not all(paths):
+        raise BadInput("image, or video, must be the path of a file, got an empty text")
     if len(paths) > (1 if "video" in row else _MAX_IMAGES):
         raise BadInput(f"too many pictures: {len(paths)}; a record has one, a pair or a clip")
     if "suffix" not in row and "answers" not in row:
@@ -148,12 +166,20 @@ def _prefix(row: Mapping, prompt: str, lang: str) -> str:
     if "prefix" in row and "question" in row:
         raise BadInput("either prefix or question must be given, not both")
     if "prefix" in row:
-        return _texts_under(row, "prefix")[0]
+        return _text_under(row, "prefix")
     if "question" in row:
-        return fill_prompt(prompt, text=_texts_under(row, "question")[0], lang=lang)
+        return fill_prompt(prompt, text=_text_under(row, "question"), lang=lang)
     if "text" in prompt_fields(prompt):
         raise BadInput("question, or prefix, must be given")
     return fill_prompt(prompt, lang=lang)
+
+
+def _text_under(row: Mapping, key: str) -> str:
+    """Returns the one text under `key`."""
+    texts = _texts_under(row, key)
+    if len(texts) > 1:
+        raise BadInput(f"{key} must be one text, got {len(texts)}: {row[key]!r}"[:120])
+    return texts[0]
 
 
 def _texts_under(row: Mapping, key: str) -> tuple[str, ...]:
@@ -167,7 +193,7 @@ def _texts_under(row: Mapping, key: str) -> tuple[str, ...]:
 
 
 def _json_lines(path: Path) -> Numbered:
-    with open_unpacked(path) as lines:
+    with open_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, lambda line=line: json.loads(line)
@@ -177,8 +203,8 @@ def _table_rows(path: Path) -> Numbered:
     # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written
     # (`line_of_item`).
     csv.field_size_limit(_MAX_CELL)
-    with open_unpacked(path) as data:
-        lines = _Lines(io.TextIOWrapper(data, "utf-8-sig", "surrogateescape", newline=""))
+    with open_lines(path) as data:
+        lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
         table = csv.reader(lines)
         columns = _column_names(path, table, lines)
         while True:
@@ -291,12 +317,13 @@ def _possible_names(split: str, form: str, *other_names: str) -> tuple[str, ...]
     return (*(f"{split}.{form}{p}" for p in PACKINGS), *(f"{split}.{n}" for n in other_names))
 
 
-def _row_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
+def _row_omissions(corpus: Corpus, split: str, *, form: str) -> Iterator[Omission]:
     """Yields the files that are named like the split and look like data, but the one read."""
-    names = {name for form in _FORMATS.values() for name in form[1](split)[0]}
+    names = _FORMATS[form][1](split)[0]
     for path in corpus.folder.iterdir():
         if path.name.startswith(f"{split}.") and path.name not in names and path.is_file():
-            yield from data_files(corpus, "jsonl or csv", [path.name])
+            yield from data_files(corpus, form, [path.name])
+    yield from unfollowed(corpus, lambda name: name.startswith(f"{split}."))
 
 
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
@@ -313,7 +340,7 @@ def row_source(source: OwnSource) -> SourceSpec:
         antialias=True,
         antialias_eval=True,
         files=files,
-        omissions=_row_omissions,
+        omissions=functools.partial(_row_omissions, form=source.reader),
         anywhere=True,
     )
 

@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.benchmark_sources import benchmark_source
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
 from pipelines.sources.row_files import index_rows
-from pipelines.sources.values import text_of
+from pipelines.sources.values import box_of, text_of
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,
@@ -125,7 +125,7 @@ def load_refs(corpus: Corpus, path: Path) -> list[dict]:
     except _UNREADABLE as error:
         raise ValueError(f"{path} is not a pickle of plain data: {error}.") from error
     if not isinstance(refs, list):
-        raise ValueError(f"{path} must hold a list of refs, got a {type(refs).__name__}.")
+        raise ValueError(f"{path} must hold a list of refs, got {kind_of(refs)}.")
     return refs
 
 
@@ -236,7 +236,7 @@ def _referred_object(
     # COCO's box is x, y, width, height in pixels. The item's is x0, y0, x1, y1 in pixels, for the
     # tokens; the metric's is ymin, xmin, ymax, xmax in fractions, as predictions are.
     width, height = int(image["width"]), int(image["height"])
-    x, y, w, h = map(float, annotation["bbox"])
+    x, y, w, h = box_of(annotation.get("bbox"), "bbox", "x, y, width, height")
     # Polygons are a list; run lengths are an object that states its own size.
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape

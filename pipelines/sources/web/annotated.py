@@ -13,7 +13,7 @@ Visual Genome region becomes its grounded caption.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing, Media
 from pipelines.sources.layout import find_annotation, image_folder
-from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows
+from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows, value_under_key
 from pipelines.sources.spec import SourceSpec
+from pipelines.sources.values import box_of
 from pipelines.sources.web.tasks import WebImage, web_image_items
 
 _GENOME = ("question_answers.json", "region_descriptions.json")
 _ILLEGIBLE = "."
+_COCO_BOX = "x, y, width, height"
 
 
 def _coco_names(split: str) -> tuple[str, ...]:
@@ -37,11 +39,14 @@ def _coco_names(split: str) -> tuple[str, ...]:
 def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
-    labels = index_rows(file, raw["categories"], "id")
+    categories, annotations, images = (
+        value_under_key(file, raw, key, list) for key in ("categories", "annotations", "images")
+    )
+    labels = index_rows(file, categories, "id")
     # Annotations are in any order, so they are sorted by image first; crowds are left out.
     objects: dict[object, list[dict]] = defaultdict(list)
     loose = []
-    for annotation in raw["annotations"]:
+    for annotation in annotations:
         if not isinstance(annotation, Mapping) or not isinstance(
             annotation.get("image_id"), int | str
         ):
@@ -55,7 +60,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         annotated = []
         # `pop`, so that memory shrinks as images are listed.
         for annotation in objects.pop(row["id"], ()):
-            x, y, w, h = map(float, annotation["bbox"])
+            x, y, w, h = box_of(annotation.get("bbox"), "bbox", _COCO_BOX)
             category = annotation["category_id"]
             if category not in labels:
                 raise BadInput(f"category_id {category!r:.40} is none of the file's categories")
@@ -73,7 +78,8 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         media = corpus.media(folder / row["file_name"])
         return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
-    yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], items_of_row)
+    _note_orphans(corpus, file, objects, (_key(row, "id") for row in images))
+    yield from read_rows(corpus, file, f"coco_objects/{split}", images, items_of_row)
     yield from _of_no_image(corpus, file, f"coco_objects/{split}", loose)
 
 
@@ -99,6 +105,29 @@ def _of_no_image(
     yield from read_rows(corpus, file, f"{name}/annotations", annotations, refuse)
 
 
+def _note_orphans(
+    corpus: Corpus, file: Path, annotations: Mapping[Any, Sized], images: Iterable[object]
+) -> None:
+    """Counts the annotations of a file whose image is in no list.
+
+    Args:
+      corpus: the corpus.
+      file: the file of the annotations.
+      annotations: key of an image -> its annotations.
+      images: keys of the images that are listed.
+    """
+    counts, listed = corpus.omission_counts(file), set(images)
+    counts.clear()  # A part of a split is read twice.
+    for key, of_image in annotations.items():
+        if key not in listed and len(of_image):
+            counts.add("annotations of images that no list has", str(key), len(of_image))
+
+
+def _key(row: object, field: str) -> object:
+    key = row.get(field) if isinstance(row, Mapping) else None
+    return key if isinstance(key, int | str) else None
+
+
 def _textocr_names(split: str) -> tuple[str, ...]:
     return (f"TextOCR_0.1_{split}.json",)
 
@@ -109,7 +138,8 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
     # As for COCO: words by image first, without the illegible ones.
     words: dict[object, list[Mapping]] = defaultdict(list)
     loose = []
-    for annotation in raw["anns"].values():
+    annotations, images = (value_under_key(file, raw, key, dict) for key in ("anns", "imgs"))
+    for annotation in annotations.values():
         if not isinstance(annotation, Mapping) or not isinstance(
             annotation.get("image_id"), int | str
         ):
@@ -122,7 +152,7 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
         key, image = row
         read = []
         for annotation in words.pop(key, ()):
-            x, y, w, h = map(float, annotation["bbox"])
+            x, y, w, h = box_of(annotation.get("bbox"), "bbox", _COCO_BOX)
             read.append({"text": annotation["utf8_string"], "box": [x, y, x + w, y + h]})
         if not read:
             return iter(())
@@ -131,7 +161,8 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
             corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), metadata
         )
 
-    yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), items_of_row)
+    _note_orphans(corpus, file, words, images)
+    yield from read_rows(corpus, file, f"textocr/{split}", images.items(), items_of_row)
     yield from _of_no_image(corpus, file, f"textocr/{split}", loose)
 
 
@@ -158,6 +189,10 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
         return (item for item in items if not (isinstance(item, Item) and item.task == "detect"))
 
     rows = load_list(corpus, questions)
+    described = {
+        key: row["regions"] for key, row in regions.items() if isinstance(row.get("regions"), list)
+    }
+    _note_orphans(corpus, descriptions, described, (_key(row, "id") for row in rows))
     yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, items_of_row)
 
 

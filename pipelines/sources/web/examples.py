@@ -22,7 +22,6 @@ Source: TensorFlow Datasets, `core/features/feature.proto` and `core/proto/datas
 """
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import json
@@ -42,7 +41,8 @@ from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media, checked_task
-from pipelines.sources.omissions import data_files, is_hidden, note_empty
+from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfollowed
+from pipelines.sources.row_files import load_dict
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, unpack
 from pipelines.sources.values import answer_of, without_absent
@@ -92,6 +92,7 @@ def _tfrecord_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
         if not _is_record_file(corpus, path)
     )
     yield from data_files(corpus, "tfrecord", names)
+    yield from unfollowed(corpus)
 
 
 def _tfds_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
@@ -106,6 +107,7 @@ def _tfds_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
         if _FILE.search(path.name) and path not in announced:
             reason = "not announced in dataset_info.json"
             yield Omission(source=corpus.relative(path), reason=reason)
+    yield from unfollowed(corpus)
 
 
 def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
@@ -132,9 +134,18 @@ def _damage_of(error: BaseException) -> str:
 
 
 def split_of(path: Path) -> str:
-    """Returns the split in a file's name; "train" if it has none."""
-    words = re.split(r"[._-]", path.name)
-    return next((word for word in words if word in SPLITS), "train")
+    """Returns the split in a file's name, as in "coco-Val2017.tfrecord"; "train" if it has none.
+
+    Raises:
+      ValueError: if it has several, naming them.
+    """
+    words = [word.rstrip("0123456789") for word in re.split(r"[._-]", path.name.lower())]
+    splits = list(dict.fromkeys(word for word in words if word in SPLITS))
+    if len(splits) > 1:
+        raise ValueError(
+            f"{path.name} must name one split, got {' and '.join(splits)}; rename the file."
+        )
+    return splits[0] if splits else "train"
 
 
 def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
@@ -171,13 +182,19 @@ def _class_names_file(folder: Path, feature: str) -> Path:
 
 def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str]]]:
     """Returns the data set's name and, for each split, the numbers of records in its files."""
-    info: Any = corpus.load_json(folder / "dataset_info.json")
+    info: Any = load_dict(corpus, folder / "dataset_info.json")
     if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
         raise ValueError(f"{folder} must hold files of format tfrecord, got {form}.")
     splits = info.get("splits") or ()
-    return info["name"], {
-        split_info["name"]: split_info.get("shardLengths") or [] for split_info in splits
-    }
+    try:
+        return info["name"], {
+            split_info["name"]: split_info.get("shardLengths") or [] for split_info in splits
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / 'dataset_info.json'} must name the data set and its splits: "
+            f"{reason_of(error, info)}."
+        ) from None
 
 
 def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
@@ -439,9 +456,9 @@ def _as_web_image(
             metadata[field] = without_absent(json.loads(texts[0]))
     questions = values("question")
     answers = () if ragged_answers is not None else values("answer")
-    # As many answers as questions are pairs. One question may have several people's answers: the
-    # item is made of the first, and gets all of them below. No other numbers say what belongs
-    # together; texts without any question or any answer are of no pair.
+    # As many answers as questions are pairs. One question may have several people's answers. No
+    # other numbers say what belongs together; texts without any question or any answer are of no
+    # pair.
     if questions and answers and len(questions) not in (1, len(answers)):
         raise BadInput(
             f"{corpus.features['question']} holds {len(questions)} texts and "
@@ -450,6 +467,8 @@ def _as_web_image(
         )
     if ragged_answers is not None and len(questions) != len(ragged_answers):
         raise BadInput(f"{len(questions)} questions, answers to {len(ragged_answers)}")
+    if len(questions) == 1 and ragged_answers is None:
+        ragged_answers = [list(answers)] if answers else []
     answered = zip(questions, answers if ragged_answers is None else ragged_answers, strict=False)
     pairs = [{"question": q, "answer": a, "lang": lang} for q, a in answered]
     if pairs:
@@ -459,11 +478,7 @@ def _as_web_image(
     if captions and isinstance(metadata.get("captions"), dict):
         metadata["captions"].pop(lang, None)
     sample = WebImage(id=identity, media=media, captions=captions, metadata=metadata)
-    for item in web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
-        # An item is made of one answer; here it gets the others as further targets.
-        if isinstance(item, Item) and item.task == "vqa" and len(questions) == 1 and answers:
-            item = dataclasses.replace(item, suffixes=answers, answers=answers)
-        yield item
+    yield from web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
 
 
 def _reject_example(

@@ -42,6 +42,7 @@ from pipelines.sources.omissions import (
     is_hidden,
     is_media,
     note_empty,
+    unfollowed,
 )
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, is_packed
@@ -100,6 +101,7 @@ def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     del split  # Web corpora have none.
     roles = list(_roles(corpus))
     yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
+    yield from unfollowed(corpus)
     # Lists may name any picture, archives none.
     if not any(holds and table_form(name) for name, holds in roles):
         for name, _ in roles:
@@ -151,6 +153,9 @@ def _archive_stem(name: str) -> str:
     return name.removesuffix(max((s for s in suffixes if name.endswith(s)), key=len, default=""))
 
 
+_HEAD = 32
+"""Bytes shown of a file that is no archive: an error page, or a pointer to the file."""
+
 _MAX_KEPT = 64 << 20
 """Most texts of an archive kept for links to them [characters]."""
 
@@ -177,7 +182,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     #
     #   000000012.jpg  000000012.json  000000012.txt  |  000000013.jpg …
     members: list[_NamedContent] = []
-    counts = corpus.omission_counts(path)
+    counts, num_members = corpus.omission_counts(path), 0
     # Opened outside of the `try`: an archive that cannot be opened may well be whole.
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
@@ -185,6 +190,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
             with tarfile.open(None, "r|*" if packed else "r:", file, tarinfo=_Member) as archive:
                 contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
+                    num_members += 1
                     if (unused := _reason_unused(member)) is not None:
                         if unused:
                             counts.add(unused, member.name)
@@ -200,6 +206,10 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
             if is_of_machine(error):
                 raise
             reason = f"damaged archive: {reason_of(error)}"
+            if not num_members and not packed:
+                file.seek(0)
+                head = file.read(_HEAD)
+                reason = f"no archive: it begins with {head!r}" if head else "empty file"
             yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
         yield from _samples_of_members(base, source, members, counts)
@@ -325,9 +335,13 @@ def _samples_of_members(
     def reject(reason: str, key: str = key) -> Reject:
         return Reject(id=str(base / key), stage=STAGE, reason=reason, source=f"{source}/{key}")
 
-    # Later texts win; an error that a member carries makes the sample a reject.
+    # An error that a member carries makes the sample a reject, and so do two members of one name.
+    seen = [extension for _, extension, _, _ in members]
     caption, metadata, images, others = "", {}, [], []
     for _, extension, name, content in members:
+        if extension != "" and seen.count(extension) > 1:
+            yield reject(f"{seen.count(extension)} members .{extension}, one is expected")
+            return
         if isinstance(content, Media):
             images.append(content)
         elif content.startswith("\0"):
@@ -340,6 +354,11 @@ def _samples_of_members(
                 yield reject(f"metadata is {reason_of(error)}")
                 return
         elif extension in _TEXT_SUFFIXES:
+            if caption.strip() and content.strip() not in ("", caption.strip()):
+                yield reject(
+                    f"different captions in {extensions}: {caption!r:.40}, {content!r:.40}"
+                )
+                return
             caption = content if content.strip() else caption
         else:
             others.append((extension, name))
@@ -355,12 +374,14 @@ def _samples_of_members(
             )
         if not pictures:
             yield reject(f"no image among {extensions}")
-    elif not isinstance(metadata, dict):
+    elif not isinstance(metadata, dict | None):
         yield reject(f"metadata is {kind_of(metadata)}, not an object")
     else:
         for extension, name in others:
             counts.add(f"members .{extension}, which no sample uses", name)
-        yield WebImage.from_fields(str(base / key), images[0], without_absent(metadata), caption)
+        yield WebImage.from_fields(
+            str(base / key), images[0], without_absent(metadata or {}), caption
+        )
 
 
 SOURCES = (

@@ -3,9 +3,10 @@
 import array
 import contextlib
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,10 +17,10 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import column_names, picture_cell, rows_of_batch
+from pipelines.sources.hub import column_names, is_inline, picture_cell, rows_of_batch
 from pipelines.sources.item import Media
 from pipelines.sources.omissions import is_hidden
-from pipelines.sources.unpacking import PACKINGS, open_unpacked
+from pipelines.sources.unpacking import PACKINGS, open_lines
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import CAPTIONS, STAGE, WebImage
 
@@ -73,13 +74,19 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         if len(cells) < 2:
             raise BadInput("line has no tab")
         # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
-        first, second = ((_URL.fullmatch(cell.strip()) is not None) for cell in cells[:2])
+        first, second = (_is_address(cell.strip()) for cell in cells[:2])
         if first and second:
             raise BadInput("both columns are URLs; one must be the caption")
         caption, place = reversed(cells[:2]) if first else cells[:2]
-        return {"caption": caption, "url" if first or second else "path": place.strip()}
+        place = place.strip()
+        field = "image" if is_inline(place) else "url" if first or second else "path"
+        return {"caption": caption, field: place}
 
     yield from _read_lines(corpus, path, row)
+
+
+def _is_address(cell: str) -> bool:
+    return _URL.fullmatch(cell) is not None or is_inline(cell)
 
 
 def _read_lines(
@@ -100,7 +107,7 @@ def _read_lines(
 
 def _number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the number and content of every line that is not empty; too long ones are cut off."""
-    with open_unpacked(path) as file:
+    with open_lines(path) as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
             tail = line
@@ -155,12 +162,17 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     """Returns a row's pixels; None if no field has any."""
     # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     # What cannot be read is an error only if nothing before it can.
+    pictures: list[tuple[str, bytes]] = []
     for field in filter(row.__contains__, _BYTES):
         with contextlib.suppress(BadInput):
             if data := picture_cell(row[field], field)[0]:
-                place: dict[str, Any] = corpus.unpacked.append(data)
-                member = f"{number:09d}.{field}"
-                return Media(path=corpus.relative(path), member=member, **place)
+                pictures.append((field, data))
+    if any(data != pictures[0][1] for _, data in pictures):
+        fields = ", ".join(field for field, _ in pictures)
+        raise BadInput(f"different pictures in the fields {fields}, one is expected")
+    for field, data in pictures[:1]:
+        place: dict[str, Any] = corpus.unpacked.append(data)
+        return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
     for field in filter(row.__contains__, _PATHS):
         if name := picture_cell(row[field], field)[1]:
             if "://" in name:
@@ -184,10 +196,10 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
         # A folder named after the table has its pictures alone; the others have those of all tables
         # beside it.
         if folder == folder_of_table:
-            shared = corpus.once(f"URLs of {path}", lambda: _shared_names([path]))
+            shared = corpus.once(f"URLs of {path}", lambda: _shared_names(_versions([path])))
         else:
             shared = corpus.once(
-                f"URLs in {path.parent}", lambda: _shared_names(_tables_beside(path))
+                f"URLs in {path.parent}", lambda: _shared_names(_versions(_tables_beside(path)))
             )
         if stable_hash(name) in shared:
             raise BadInput(
@@ -215,15 +227,29 @@ def _name_in_url(url: str) -> str:
         raise BadInput(f"{url!r:.80} is no URL") from error
 
 
-def _shared_names(tables: Iterable[Path]) -> frozenset[int]:
-    """Returns the hashes of the names in which different URLs of some tables end.
+def _versions(tables: Iterable[Path]) -> tuple[tuple[Path, Hashable], ...]:
+    """Returns tables, in order, each with what changes whenever its content does."""
+
+    def version(table: Any) -> Hashable:
+        if not isinstance(table, Path):
+            return table.state()
+        stat = table.stat()
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+    return tuple((table, version(table)) for table in sorted(tables))
+
+
+# A worker lists many units of one corpus, each with a `Corpus` of its own.
+@functools.lru_cache(maxsize=16)
+def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
+    """Returns the hashes of the names in which different URLs of `_versions` of tables end.
 
     A name and its URL take 16 bytes of memory.
     """
     import numpy as np
 
     hashes = array.array("Q")
-    for table in tables:
+    for table, _ in tables:
         form = table_form(table.name)
         for url in form.urls(table) if form else ():
             with contextlib.suppress(BadInput):

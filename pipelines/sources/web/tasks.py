@@ -22,7 +22,15 @@ from pipelines.records.nearest import misspelt
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import MASK_MARKER, BadInput, Reject
 from pipelines.sources.item import BOX_MARKER, Item, Media
-from pipelines.sources.values import answer_of, is_absent, language_of, text_of
+from pipelines.sources.values import (
+    answer_of,
+    box_of,
+    is_absent,
+    language_of,
+    rows_under,
+    text_of,
+    value_under,
+)
 
 STAGE = "read"
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -159,10 +167,15 @@ def _caption_items(sample: WebImage) -> Iterator[Item | Reject]:
 
 def _captions_by_language(sample: WebImage, language: str) -> dict[str, Any]:
     captions = sample.metadata.get("captions") or {}
-    if isinstance(captions, list) and all(isinstance(caption, str) for caption in captions):
+    # A map of Arrow comes as a list of pairs, with null where a language has no caption. What else
+    # is no map is one caption or several, of which each must be a text.
+    is_map = isinstance(captions, Mapping) or (
+        isinstance(captions, list)
+        and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in captions)
+    )
+    if not is_map:
         return {language: captions}
-    # A map of Arrow comes as a list of pairs, with null where a language has no caption.
-    by_language = {text_of(lang, "captions"): text for lang, text in dict(captions).items()}
+    by_language = {language_of(lang, "captions"): text for lang, text in dict(captions).items()}
     return {lang: text for lang, text in by_language.items() if not is_absent(text)}
 
 
@@ -187,8 +200,11 @@ def _grounded_caption_items(sample: WebImage) -> Iterator[Item]:
 
 def _ocr_items(sample: WebImage) -> Iterator[Item]:
     words = [
-        (_one_line(w["text"], "text"), tuple(map(float, w["box"])))
-        for w in sample.metadata.get("ocr") or ()
+        (
+            _one_line(value_under(w, "text", "ocr"), "text"),
+            box_of(value_under(w, "box", "ocr"), "box"),
+        )
+        for w in rows_under(sample.metadata, "ocr")
     ]
     text = " ".join(_raster_order([w for w in words if w[0]]))
     if text:
@@ -216,7 +232,7 @@ def _question_items(sample: WebImage) -> Iterator[Item | Reject]:
 
 def _question_pairs(sample: WebImage, task: str) -> Iterator[tuple[str, _QuestionPair | Reject]]:
     """Yields the number of every pair, and the pair or its reject; the others are good."""
-    for number, raw in enumerate(sample.metadata.get("qa") or ()):
+    for number, raw in enumerate(rows_under(sample.metadata, "qa")):
         name = str(number)
         try:
             yield name, _question_pair(raw)
@@ -234,8 +250,12 @@ def _question_pair(raw: Any) -> _QuestionPair:
     answers = [
         _one_line(answer_of(answer, "answer"), "answer") for answer in _values_of(raw["answer"])
     ]
+    question = _one_line(raw["question"], "question")
+    for field, text in (("question", question), ("answer", "".join(answers))):
+        if not text:
+            raise BadInput(f"qa has no {field}: it is empty in {raw!r}"[:160])
     return _QuestionPair(
-        question=_one_line(raw["question"], "question"),
+        question=question,
         answers=tuple(answers),
         lang=language_of(raw.get("lang"), "lang"),
     )
@@ -278,16 +298,21 @@ def _read_objects(sample: WebImage) -> list[_Object]:
     """Returns the annotated objects from top to bottom, then left to right."""
     objects = [
         _Object(
-            label=_one_line(raw["label"], "label"),
-            box=tuple(map(float, raw["box"])),
-            mask=json.dumps(raw["mask"]) if raw.get("mask") else None,
+            label=_one_line(value_under(raw, "label", "objects"), "label"),
+            box=box_of(value_under(raw, "box", "objects"), "box"),
+            mask=_mask_text(raw["mask"]) if raw.get("mask") else None,
         )
-        for raw in sample.metadata.get("objects") or ()
+        for raw in rows_under(sample.metadata, "objects")
     ]
     return sorted((t for t in objects if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
 
 
-def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
+def _mask_text(mask: object) -> str:
+    # Tables hold run lengths as bytes, as pycocotools makes them.
+    return json.dumps(mask, default=lambda value: text_of(value, "mask"))
+
+
+def _raster_order(words: list[tuple[str, tuple[float, float, float, float]]]) -> list[str]:
     """Returns the words line by line; a word is on a line if its top is above the line's middle.
 
     A line's middle is that of its topmost word.

@@ -289,3 +289,12 @@ def test_of_several_objects_the_first_is_scored():
         masks=(*one.masks, *other.masks),
     )
     assert fields_of(both)["masks"] == fields_of(one)["masks"] == one.masks
+
+
+def test_tallyqa_counts_questions_of_no_kind_as_well():
+    kinds = (True, 0, -1, None, "simple", [1], {})
+    rows = [("1", {"answers": ["1"], "issimple": kind}) for kind in kinds]
+    result = _scorer("tallyqa", [*rows, ("2", {"answers": ["1"]})]).finish().result
+    nums = {name: part.num for name, part in result.parts.items()}
+    assert nums == {"kind/simple": 1, "kind/complex": 1, "kind/(none)": 6}
+    assert result.total.num == 8

@@ -48,6 +48,14 @@ def test_every_mode_becomes_rgb(mode):
     np.testing.assert_array_equal(decode(save(image, kind)), expected)
 
 
+def test_the_a_of_lab_is_a_colour_and_no_opacity():
+    data = save(Image.fromarray(PIXELS).convert("LAB"), "TIFF")
+    spec = ImageSpec(min_side=2, background=RED)
+    image, is_composed = decode_opaque(data, spec)
+    assert not is_composed
+    assert np.abs(np.asarray(image).astype(int) - PIXELS).mean() < 8
+
+
 RED = "#ff0000"
 
 

@@ -596,8 +596,16 @@ def test_sidecars_of_raw_files_are_named(tmp_path):
     for name in ("a.png", "a.txt", "._a.png"):
         (tmp_path / "images" / name).write_bytes(picture(1))
     listed = Listed(tmp_path, "images")
+    (tmp_path / "images/b").mkdir()
+    for number in range(1000):
+        (tmp_path / f"images/b/{number:03}.json").touch()
+    listed = Listed(tmp_path, "images")
     assert [item.id for item in listed.items] == ["images/a.png"]
-    assert {o.source for o in listed.omissions} == {"images/a.txt", "images/._a.png"}
+    assert {(o.source, o.reason, o.num, o.example) for o in listed.omissions} == {
+        ("images", "texts beside media (.txt)", 1, "a.txt"),
+        ("images", "texts beside media (.json)", 1000, "b/000.json"),
+        ("images", "hidden files", 1, "._a.png"),
+    }
 
 
 def test_packed_records_are_read_and_features_without_a_field_are_named(tmp_path):

@@ -20,6 +20,7 @@ from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
+from pipelines.sources.web.examples import split_of
 from pipelines.transforms.masks import normalize_mask
 from tests.pipelines.sources.hub_layouts import put_parquet
 from tests.pipelines.sources.writing import put_image, put_json, put_text
@@ -76,6 +77,40 @@ def test_only_numbers_that_say_what_belongs_together_are_pairs(
             assert f"q holds {num_questions} texts and a {num_answers}; accepted are" in (
                 reject.reason
             )
+
+
+def test_the_answers_of_a_feature_are_not_those_of_questions_beside_it(tmp_path):
+    pairs = json.dumps([{"question": "beside?", "answer": "its own"}])
+    record = example(image=b"picture", q=["asked?"], a=["one", "two"], pairs=[pairs])
+    put_records(tmp_path / "tfrecord/x.tfrecord", record)
+    features = {**QUESTIONS, "qa": "pairs"}
+    items, rejects = read(tmp_path, "tfrecord", features=features, tasks=["vqa"], per_task=9)
+    assert not rejects
+    assert {item.prefix: item.answers for item in items} == {
+        "answer en asked?": ("one", "two"),
+        "answer en beside?": ("its own",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("a.tfrecord", "train"),
+        ("a-Val2017.tfrecord", "val"),
+        ("TEST.tfrecord-00000-of-00001", "test"),
+        ("a_validation.1.tfrec", "validation"),
+        ("a-train-train.tfrecord", "train"),
+    ],
+)
+def test_the_split_is_a_word_of_the_name_whatever_its_capitals(name, split):
+    assert split_of(Path(name)) == split
+
+
+@pytest.mark.parametrize("name", ["train-val.tfrecord", "a.test.dev.tfrecord"])
+def test_a_name_with_two_splits_is_refused(tmp_path, name):
+    put_records(tmp_path / "tfrecord" / name, example(image=b"picture", caption=["A dog"]))
+    with pytest.raises(ValueError, match=r"must name one split, got \w+ and \w+; rename"):
+        read(tmp_path, "tfrecord", features={"image": "image", "caption": "caption"})
 
 
 @pytest.mark.parametrize("field", ["lang", "id", "objects"])
@@ -167,8 +202,10 @@ def test_an_object_without_a_mask_is_detected(tmp_path, shape):
 @pytest.mark.parametrize(
     ("odd", "reason"),
     [
-        ({**BOX, "bbox": None}, "nothing (null) where another kind of value is expected"),
-        ({**BOX, "bbox": [1, 2, 3]}, "3 values where 4 are expected"),
+        ({**BOX, "bbox": None}, "bbox must be four numbers x, y, width, height, got None"),
+        ({**BOX, "bbox": [1, 2, 3]}, "four numbers x, y, width, height, got [1, 2, 3]"),
+        ({**BOX, "bbox": [1, 2, float("nan"), 3]}, "got [1, 2, nan, 3]"),
+        ({**BOX, "bbox": {"x": 1}}, "got {'x': 1}"),
         ({**BOX, "category_id": 9}, "category_id 9 is none of the file's categories"),
         ({"bbox": [1, 2, 3, 4]}, "annotation names no image (image_id)"),
         (None, "annotation names no image (image_id): None"),
@@ -180,6 +217,31 @@ def test_an_odd_annotation_costs_its_picture_and_no_run(tmp_path, odd, reason):
     assert {i.media[0].path for i in items} == {"coco/train2017/2.jpg"}
     (reject,) = rejects
     assert reason in reject.reason
+
+
+def test_annotations_of_images_that_no_list_has_are_in_the_account(tmp_path):
+    coco(tmp_path, BOX, {**BOX, "image_id": 77}, {**BOX, "image_id": 77}, {**BOX, "image_id": 9})
+    spec = source_spec("coco_objects")
+    corpus = Corpus(tmp_path, spec.folder, UnpackedMedia(io.BytesIO(), "u"))
+    for _ in range(2):  # A part of a split is read twice.
+        assert not [e for e in spec.read_splits(corpus, "train") if not isinstance(e, Item)]
+        (omission,) = corpus.omissions()
+        assert (omission.num, omission.example) == (3, "77")
+        assert omission.reason == "annotations of images that no list has"
+
+
+@pytest.mark.parametrize("key", ["categories", "annotations", "images"])
+@pytest.mark.parametrize("value", [None, "text", {"1": {}}, "absent"])
+def test_a_file_without_its_lists_is_named_with_the_list(tmp_path, key, value):
+    coco(tmp_path, BOX)
+    (path,) = (tmp_path / "coco").rglob("*.json")
+    content = json.loads(path.read_text()) | {key: value}
+    if value == "absent":
+        del content[key]
+    put_json(path, content)
+    with pytest.raises(ValueError, match=rf"{path.name} must hold a list under '{key}'") as error:
+        read(tmp_path, "coco_objects")
+    assert "NoneType" not in str(error.value)
 
 
 def test_odd_rows_of_textocr_and_visual_genome_cost_themselves(tmp_path):

@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.records.rle import decode_mask, encode_mask
 from pipelines.records.schema import MASK_MARKER, BadInput
 from pipelines.sources.item import BOX_MARKER, Item, Media
 from pipelines.transforms.decode import Pixels
-from pipelines.transforms.locations import box_tokens
+from pipelines.transforms.locations import box_tokens, check_pixels
 from pipelines.transforms.masks import normalize_mask, polygon_mask
 from pipelines.transforms.render import render_record
 
@@ -30,6 +32,14 @@ def test_box_is_ymin_xmin_ymax_xmax(box, tokens):
 def test_empty_or_malformed_box_is_refused(box):
     with pytest.raises(BadInput, match="box"):
         box_tokens(box, width=40, height=20)
+
+
+@given(st.lists(st.floats(0, 1), min_size=4, max_size=4), st.booleans())
+def test_a_box_in_fractions_is_refused_and_not_drawn_in_the_corner(box, integers):
+    numbers = [float(round(value)) for value in box] if integers else box
+    with pytest.raises(BadInput, match="box must be in pixels"):
+        check_pixels(numbers)
+    check_pixels([*numbers[:3], 2.0])
 
 
 def test_rectangle_covers_its_pixels():

@@ -148,6 +148,16 @@ def test_the_length_is_that_of_the_picture(tmp_path, start, sound, ending):
     assert info.duration == pytest.approx(1.6, abs=0.05)
 
 
+@pytest.mark.parametrize("num", [1, 2, 3])
+@pytest.mark.parametrize("start", [0.0, 5.0])
+@pytest.mark.parametrize("ending", ["mkv", "mp4", "webm"])
+def test_a_clip_of_few_frames_is_whole_wherever_it_begins(tmp_path, num, start, ending):
+    codec = "libvpx-vp9" if ending == "webm" else "libx264"
+    info = probe_video(str(write(tmp_path / f"a.{ending}", num, start=start, codec=codec)))
+    assert len(info.times) == num
+    assert info.duration == pytest.approx(num / 25, abs=0.01)
+
+
 @pytest.mark.parametrize("sound", [0.0, 8.0])
 @pytest.mark.parametrize("start", [0.0, 20.0])
 def test_a_broken_download_is_refused_with_and_without_sound(tmp_path, sound, start):
@@ -168,6 +178,31 @@ def test_decord_gives_the_pixels_of_pyav_or_is_not_used(tmp_path, kind):
         path = write(tmp_path / "a.mp4", options={"x264-params": "tff=1"})
     results = [sample_video(str(path), ONE, SPEC, decoder)[1] for decoder in ("pyav", "decord")]
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("codec", ["libvpx-vp9", "libvpx"])
+@pytest.mark.parametrize("preferred", PREFERRED)
+def test_opacity_beside_the_frames_of_webm_shows_the_background(tmp_path, codec, preferred):
+    path = tmp_path / "a.webm"
+    ink = np.zeros((48, 64, 4), np.uint8)
+    ink[:, :32, 3] = 255
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuva420p"
+        stream.options = {"auto-alt-ref": "0"}
+        for _ in range(6):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(ink, format="rgba")))
+        container.mux(stream.encode())
+    spec = ImageSpec(image_px=64, encoding="png", background="#00ff00")
+    header, squares = sample_video(
+        str(path), FrameSampling(num_frames=3, stride=2), spec, preferred
+    )
+    assert header["composed"]
+    assert header["decoded"] == pytest.approx([0, 0.08, 0.16])
+    for square in squares:
+        pixels = np.asarray(Image.open(io.BytesIO(square))).astype(int)
+        assert np.abs(pixels[:, 2:30]).max() < 12
+        assert np.abs(pixels[:, 34:62] - (0, 255, 0)).max() < 12
 
 
 def test_transparent_frames_show_the_background(tmp_path):

@@ -1,0 +1,201 @@
+"""Archives, lists and folders as strangers leave them: each is read, refused or in the account."""
+
+import gzip
+import io
+import json
+import lzma
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.records.tfrecord import write_shard
+from pipelines.sources.omissions import looks_like_data
+from tests.pipelines.sources.test_odd_inputs import Listed, picture, write_rows, write_tar
+
+ROW = {"image": "a.png", "question": "what?", "answers": ["red"]}
+
+
+# Members.
+
+
+@pytest.mark.parametrize("extension", ["png", "txt", "json"])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_two_members_of_one_name_are_not_chosen_from(tmp_path, extension, mode):
+    members = [("0.png", picture(1)), ("0.txt", b"a"), ("0.json", b"{}")]
+    again = {"png": picture(2), "txt": b"b", "json": b'{"caption": "c"}'}
+    members.append((f"0.{extension}", again[extension]))
+    write_tar(tmp_path / "web/a.tar", [*members, ("1.png", picture(3)), ("1.txt", b"next")], mode)
+    listed = Listed(tmp_path)
+    assert listed.reasons == {"web/a/0": f"2 members .{extension}, one is expected"}
+    assert [item.id for item in listed.items] == ["web/a/1#caption.en"]
+
+
+def test_captions_of_two_members_must_be_the_same(tmp_path):
+    members = [
+        *(("0.png", picture(1)), ("0.txt", b"red"), ("0.caption", b" red\n")),
+        *(("1.png", picture(2)), ("1.txt", b"red"), ("1.caption", b"blue")),
+        *(("2.png", picture(3)), ("2.txt", b" "), ("2.caption", b"blue")),
+    ]
+    write_tar(tmp_path / "web/a.tar", members)
+    listed = Listed(tmp_path)
+    assert [item.suffixes[0] for item in listed.items] == ["red", "blue"]
+    assert listed.reasons == {
+        "web/a/1": "different captions in .png, .txt, .caption: 'red', 'blue'"
+    }
+
+
+def test_a_member_of_null_is_no_member(tmp_path):
+    members = [("0.png", picture(1)), ("0.json", b"null"), ("0.txt", b"red")]
+    write_tar(tmp_path / "web/a.tar", members)
+    listed = Listed(tmp_path)
+    assert ([item.suffixes for item in listed.items], listed.rejects) == ([("red",)], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "it begins with b'version https://git"),
+        (b"<!DOCTYPE html>" * 99, "no archive: it begins with b'<!DOCTYPE html>"),
+        (b"PK\3\4" + bytes(999), "no archive: it begins with b'PK"),
+    ],
+)
+def test_a_file_that_is_no_archive_says_what_it_begins_with(tmp_path, data, reason):
+    write_tar(tmp_path / "web/a.tar", [("0.png", picture(1)), ("0.txt", b"x")])
+    (tmp_path / "web/b.tar").write_bytes(data)
+    listed = Listed(tmp_path)
+    assert len(listed.items) == 1
+    assert reason in listed.reasons["web/b"]
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_long_and_foreign_names_are_whole(tmp_path, form):
+    folder = "ü" * 90
+    (tmp_path / "web").mkdir()
+    (tmp_path / "0.png").write_bytes(picture(1))
+    (tmp_path / "0.txt").write_bytes(b"x")
+    headers = {"comment": "global"} if form == tarfile.PAX_FORMAT else None
+    with tarfile.open(tmp_path / "web/a.tar", "w", format=form, pax_headers=headers) as archive:
+        for name in ("0.png", "0.txt"):
+            archive.add(tmp_path / name, f"{folder}/{name}")
+    listed = Listed(tmp_path)
+    assert listed.pixels == {f"web/a/{folder}/0#caption.en": picture(1)}
+    assert not listed.omissions
+
+
+# Own lists.
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
+def test_a_damaged_list_of_ones_own_is_one_reject(tmp_path, form, suffix, pack):
+    rows = [{**ROW, "question": f"{n * 7919 % 1000}?"} for n in range(4000)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if form == "csv":
+        cells = "".join(f"a.png,{row['question']},red\n" for row in rows)
+        text = f"image,question,answers\n{cells}"
+    write_rows(tmp_path, [], f"{form}/train.x")
+    whole = pack(text.encode())
+    (tmp_path / f"{form}/train.{form}.{suffix}").write_bytes(whole[: len(whole) // 2])
+    listed = Listed(tmp_path, form)
+    assert 0 < len(listed.items) < 4000
+    (reason,) = listed.reasons.values()
+    assert reason.startswith(f"train.{form}.{suffix} is damaged: ")
+
+
+@pytest.mark.parametrize(("form", "text"), [("jsonl", "\n \n"), ("csv", "image,answers\n")])
+def test_a_list_of_ones_own_without_rows_is_an_empty_file(tmp_path, form, text):
+    write_rows(tmp_path, [], f"{form}/train.x")
+    (tmp_path / f"{form}/train.{form}").write_text(text)
+    listed = Listed(tmp_path, form)
+    assert (listed.items, listed.rejects) == ([], [])
+    assert [(o.source, o.reason) for o in listed.omissions] == [
+        (f"{form}/train.{form}", "empty file")
+    ]
+
+
+def test_a_list_in_another_form_is_named(tmp_path):
+    write_rows(tmp_path, [ROW], "jsonl/train.jsonl")
+    for name in ("train.csv", "train.jsonl~", "train.parquet", "val.csv"):
+        (tmp_path / "jsonl" / name).write_text("x")
+    os.symlink("nowhere", tmp_path / "jsonl/train.ndjson")
+    listed = Listed(tmp_path, "jsonl")
+    reason = "no kind of file that jsonl reads"
+    assert {(o.source, o.reason) for o in listed.omissions} == {
+        ("jsonl/train.csv", reason),
+        ("jsonl/train.jsonl~", reason),
+        ("jsonl/train.parquet", reason),
+        ("jsonl/train.ndjson", "link to a missing file"),
+    }
+
+
+# Folders.
+
+
+def test_what_no_reader_can_follow_is_in_the_account(tmp_path):
+    write_tar(tmp_path / "web/a.tar", [("0.png", picture(1)), ("0.txt", b"x")])
+    write_tar(tmp_path / "beside/b.tar", [("0.png", picture(2)), ("0.txt", b"y")])
+    os.symlink(tmp_path / "beside", tmp_path / "web/linked")
+    os.symlink(tmp_path / "beside/b.tar", tmp_path / "web/c.tar")
+    os.symlink("nowhere", tmp_path / "web/d.tar")
+    os.symlink("e.jsonl", tmp_path / "web/e.jsonl")
+    os.mkfifo(tmp_path / "web/f.jsonl")
+    listed = Listed(tmp_path)
+    assert {item.id.split("#")[0] for item in listed.items} == {"web/a/0", "web/c/0"}
+    assert {(o.source, o.reason) for o in listed.omissions} == {
+        ("web/linked", "link to a folder, which is not followed"),
+        ("web/d.tar", "link to a missing file"),
+        ("web/e.jsonl", "link to a missing file"),
+        ("web/f.jsonl", "neither a file nor a folder"),
+    }
+
+
+@pytest.mark.parametrize("source", ["web", "images", "tfrecord"])
+def test_a_name_that_is_not_utf_8_ends_no_run(tmp_path, source):
+    (tmp_path / source / "b").mkdir(parents=True)
+    for name in (b"\xfc.tar", b"b/\xfc.png", b"\xfc.tfrecord"):
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path / source), name))).write_bytes(b"x")
+    Path(os.fsdecode(os.fsencode(tmp_path / source) + b"/d\xfc")).mkdir()
+    write_tar(tmp_path / "web/a.tar", [("0.png", picture(1)), ("0.txt", b"x")])
+    (tmp_path / "images").mkdir(exist_ok=True)
+    (tmp_path / "images/a.png").write_bytes(picture(1))
+    if source == "tfrecord":
+        write_shard(tmp_path / "tfrecord/a.tfrecord", [])
+    listed = Listed(tmp_path, source, features={"image": "image"})
+    assert len(listed.items) == (0 if source == "tfrecord" else 1)
+    renamed = {o.source for o in listed.omissions if o.reason == "name is not UTF-8; rename it"}
+    assert renamed == {
+        rf"{source}/\udcfc.tar",
+        rf"{source}/\udcfc.tfrecord",
+        rf"{source}/b/\udcfc.png",
+        rf"{source}/d\udcfc",
+    }
+
+
+def test_an_unused_member_whose_name_is_not_utf_8_is_in_the_account(tmp_path):
+    (tmp_path / "web").mkdir()
+    with tarfile.open(
+        tmp_path / "web/a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1"
+    ) as archive:
+        for name, data in (("0.png", picture(1)), ("0.ü", b"z"), ("0.txt", b"x")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    listed = Listed(tmp_path)
+    assert len(listed.items) == 1
+    assert [o.to_json().encode().count(rb"\\udcfc") for o in listed.omissions] == [2]
+
+
+@given(
+    st.sampled_from(["jsonl", "tar", "parquet", "tfrecord", "csv", "ods", "jsonlines", "mat"]),
+    st.sampled_from(["", "~", ".bak", ".part", "-00000-of-00002", "_old", ".gz", ".001"]),
+    st.booleans(),
+)
+def test_a_copy_of_data_looks_like_data(extension, rest, capitals):
+    name = f"a.{extension}{rest}"
+    assert looks_like_data(name.upper() if capitals else name)
+    assert not looks_like_data(f"a{extension}{rest.replace('.gz', '')}.md")
