@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
 from model.data.config import BatchConfig
+from model.train.lora_config import LoraConfig
 from pipelines.records.schema import SuffixSampling
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
@@ -86,6 +87,10 @@ class TrainConfig:
         "choice" and "uniform", the benchmarks' two words for the same, draw independently.
       max_frames: most images of one example; longer videos are thinned out.
       freeze_vision: whether the vision tower keeps its weights.
+      freeze_text: whether the decoder keeps its weights, so that connector and projector are
+        trained, and the tower unless it is frozen. The paper trains the decoder, too.
+      lora: low-rank adapters, trained in place of the decoder's weights and added to them in the
+        stage's checkpoint; None has none. The paper trains the weights themselves.
       num_replicas: copies of weights and moments, each split over its share of the devices; reduced
         to the greatest common divisor with the number of devices. With more copies, fewer devices
         take part in gathering a weight, and each holds more.
@@ -113,6 +118,8 @@ class TrainConfig:
     sampling: SuffixSampling = "without_replacement"
     max_frames: int = 16
     freeze_vision: bool = False
+    freeze_text: bool = False
+    lora: LoraConfig | None = None
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
     microbatch: int | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
     rsqrt_timescale: float = 10_000.0

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from jaxtyping import Float
 
 from infra.progress import Progress
@@ -29,6 +30,7 @@ from model.sharding import on_host
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
+from model.train.lora import whole_weights
 from model.train.losses import Losses
 from model.train.optimizer import Flat, lr_schedules
 from model.train.start import starting_params
@@ -39,6 +41,7 @@ from model.train.step import (
     are_finite,
     check_devices,
     dropout_key,
+    frozen_params,
     make_state,
     step_programs,
 )
@@ -140,10 +143,12 @@ def fit(
         # Restored from shapes alone: a first state beside it would take its memory a second time.
         restored = None
         if points.may_restore:
-            restored = points.restore(abstract_state(model, train, programs.mesh))
+            restored = _restored(points, model, train, paths, seeds, programs.mesh)
         if restored is None:
-            state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
+            params = starting_params(model, paths.init, seeds.init)
+            state = make_state(params, train, programs.mesh, seeds.init)
             start, notes = 0, {}
+            del params
         else:
             start, state, notes = restored
         del restored
@@ -197,13 +202,17 @@ def fit(
             if observer and is_observed:
                 # Before the state is saved: findings that a kill cuts off are made again.
                 with clock.losing("watch"):
-                    for observed_row in observer.observe({**state.trained, **state.frozen}):
+                    weights = dict(whole_weights(train.lora, state.trained, state.frozen))
+                    for observed_row in observer.observe(weights):
                         watch_log.add({"step": num_done, **observed_row})
+                    del weights
             if is_saved:
                 with clock.losing("save"):
                     losses.check(step, are_finite(state.trained, programs.mesh))
                     points.wait()  # The host has room for one copy of the state, not for two.
-                    points.save(num_done, process_parts(state), log_paths)
+                    # Frozen parameters are those of the start, and are read from there.
+                    parts = process_parts(state._replace(frozen={}))
+                    points.save(num_done, parts, log_paths)
             if leaves:
                 points.wait()
                 # Only the first process's `wait` covers all processes, and one that exits early
@@ -224,7 +233,29 @@ def fit(
                     resumable=is_new,
                 )
         losses.check(train.total_steps - 1, are_finite(state.trained, programs.mesh))
-        _write_checkpoint(state, model, paths, (log, watch_log) if observer else (log,))
+        logs = (log, watch_log) if observer else (log,)
+        _write_checkpoint(state, model, train, paths, logs)
+
+
+def _restored(
+    points: ResumePoints,
+    model: ModelConfig,
+    train: TrainConfig,
+    paths: StagePaths,
+    seeds: Seeds,
+    mesh: Mesh,
+) -> tuple[int, State, Mapping[str, str]] | None:
+    """Returns (updates done, state, notes) of the newest usable point; None if there is none."""
+    template = abstract_state(model, train, mesh)
+    # Frozen parameters come first: what else is read from the start is gone before the rest comes.
+    frozen: Flat = {}
+    if template.frozen:
+        frozen = frozen_params(starting_params(model, paths.init, seeds.init), train, mesh)
+    restored = points.restore(template._replace(frozen={}))
+    if restored is None:
+        return None
+    start, state, notes = restored
+    return start, state._replace(frozen=frozen), notes
 
 
 def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seeds: Seeds) -> Loader:
@@ -290,13 +321,17 @@ def rates_of(
 
 
 def _write_checkpoint(
-    state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]
+    state: State,
+    model: ModelConfig,
+    train: TrainConfig,
+    paths: StagePaths,
+    logs: Sequence[Lines],
 ) -> None:
     # Every process takes part in gathering, because each holds parts; only the first one keeps what
     # was gathered.
     params: dict[str, Any] = {}
     is_first = jax.process_index() == 0
-    for path, leaf in {**state.trained, **state.frozen}.items():
+    for path, leaf in whole_weights(train.lora, state.trained, state.frozen):
         array = on_host(leaf)  # One at a time, to save memory; all processes must take part.
         if is_first:
             params[path] = array

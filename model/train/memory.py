@@ -3,11 +3,13 @@
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
 from model.train.config import TrainConfig
+from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
 
 _FLOAT32, _BFLOAT16 = 4, 2
@@ -22,9 +24,10 @@ def step_bytes(
 
     Parameters, two moments and gradients are split over the devices that share a copy of the
     weights. Each device also holds the whole weights of two layers, the whole vocabulary table, and
-    the table's gradient in float32. Activations counted are those kept for the backward pass
-    (`model.remat`), those that one layer's backward pass recomputes, and a chunk of logits. Not
-    counted are a compiler's other temporaries and memory that is unused between allocations.
+    the table's gradient in float32, if it is trained. Activations counted are those kept for the
+    backward pass (`model.remat`), those that one layer's backward pass recomputes, and a chunk of
+    logits. Not counted are a compiler's other temporaries and memory that is unused between
+    allocations.
 
     Args:
       model: config of the model that is trained.
@@ -33,24 +36,25 @@ def step_bytes(
       num_images: images per example.
       devices: number of devices that share the batch.
     """
-    sizes = _sizes(model)
-    trained, frozen = split_frozen(sizes, train)  # type: ignore[arg-type]
+    trained, frozen = _split_sizes(model, train)
     parts = devices / math.gcd(train.num_replicas, devices)
     # Four float32 numbers per trained parameter: itself, its gradient and two moments; and a sum of
     # gradients, where a batch is computed in parts.
     passes = train.num_passes(max(1, train.batch_size // devices))
     numbers = 4 if passes == 1 else 5
-    state = numbers * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)
+    state = numbers * sum(trained.values()) + sum(frozen.values())
     state *= _FLOAT32 / parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
     # The mean size of a block: a tower holds each parameter of all its blocks in one array.
     layers = [
-        sum(size for path, size in sizes.items() if path.startswith(prefix)) / depth
+        sum(size for path, size in _sizes(model).items() if path.startswith(prefix)) / depth
         for prefix, depth in blocks.items()
     ]
     table = text.vocab_size * text.width
-    gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
+    gathered_weights = _BFLOAT16 * (2 * max(layers) + table)
+    if "text/embedding" in trained:
+        gathered_weights += _FLOAT32 * table
     rows = train.batch_size / devices / passes
     patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
     saved_bytes = (
@@ -81,10 +85,36 @@ def num_params(model: ModelConfig) -> int:
     return sum(_sizes(model).values())
 
 
+def trained_parts(model: ModelConfig, train: TrainConfig) -> set[str]:
+    """Returns the parts of a model (see `flops.PARTS`) that have parameters which are trained."""
+    return {path.partition("/")[0] for path in _split_sizes(model, train)[0]}
+
+
+def parameter_paths(model: ModelConfig, train: TrainConfig) -> tuple[str, ...]:
+    """Returns the paths of a stage's parameters and adapters."""
+    trained, frozen = _split_sizes(model, train)
+    return (*trained, *frozen)
+
+
+def _split_sizes(model: ModelConfig, train: TrainConfig) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the numbers of elements of trained parameters and adapters, and of frozen ones."""
+    shapes = _shapes(model)
+    sizes = {path: leaf.size for path, leaf in shapes.items()}
+    if train.lora is not None:
+        adapters = adapter_shapes(train.lora, shapes)
+        sizes |= {path: math.prod(shape) for path, shape in adapters.items()}
+    return split_frozen(sizes, train)  # type: ignore[arg-type]
+
+
+def _sizes(model: ModelConfig) -> dict[str, int]:
+    """Returns the number of elements of each parameter, by path."""
+    return {path: leaf.size for path, leaf in _shapes(model).items()}
+
+
 @functools.lru_cache(maxsize=32)
-def _sizes(model: ModelConfig) -> Mapping[str, int]:
-    """Returns the number of elements of each parameter, by path; tracing a model takes a second."""
-    return {path: leaf.size for path, leaf in flatten_params(vlm.abstract_params(model))}
+def _shapes(model: ModelConfig) -> Mapping[str, Any]:
+    """Returns the shape and type of each parameter, by path; tracing a model takes a second."""
+    return dict(flatten_params(vlm.abstract_params(model)))
 
 
 def _vision_bytes(model: ModelConfig, patches: int) -> float:

@@ -22,6 +22,7 @@ from model.seeds import Seeds
 from model.sharding import on_host, shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
+from model.train.lora import whole_weights
 from model.train.optimizer import Flat, lr_schedules
 from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
@@ -118,7 +119,7 @@ class Probe:
                 functools.partial(jax.tree.map, jnp.copy),
                 out_shardings=shardings(params, programs.mesh),
             )
-            state = make_state(unflatten_params(copy(params)), train, programs.mesh)
+            state = make_state(unflatten_params(copy(params)), train, programs.mesh, _SEEDS.init)
             factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
             programs.compile_ahead(state, draws.values())
@@ -126,7 +127,7 @@ class Probe:
                 rates = rates_of(train, factors[:, step], _SEEDS, step)
                 state, _ = programs(state, batch, draws[step][0], rates)
         is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
-        for path, leaf in {**state.trained, **state.frozen}.items():
+        for path, leaf in whole_weights(train.lora, state.trained, state.frozen):
             # Gathered one at a time, to save memory; all processes must call `on_host` together.
             array = leaf if leaf.is_fully_addressable else on_host(leaf)
             if is_first:
