@@ -45,6 +45,9 @@ class ComputeConfig:
       retries: further attempts at a step whose worker died.
       profile: steps that JAX's profiler traces in every training: "10:13" traces 10 to 13, into the
         folder `profile` of the checkpoint, for XProf or TensorBoard; None traces nothing.
+      microbatch: value of `microbatch` for every training that states none: a number of examples,
+        or "auto" for as many as fit a device by the formula of `parcel plan`; None computes a
+        device's share of the batch at once.
       deterministic: whether trainings on GPUs give the same bits each time; False saves about 6 %
         of their time, and a repeated or resumed training then gives slightly other parameters.
       rebuild_limit: most work, over all steps, that a run repeats because of changed code without
@@ -74,6 +77,7 @@ class ComputeConfig:
     node_wait: Annotated[float, Field(ge=0)] = 900.0
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     profile: str | None = None
+    microbatch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     deterministic: bool = True
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
     topology: str | None = None

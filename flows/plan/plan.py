@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.plan.parts import PlannedProgram, describe_parts, with_planned_microbatch
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
 from flows.plan.programs import CompilerMissingError, UpdateEstimate, by_formula, compile_program
 from flows.report.markdown import markdown_table
@@ -25,7 +26,7 @@ from model.analysis.flops import Modality, update_flops
 from model.config import ModelConfig
 from model.connector import budgets
 from model.train.config import TrainConfig
-from model.train.memory import num_params
+from model.train.memory import num_params, trained_parts
 
 PROGRAMS = "programs"
 """Folder of compilation outcomes, in a store's local state."""
@@ -185,7 +186,7 @@ def plan_of(
         day=day,
         datasets=data.missing,
         beside=data.lines,
-        notes=tuple(planner.notes),
+        notes=(*describe_parts(config, topology), *planner.notes),
     )
 
 
@@ -232,6 +233,8 @@ class _Planner:
             steps = None
         # The mean update, by the share that each shape has of the updates: a row of a plan is sums
         # of it.
+        program = PlannedProgram(name=stage, model=model, train=train, num_images=1)
+        train = with_planned_microbatch(program, self._topology)
         shapes = self._timed(model, train)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
@@ -466,12 +469,12 @@ def _batch_shapes(
     training_budgets = budgets.training_budgets(model, train.budgets)
     sizes = [budgets.bucket_of(model, budget).size for budget in training_budgets]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
-
+    trained = trained_parts(model, train)
     return tuple(
         BatchShape(
             tokens=size,
             share=sizes.count(size) / len(sizes),
-            flops=update_flops(model, size, prompt, train.batch_size),
+            flops=update_flops(model, size, prompt, train.batch_size, trained=trained),
         )
         for size in sorted(set(sizes))
     )

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 
-_GPU_MEMORY = 0.9
+GPU_MEMORY = 0.9
 """Part of a GPU's memory that its tasks share; the rest is for CUDA itself [fraction]."""
 
 
@@ -53,7 +53,7 @@ def device_environment(
     if num_gpus:
         # Rounded down: three tasks with a third each get 0.30 of the memory, together no more than
         # 0.9.
-        share = math.floor(100 * _GPU_MEMORY * min(num_gpus, 1)) / 100
+        share = math.floor(100 * GPU_MEMORY * min(num_gpus, 1)) / 100
         defaults["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.2f}"
     return {name: user_environment.get(name, value) for name, value in defaults.items()}
 

@@ -96,7 +96,7 @@ class TrainConfig:
         take part in gathering a weight, and each holds more.
       microbatch: most examples that a device computes at a time; of more, it computes equal parts
         one after the other and adds their losses and gradients, which takes less memory. None
-        computes all at once.
+        computes all at once; "auto" as many as fit the device by the formula of `memory`.
       save_steps: interval between resumable checkpoints [steps].
       log_steps: interval between progress reports [steps].
     """
@@ -121,7 +121,9 @@ class TrainConfig:
     freeze_text: bool = False
     lora: LoraConfig | None = None
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
-    microbatch: int | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
+    microbatch: int | Literal["auto"] | None = dataclasses.field(
+        default=None, metadata=NOT_IDENTITY
+    )
     rsqrt_timescale: float = 10_000.0
     rsqrt_shift: float = 0.0
     groups: tuple[GroupConfig, ...] = ()
@@ -135,9 +137,10 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("num_replicas", "save_steps", "log_steps"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        self._require(
-            "microbatch", self.microbatch is None or self.microbatch >= 1, "at least 1, or none"
+        ok = self.microbatch in (None, "auto") or (
+            isinstance(self.microbatch, int) and self.microbatch >= 1
         )
+        self._require("microbatch", ok, "at least 1, or none, or auto for what fits")
         self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
         self._require("peak_lr", self.peak_lr > 0, "positive")
         self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
@@ -166,7 +169,13 @@ class TrainConfig:
         return BatchConfig(**{name: getattr(self, name) for name in names})
 
     def num_passes(self, rows: int) -> int:
-        """Returns the number of equal parts in which a device computes its rows of a batch."""
+        """Returns the number of equal parts in which a device computes its rows of a batch.
+
+        Raises:
+          ValueError: if `microbatch` is "auto", which `memory.with_microbatch` replaces.
+        """
+        if self.microbatch == "auto":
+            raise ValueError("microbatch must be a number or none here, got 'auto'.")
         # 12 rows at most 5 at a time: 3 parts of 4.
         limit = rows if self.microbatch is None else self.microbatch
         return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= limit)

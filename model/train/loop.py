@@ -32,6 +32,7 @@ from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
 from model.train.lora import whole_weights
 from model.train.losses import Losses
+from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.start import starting_params
 from model.train.step import (
@@ -137,6 +138,7 @@ def fit(
     # batches are the programs that may be needed.
     loader = _open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
+    train = with_microbatch(model, train, max(loader.examples.num_images))
     programs = step_programs(model, train, loader.examples.num_images, deterministic=deterministic)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
@@ -198,6 +200,8 @@ def fit(
             if is_logged:
                 rate = train.peak_lr * float(factors[-1, step])
                 row = row_of(num_done, metrics, rate, budget, clock, speed)
+                if train.microbatch is not None:
+                    row["microbatch"] = train.microbatch
                 log.add(row)
             if observer and is_observed:
                 # Before the state is saved: findings that a kill cuts off are made again.

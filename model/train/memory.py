@@ -1,9 +1,14 @@
 """Formulas for the memory of a training step, for use where no compiler is at hand."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from model import vlm
 from model.checkpoint.digest import flatten_params
@@ -11,10 +16,16 @@ from model.config import ModelConfig
 from model.train.config import TrainConfig
 from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
+from model.train.step import declared_buckets
 
 _FLOAT32, _BFLOAT16 = 4, 2
 """Bytes of a number: float32 for parameters, moments and gradients, bfloat16 for activations and
 gathered weights."""
+
+
+FORMULA_SHARE = 0.85
+"""Share of a device's memory that the formula may fill where it chooses a microbatch; the rest is
+for what it does not count."""
 
 
 def step_bytes(
@@ -70,6 +81,62 @@ def step_bytes(
     # Logits in float32, and their gradient in half of that.
     logits = (_FLOAT32 + _BFLOAT16) * min(model.loss_chunk, train.text_len) * text.vocab_size
     return state + gathered_weights + rows * (saved_bytes + recomputed_bytes + logits)
+
+
+def fitting_microbatch(
+    model: ModelConfig,
+    train: TrainConfig,
+    memory_bytes: float,
+    *,
+    num_images: int = 1,
+    devices: int,
+) -> int | None:
+    """Returns the most rows that a device can compute at a time; None if not even one fits.
+
+    Rows are computed in equal parts (`TrainConfig.num_passes`), and the largest program counts.
+
+    Args:
+      model: config of the model that is trained.
+      train: the training recipe; its `microbatch` is not read.
+      memory_bytes: memory of a device [bytes].
+      num_images: images per example.
+      devices: number of devices that share the batch.
+    """
+    rows, tokens = max(1, train.batch_size // devices), max(declared_buckets(model, train))
+    for size in (rows // parts for parts in range(1, rows + 1) if rows % parts == 0):
+        limited = dataclasses.replace(train, microbatch=size)
+        needed = step_bytes(model, limited, tokens, num_images=num_images, devices=devices)
+        if needed <= FORMULA_SHARE * memory_bytes:
+            return size
+    return None
+
+
+def with_microbatch(
+    model: ModelConfig, train: TrainConfig, num_images: int, *, beside: float = 0.0
+) -> TrainConfig:
+    """Returns the recipe with a number in place of `microbatch: auto`, for this process's devices.
+
+    All processes that train together get the same number. Devices that do not tell their memory,
+    such as a CPU, compute all rows at once.
+
+    Args:
+      model: config of the model that is trained.
+      train: the training recipe.
+      num_images: most images per example.
+      beside: memory of a device that something else takes [bytes].
+    """
+    if train.microbatch != "auto":
+        return train
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    limits = [float(each.get("bytes_limit", math.inf)) for each in stats]
+    memory_bytes = min(limits)
+    if jax.process_count() > 1:
+        memory_bytes = float(multihost_utils.process_allgather(np.float32(memory_bytes)).min())
+    rows = fitting_microbatch(
+        model, train, memory_bytes - beside, num_images=num_images, devices=jax.device_count()
+    )
+    # Where the formula lets nothing fit, one row at a time is tried: it is only an estimate.
+    return dataclasses.replace(train, microbatch=rows or 1)
 
 
 def gathered_bytes(model: ModelConfig) -> float:

@@ -23,6 +23,7 @@ from model.sharding import on_host, shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
 from model.train.lora import whole_weights
+from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
@@ -113,6 +114,11 @@ class Probe:
         with contextlib.closing(loader):
             # As in `fit`, without logs, resume points and looks.
             train = train.in_steps(len(loader.examples))
+            # Beside it lies the stage's own state: of each parameter at most two moments as well.
+            shards = (leaf.addressable_shards[0].data for leaf in params.values())
+            beside = 3.0 * sum(shard.nbytes for shard in shards)
+            images = max(loader.examples.num_images)
+            train = with_microbatch(model, train, images, beside=beside)
             programs = step_programs(model, train, loader.examples.num_images)
             # A step overwrites its state (the buffers are donated), so the probe trains a copy.
             copy = jax.jit(

@@ -258,7 +258,10 @@ np.testing.assert_allclose(four.loss, one.loss, rtol=2e-6)
 for part, norm in one.norms.items():
     np.testing.assert_allclose(four.norms[part], norm, rtol=2e-5, err_msg=part)
 for path, weight in weights_of_one.items():
-    # Adam moves an element of tiny gradient by the rate, whichever way its last digit turns.
+    # A key's bias has no gradient but rounding, of which Adam makes a whole step; other elements of
+    # a tiny gradient are few.
+    if path.endswith("key/bias"):
+        continue
     off = np.abs(weights_of_four[path] - weight)
     assert np.mean(off > 2e-5) < 0.01, (path, off.max())
 """
