@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 GPU_MEMORY = 0.9
 """Part of a GPU's memory that its tasks share; the rest is for CUDA itself [fraction]."""
+CUDA_PLUGINS = {"13": "jax_cuda13_plugin", "12": "jax_cuda12_plugin"}
+"""Version of CUDA -> JAX's plugin for it [module]."""
 
 
 def worker_environment(
@@ -69,6 +71,5 @@ def usable_gpus(requested: int | None) -> int | None:
     # Ray counts a machine's GPUs even if JAX here cannot use them; steps would then be placed on
     # GPUs and compute on cores.
     platforms = os.environ.get("JAX_PLATFORMS", "cuda")
-    plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-    has_cuda = any(importlib.util.find_spec(name) for name in plugins)
+    has_cuda = any(importlib.util.find_spec(name) for name in CUDA_PLUGINS.values())
     return None if has_cuda and {"cuda", "gpu"} & set(platforms.split(",")) else 0
