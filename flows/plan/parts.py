@@ -85,15 +85,18 @@ def describe_parts(config: StudyConfig, topology: Topology) -> Iterator[str]:
 
 
 def _describe(program: PlannedProgram, topology: Topology) -> str:
-    chips, train = topology.num_chips, with_planned_microbatch(program, topology)
-    size, gib = train.batch_size, _bytes(program, train, topology) / GIB
-    if train.microbatch is not None and gib * GIB <= usable_bytes(topology):
-        rows = max(1, size // chips) // train.num_passes(max(1, size // chips))
-        if rows == max(1, size // chips):
-            return ""
-        return f"a chip computes {rows} of a batch of {size} at a time, in {gib:.1f} GiB by formula"
-    if gib * GIB <= usable_bytes(topology):
+    # A training whose batch all chips cannot share runs on fewer.
+    size, chips = program.train.batch_size, topology.num_chips
+    if size % chips:
         return ""
+    train, rows = with_planned_microbatch(program, topology), size // chips
+    needed = planned_bytes(program, train, topology)
+    gib = needed / GIB
+    if needed <= usable_bytes(topology):
+        if (passes := train.num_passes(rows)) == 1:
+            return ""
+        rows //= passes
+        return f"a chip computes {rows} of a batch of {size} at a time, in {gib:.1f} GiB by formula"
     fits = _fitting(program, topology)
     cure = (
         f"microbatch: {fits} fits, and so does compute.microbatch: auto"
@@ -113,7 +116,8 @@ def _fitting(program: PlannedProgram, topology: Topology) -> int | None:
     )
 
 
-def _bytes(program: PlannedProgram, train: TrainConfig, topology: Topology) -> float:
+def planned_bytes(program: PlannedProgram, train: TrainConfig, topology: Topology) -> float:
+    """Returns the memory of a step on each of some chips, by formula [bytes]."""
     tokens = max(declared_buckets(program.model, train))
     return step_bytes(
         program.model, train, tokens, num_images=program.num_images, devices=topology.num_chips

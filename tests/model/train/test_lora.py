@@ -176,8 +176,11 @@ def test_a_resumed_stage_ends_with_the_same_whole_weights(tmp_path: Path, inputs
 
 @pytest.mark.slow
 def test_a_frozen_decoder_stays_bit_by_bit(tmp_path: Path, inputs: dict[str, Any]):
-    train = dataclasses.replace(TRAIN, lora=None, freeze_text=True, total_steps=2)
-    list(run(tmp_path, inputs, train))
+    settings: dict[str, Any] = {"lora": None, "freeze_text": True, "microbatch": "auto"}
+    list(run(tmp_path, inputs, dataclasses.replace(TRAIN, total_steps=2, **settings)))
+    # What `auto` stood for is in the log.
+    row = json.loads((tmp_path / "out/metrics.jsonl").read_text().splitlines()[-1])
+    assert row["microbatch"] == TRAIN.batch_size
     before = dict(flatten_params(starting_params(MODEL, None, Seeds.of(5).init)))
     after = dict(flatten_params(load_params(str(tmp_path / "out"))))
     for path, value in before.items():
