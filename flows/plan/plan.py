@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from flows.config.departures import describe_departures
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.plan.parts import PlannedProgram, describe_parts, with_planned_microbatch
@@ -186,7 +187,11 @@ def plan_of(
         day=day,
         datasets=data.missing,
         beside=data.lines,
-        notes=(*describe_parts(config, topology), *planner.notes),
+        notes=(
+            *describe_departures(config),
+            *describe_parts(config, topology),
+            *planner.notes,
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.benchmark import recipe_of
+from flows.config.departures import describe_departures
 from flows.config.input_files import data_folders
 from flows.config.load import load
 from flows.config.study import StudyConfig
@@ -115,6 +116,12 @@ def test_one_gpu_has_the_registrys_batches_and_trains_adapters():
     study = shipped("pali3b_1gpu")
     assert (len(study.methods), len(study.fine_tunings), len(study.seeds)) == (5, 10, 3)
     assert study.intermediary is not None
+    (note,) = describe_departures(study)
+    assert note.startswith(
+        "note: intermediary, transfers.chartqa, transfers.docvqa and 8 more train adapters of the "
+        "decoder (lora), a departure from the paper"
+    )
+    assert not [*describe_departures(shipped("paper_448"))]
     trainings = [study.intermediary, *study.fine_tunings.values()]
     for train in trainings:
         assert train.lora is not None
