@@ -152,3 +152,7 @@ def test_an_update_counts_the_passes_that_run():
     assert update(trained=("text",)) == pytest.approx(
         2 * (forward.vision + forward.connector + forward.projector + 3 * decoder)
     )
+    # So has a decoder with adapters, whose own weights are few.
+    assert update(trained=(flops.ADAPTERS,)) == pytest.approx(
+        2 * (forward.vision + forward.connector + forward.projector + 2 * decoder)
+    )
