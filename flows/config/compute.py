@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from infra.chips.topology import Topology
+from model.train.config import check_microbatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class ComputeConfig:
     node_wait: Annotated[float, Field(ge=0)] = 900.0
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     profile: str | None = None
-    microbatch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    microbatch: int | str | None = None
     deterministic: bool = True
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
     topology: str | None = None
@@ -91,6 +92,7 @@ class ComputeConfig:
             raise ValueError(
                 f'profile must be two steps from 1 on, such as "10:13", got {self.profile!r}.'
             )
+        check_microbatch(self.microbatch)
         # Parsed for its error only: a plan parses it again.
         if self.topology is not None:
             Topology.parse(self.topology)

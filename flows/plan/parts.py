@@ -73,37 +73,39 @@ def with_planned_microbatch(program: PlannedProgram, topology: Topology) -> Trai
 def describe_parts(config: StudyConfig, topology: Topology) -> Iterator[str]:
     """Yields a line for trainings whose batches do not fit as a whole, by formula, and the cure.
 
-    Trainings that differ in nothing but their names share a line.
+    Trainings that compute as many of as many examples at a time share a line.
     """
-    names_by_line: dict[str, list[str]] = {}
+    programs_by_line: dict[str, list[tuple[str, float]]] = {}
     for program in programs_of(config):
         if line := _describe(program, topology):
-            names_by_line.setdefault(line, []).append(program.name)
-    for line, names in names_by_line.items():
+            needed = planned_bytes(program, with_planned_microbatch(program, topology), topology)
+            programs_by_line.setdefault(line, []).append((program.name, needed / GIB))
+    for line, programs in programs_by_line.items():
+        names, gib = [name for name, _ in programs], max(gib for _, gib in programs)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield f"{', '.join(names[:3])}{more}: {line}"
+        yield f"{', '.join(names[:3])}{more}: {line.format(gib=gib)}"
 
 
 def _describe(program: PlannedProgram, topology: Topology) -> str:
+    """Returns a line with room for the memory, {gib}; "" for a batch that fits as a whole."""
     # A training whose batch all chips cannot share runs on fewer.
     size, chips = program.train.batch_size, topology.num_chips
     if size % chips:
         return ""
     train, rows = with_planned_microbatch(program, topology), size // chips
-    needed = planned_bytes(program, train, topology)
-    gib = needed / GIB
-    if needed <= usable_bytes(topology):
+    if planned_bytes(program, train, topology) <= usable_bytes(topology):
         if (passes := train.num_passes(rows)) == 1:
             return ""
-        rows //= passes
-        return f"a chip computes {rows} of a batch of {size} at a time, in {gib:.1f} GiB by formula"
+        at_once = f"a chip computes {rows // passes} of a batch of {size} at a time"
+        return f"{at_once}, in at most {{gib:.1f}} GiB by formula"
     fits = _fitting(program, topology)
     cure = (
         f"microbatch: {fits} fits, and so does compute.microbatch: auto"
         if fits
         else "no microbatch fits; lora or freeze_text take less, and more chips share the state"
     )
-    return f"a batch of {size} asks for {gib:.1f} GiB a chip by formula, and does not fit; {cure}"
+    asked = f"a batch of {size} asks for up to {{gib:.1f}} GiB a chip by formula"
+    return f"{asked}, and does not fit; {cure}"
 
 
 def _fitting(program: PlannedProgram, topology: Topology) -> int | None:

@@ -56,6 +56,19 @@ class GroupConfig:
             )
 
 
+def check_microbatch(value: int | str | None) -> None:
+    """Refuses what is no value of `microbatch`.
+
+    Raises:
+      ValueError: naming the values that are accepted.
+    """
+    if value not in (None, "auto") and not (isinstance(value, int) and value >= 1):
+        raise ValueError(
+            f"microbatch must be at least 1, or none for the whole batch, or auto for what fits, "
+            f"got {value!r}."
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One training stage: rates and shapes only. Data, model and seed are given separately.
@@ -121,9 +134,7 @@ class TrainConfig:
     freeze_text: bool = False
     lora: LoraConfig | None = None
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
-    microbatch: int | Literal["auto"] | None = dataclasses.field(
-        default=None, metadata=NOT_IDENTITY
-    )
+    microbatch: int | str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
     rsqrt_timescale: float = 10_000.0
     rsqrt_shift: float = 0.0
     groups: tuple[GroupConfig, ...] = ()
@@ -137,10 +148,7 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("num_replicas", "save_steps", "log_steps"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        ok = self.microbatch in (None, "auto") or (
-            isinstance(self.microbatch, int) and self.microbatch >= 1
-        )
-        self._require("microbatch", ok, "at least 1, or none, or auto for what fits")
+        check_microbatch(self.microbatch)
         self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
         self._require("peak_lr", self.peak_lr > 0, "positive")
         self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
@@ -177,7 +185,7 @@ class TrainConfig:
         if self.microbatch == "auto":
             raise ValueError("microbatch must be a number or none here, got 'auto'.")
         # 12 rows at most 5 at a time: 3 parts of 4.
-        limit = rows if self.microbatch is None else self.microbatch
+        limit = self.microbatch if isinstance(self.microbatch, int) else rows
         return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= limit)
 
     def batches_of(self, task: str, batch_size: int) -> BatchConfig:

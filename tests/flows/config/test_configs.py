@@ -147,21 +147,23 @@ def test_one_gpu_is_enough_by_plan(chips: str, hours: float, tmp_path: Path):
     assert len(programs) == 5 + 5 * 10
     for program in programs:
         train = with_planned_microbatch(program, topology)
-        assert planned_bytes(program, train, topology) <= 0.85 * 0.9 * 80 * 10**9, program.name
+        # Of what a worker may use of a GPU, 15 % are left for what the formula does not count.
+        most = 0.85 * 0.9 * topology.chip.hbm_bytes
+        assert planned_bytes(program, train, topology) <= most, program.name
 
 
 @pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
-    study = shipped("pali3b_8gpu", "compute.topology=h200:1", "methods=[parcel]")
+    words = ("compute.topology=h200:1", "methods=[parcel]", "intermediary.batch_size=1024")
+    study = shipped("pali3b_8gpu", *words)
     plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 11, 27))
     (line,) = (line for line in plan.notes if line.startswith("intermediary parcel"))
-    assert "a batch of 256 asks for" in line
+    assert "a batch of 1024 asks for up to" in line
     rows = int(line.partition("microbatch: ")[2].partition(" ")[0])
-    assert 256 % rows == 0
+    assert 1024 % rows == 0
     assert line.endswith(f"microbatch: {rows} fits, and so does compute.microbatch: auto")
-    # The least state of all weights is too much for one of 80 GB.
-    small = shipped("pali3b_8gpu", "compute.topology=h100:1", "methods=[parcel]")
-    lines = [*describe_parts(small, Topology.parse("h100:1"))]
+    # The state alone is too much for a chip of 16 GB.
+    lines = [*describe_parts(study, Topology.parse("v5e:1"))]
     assert lines
     assert all("no microbatch fits; lora or freeze_text take less" in line for line in lines)
 

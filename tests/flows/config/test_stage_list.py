@@ -58,8 +58,12 @@ def test_the_studys_microbatch_is_that_of_trainings_that_state_none():
     for one, other in zip(parts.steps, plain.steps, strict=True):
         assert identity_json(one.config) == identity_json(other.config)
     for wrong in ("0", "all"):
-        with pytest.raises(ConfigError, match=rf"compute\.microbatch.*{wrong}"):
-            study(words=(f"compute.microbatch={wrong}",))
+        for key in ("compute", "stage1"):
+            told = (
+                rf"{key}: microbatch must be at least 1, or none .* auto for .* got '?{wrong}'?\."
+            )
+            with pytest.raises(ConfigError, match=told):
+                study(words=(f"{key}.microbatch={wrong}",))
 
 
 def test_a_stage_of_ones_own_is_between_its_method_and_its_transfers():
