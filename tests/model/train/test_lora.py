@@ -45,7 +45,7 @@ TRAIN = TrainConfig(
 )
 
 
-def batch_of(rows: int) -> dict[str, np.ndarray]:
+def batch_of(rows: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     learned = (np.arange(7) >= rng.integers(1, 7, (rows, 1))).astype(np.int32)
     return {
@@ -122,7 +122,8 @@ def test_new_adapters_change_nothing_and_are_the_same_for_a_seed():
         "lora/blocks/down/a": (2, 28, 3),
         "lora/blocks/down/b": (2, 3, 20),
     }
-    trained, frozen = split_frozen({**params, **adapters}, TRAIN)
+    arrays: dict[str, Any] = {**params, **adapters}
+    trained, frozen = split_frozen(arrays, TRAIN)
     whole = dict(whole_weights(LORA, trained, frozen))
     assert whole.keys() == params.keys()
     for path, value in params.items():
