@@ -3,6 +3,7 @@ PYTHON ?= $(shell for p in .venv/bin/python python3.13 python3.12 python3.11 pyt
 	$$p $(SUPPORTED) >/dev/null 2>&1 && echo $$p && break; done)
 SUPPORTED := -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(1); print("%d.%d" % v)'
 PY := .venv/bin/python
+COMMA := ,
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
 check test test-deep night: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/devices.py.
@@ -10,16 +11,23 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup demo check test test-deep night docs pictures clean
 
-setup: .venv/.installed
+# make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU.
+EXTRAS ?=
+ACCELERATORS := cuda12 cuda13 tpu
+$(if $(filter-out $(ACCELERATORS),$(EXTRAS)),$(error EXTRAS: one of $(ACCELERATORS), or nothing for the CPU alone, not "$(EXTRAS)"))
+INSTALLED := .venv/.installed$(addprefix -,$(EXTRAS))
 
-.venv/.installed: pyproject.toml constraints.txt
+setup: $(INSTALLED)
+
+# Another target that needs `setup` names no EXTRAS, and keeps what is installed.
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(or $(PYTHON),false) $(SUPPORTED) >/dev/null 2>&1 || { echo >&2 \
 		"python: needs 3.11, 3.12 or 3.13, $(if $(PYTHON),and $(PYTHON) does not run or is another,and PATH has none);" \
 		"name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.13"; exit 1; }
 	@test -d .venv/lib/python$$($(PYTHON) $(SUPPORTED)) || rm -rf .venv
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev$(addprefix $(COMMA),$(EXTRAS))]'
+	touch $(sort .venv/.installed $@)
 
 demo: setup
 	.venv/bin/parcel run

@@ -15,6 +15,7 @@ valid tokens, so a masked slot has the same effect as an absent one.
 import dataclasses
 import functools
 import typing
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 from model.config import ModelConfig
 from model.connector.build import build_connector
 from model.text.dropout import Dropout
-from model.text.gemma import Gemma, Rows
+from model.text.gemma import Adapter, Gemma, Rows
 from model.text.loss import chunked_losses, weighted_loss
 from model.vision.layers import Linear
 from model.vision.siglip import Siglip
@@ -215,6 +216,7 @@ def loss(
     *,
     label_smoothing: float = 0.0,
     dropout: Dropout | None = None,
+    adapters: Mapping[str, Adapter] | None = None,
 ) -> Float[Array, ""]:
     """Returns the sum of `token_losses` times `weights`.
 
@@ -226,19 +228,25 @@ def loss(
       weights: weight of each target; 0 skips the target.
       label_smoothing: see `token_losses`.
       dropout: dropout in the decoder; None drops nothing.
+      adapters: matrix of a decoder block -> its adapters in all layers; None has none.
     """
     model = merge(structure, params)
-    targets, hidden = _targets_and_hidden(model, example, slots, dropout)
+    targets, hidden = _targets_and_hidden(model, example, slots, dropout, adapters)
     return weighted_loss(model.text, hidden, targets, jnp.asarray(weights), label_smoothing)
 
 
 def _targets_and_hidden(
-    model: Vlm, example: Example, slots: Slots, dropout: Dropout | None
+    model: Vlm,
+    example: Example,
+    slots: Slots,
+    dropout: Dropout | None,
+    adapters: Mapping[str, Adapter] | None = None,
 ) -> tuple[Int32[Array, "B T"], Float[Array, "B T D"]]:
     """Returns the targets, and the decoder's output for the text before each."""
     targets = jnp.asarray(example.text)[:, 1:]
     rows, _ = embed_sequence(model, example.prompt, slots)
-    return targets, model.text(rows, num_rows=targets.shape[1], dropout=dropout)
+    num_rows = targets.shape[1]
+    return targets, model.text(rows, num_rows=num_rows, dropout=dropout, adapters=adapters)
 
 
 def embed_sequence(

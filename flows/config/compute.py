@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from infra.chips.topology import Topology
+from model.train.config import check_microbatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,9 @@ class ComputeConfig:
       retries: further attempts at a step whose worker died.
       profile: steps that JAX's profiler traces in every training: "10:13" traces 10 to 13, into the
         folder `profile` of the checkpoint, for XProf or TensorBoard; None traces nothing.
+      microbatch: value of `microbatch` for every training that states none: a number of examples,
+        or "auto" for as many as fit a device by the formula of `parcel plan`; None computes a
+        device's share of the batch at once.
       deterministic: whether trainings on GPUs give the same bits each time; False saves about 6 %
         of their time, and a repeated or resumed training then gives slightly other parameters.
       rebuild_limit: most work, over all steps, that a run repeats because of changed code without
@@ -74,6 +78,7 @@ class ComputeConfig:
     node_wait: Annotated[float, Field(ge=0)] = 900.0
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     profile: str | None = None
+    microbatch: int | str | None = None
     deterministic: bool = True
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
     topology: str | None = None
@@ -87,6 +92,7 @@ class ComputeConfig:
             raise ValueError(
                 f'profile must be two steps from 1 on, such as "10:13", got {self.profile!r}.'
             )
+        check_microbatch(self.microbatch)
         # Parsed for its error only: a plan parses it again.
         if self.topology is not None:
             Topology.parse(self.topology)

@@ -1,6 +1,5 @@
 """The check, before anything runs, that parameter groups named in a study's config exist."""
 
-import functools
 from collections.abc import Iterator
 
 from flows.config.stage_list import stages_of
@@ -19,6 +18,7 @@ def check_groups(config: StudyConfig) -> None:
     for field, train, models in _stages(config):
         if not train.groups:
             continue
+        from model.train.memory import parameter_paths
         from model.train.optimizer import unmatched_groups
 
         # Patterns that no model has matched so far; each model can only take some away.
@@ -27,11 +27,12 @@ def check_groups(config: StudyConfig) -> None:
             if never:
                 never = [
                     params
-                    for params in unmatched_groups(train, _parameter_paths(model))
+                    for params in unmatched_groups(train, parameter_paths(model, train))
                     if params in never
                 ]
         if never:
-            parts = sorted({path.partition("/")[0] for path in _parameter_paths(models[-1])})
+            paths = parameter_paths(models[-1], train)
+            parts = sorted({path.partition("/")[0] for path in paths})
             raise ConfigError(
                 f"{field}.groups: no parameter is the first match of {never[0]!r}. Their paths "
                 f"begin with {', '.join(parts)}; 'vision/.*' is all of the image tower."
@@ -46,11 +47,3 @@ def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelC
         models = [view.model_of(method) for method in view.methods]
         for benchmark, train in view.fine_tunings.items():
             yield f"{view.prefix}transfers.{benchmark}.train", train, models
-
-
-@functools.lru_cache(64)
-def _parameter_paths(model: ModelConfig) -> tuple[str, ...]:
-    from model import vlm
-    from model.checkpoint.digest import flatten_params
-
-    return tuple(path for path, _ in flatten_params(vlm.abstract_params(model)))

@@ -36,7 +36,9 @@ class Stage:
 
     def train_config_of(self, method: Method) -> TrainConfig:
         """Returns the recipe by which a method is trained in it."""
-        return self.recipe if self.is_shared else self.view.train_config_for(self.recipe, method)
+        if self.is_shared:
+            return self.view.in_parts(self.recipe)
+        return self.view.train_config_for(self.recipe, method)
 
 
 def stages_of(config: StudyConfig) -> tuple[Stage, ...]:

@@ -438,11 +438,18 @@ class StudyConfig:
 
     def train_config_for(self, train: TrainConfig, method: Method) -> TrainConfig:
         """Returns a training recipe with the method's training budgets and a variant's length."""
+        train = self.in_parts(train)
         if method in self.variants:
             return self.variants[method].trained(train)
         if method not in self.train_budgets:
             return train
         return dataclasses.replace(train, budgets=self.train_budgets[method])
+
+    def in_parts(self, train: TrainConfig) -> TrainConfig:
+        """Returns a training recipe with the study's `microbatch`, unless it states its own."""
+        if train.microbatch is not None or self.compute.microbatch is None:
+            return train
+        return dataclasses.replace(train, microbatch=self.compute.microbatch)
 
     def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
         """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""

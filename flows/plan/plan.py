@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flows.config.benchmark import trained_on
+from flows.config.departures import describe_departures
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.plan.dataset_sizes import DatasetSizes
+from flows.plan.parts import PlannedProgram, describe_parts, with_planned_microbatch
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
 from flows.plan.programs import UpdateEstimate, by_formula, compile_program
 from flows.report.markdown import markdown_table
@@ -208,7 +210,11 @@ def plan_of(
         day=day,
         datasets=data.missing,
         beside=data.lines,
-        notes=tuple(planner.all_notes()),
+        notes=(
+            *describe_departures(config),
+            *describe_parts(config, topology),
+            *planner.all_notes(),
+        ),
     )
 
 
@@ -259,6 +265,8 @@ class _Planner:
             steps = None
         # The mean update, by the share that each shape has of the updates: a row of a plan is sums
         # of it.
+        program = PlannedProgram(name=stage, model=model, train=train, num_images=1)
+        train = with_planned_microbatch(program, self._topology)
         shapes = self._timed(model, train)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0

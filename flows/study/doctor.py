@@ -17,6 +17,7 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from flows.study.gpu import examine_gpus
 from infra.errors import one_line_message
 from infra.prefect.server import running
 from infra.store.store import Store
@@ -61,6 +62,9 @@ def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Set
     # the cause.
     yield _check_python()
     yield _check_packages()
+    if gpus := examine_gpus():
+        state, detail, cure = gpus
+        yield SetupFinding(what="gpu", state=state, detail=detail, cure=cure)
     yield from _check_store(uri)
     yield from _check_prefect(uri)
     if config is not None:

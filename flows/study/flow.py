@@ -18,6 +18,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
+from flows.config.departures import describe_departures
 from flows.config.disk_use import describe_disk_use
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
@@ -356,6 +357,8 @@ def run_study_graph(
     with display:
         for line in config.describe_undrawn_budgets():
             log.warning(line)
+        for line in describe_departures(config):
+            log.info(line)
         log.info(run_log.opening_line(graph, reused))
         session = RunSession(
             study=config.name,

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from infra.chips.topology import GPU_SHARE
 
+CUDA_PLUGINS = {"13": "jax_cuda13_plugin", "12": "jax_cuda12_plugin"}
+"""Version of CUDA -> JAX's plugin for it [module]."""
+
 
 def worker_environment(
     num_cpus: int, num_gpus: float, tpus: int, user_environment: Mapping[str, str]
@@ -68,6 +71,5 @@ def usable_gpus(requested: int | None) -> int | None:
     # Ray counts a machine's GPUs even if JAX here cannot use them; steps would then be placed on
     # GPUs and compute on cores.
     platforms = os.environ.get("JAX_PLATFORMS", "cuda")
-    plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-    has_cuda = any(importlib.util.find_spec(name) for name in plugins)
+    has_cuda = any(importlib.util.find_spec(name) for name in CUDA_PLUGINS.values())
     return None if has_cuda and {"cuda", "gpu"} & set(platforms.split(",")) else 0

@@ -45,6 +45,8 @@ VIDEO = Modality(name="video", num_images=16, text_tokens=64 + 1)
 PARTS = ("vision", "connector", "projector", "text")
 """Parts of a model, in the order in which a prompt passes them; paths of parameters begin with
 them."""
+ADAPTERS = "lora"
+"""First part of the paths of the decoder's adapters (see `train.lora`)."""
 MODALITIES = (IMAGE, VIDEO)
 """The paper's prompts: text is the longest prefix in PaliGemma's evaluations, and its separator."""
 
@@ -136,7 +138,8 @@ def update_flops(
       budget: soft tokens per image.
       modality: the prompt, whose text includes the answer.
       batch_size: examples.
-      trained: those of `PARTS` that have parameters which are not frozen.
+      trained: those of `PARTS` that have parameters which are not frozen, and `ADAPTERS` where the
+        decoder has some; their own FLOPs are not counted.
       with_unread: whether `unread_flops` count, which the paper counts and our programs skip.
     """
     # Beside the forward pass, a part takes as much again for the gradient of its weights, if these
@@ -156,7 +159,7 @@ def update_flops(
         "projector": forward.projector,
         "text": forward.decoder + forward.head,
     }.items():
-        reached = reached or part in trained
+        reached = reached or part in trained or (part == "text" and ADAPTERS in trained)
         total += flops * (1 + (part in trained) + reached)
     return float(batch_size * total)
 

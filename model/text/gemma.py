@@ -4,6 +4,7 @@ Source: big_vision `models/ppp/gemma.py`, google-deepmind/gemma `gm/nn/_gemma.py
 """
 
 import typing
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,14 @@ from model.text.attention import Keys, Rotation, attend, rotate, rotation, softc
 from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, no_dropout
 from model.vision.layers import broadcast_row
+
+
+class Adapter(typing.NamedTuple):
+    """A low-rank change of a matrix W: the layer computes x W + (x A) B."""
+
+    a: Float[Array, "*N D r"]
+    b: Float[Array, "*N r F"]
+
 
 KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
 _kernel = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -72,6 +81,7 @@ class DecoderBlock(nnx.Module):
         cap: float,
         past: tuple[Keys, ...] = (),
         drop: Drop = no_dropout,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> tuple[Float[Array, "B N D"], KeyValue]:
         """Returns the last N rows after the block, and the keys and values of all L.
 
@@ -82,33 +92,53 @@ class DecoderBlock(nnx.Module):
           cap: soft-cap of attention logits.
           past: cached parts, which are attended to as well.
           drop: dropout, after attention's norm and before the MLP's, as in big_vision.
+          adapters: matrix -> its adapter; None has none.
         """
+        adapter = (adapters or {}).get
         # Every row gives a key and a value, but only the mask's rows are computed further: in the
         # last block those are the text's, as no output reads the soft tokens after it.
         num_rows = mask.shape[1]
         y = self.pre_attn_norm(x)
-        key = self._heads(y, self.key, turn)
-        value = self._heads(y, self.value)
+        key = self._heads(y, self.key, adapter("key"), turn)
+        value = self._heads(y, self.value, adapter("value"))
         x, y = x[:, -num_rows:], y[:, -num_rows:]
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
-        query = self._heads(y, self.query, last)
+        query = self._heads(y, self.query, adapter("query"), last)
         read = attend(query, (*past, Keys(key, value, mask)), cap=cap)
-        x = x + drop(self.post_attn_norm(keep_for_backward(_product(read, self.out))), 0)
-        y = drop(self._mlp(self.pre_mlp_norm(x)), 1)
+        read = keep_for_backward(_product(read, self.out, adapter("out")))
+        x = x + drop(self.post_attn_norm(read), 0)
+        y = drop(self._mlp(self.pre_mlp_norm(x), *map(adapter, ("gate", "up", "down"))), 1)
         return x + self.post_mlp_norm(y), (key, value)
 
     def _heads(
-        self, x: Array, kernel: nnx.Param, turn: Rotation | None = None
+        self,
+        x: Array,
+        kernel: nnx.Param,
+        adapter: Adapter | None = None,
+        turn: Rotation | None = None,
     ) -> Float[Array, "B L H h"]:
         matrix = kernel[...].astype(x.dtype).reshape(x.shape[-1], -1, self.head_dim)
         heads = jnp.einsum("bld,dhk->blhk", x, matrix)
+        if adapter is not None:
+            flat = _adapted(heads.reshape(*x.shape[:2], -1), x, adapter)
+            heads = flat.reshape(heads.shape)
         heads = heads if turn is None else rotate(heads, turn)
         # Attention reads one head after the other; saved in that layout, nothing is copied later.
         return jnp.swapaxes(keep_for_backward(jnp.swapaxes(heads, 1, 2)), 1, 2)
 
-    def _mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        gate, up = (keep_for_backward(_product(x, kernel)) for kernel in (self.gate, self.up))
-        return keep_for_backward(_gated_product(gate, up, self.down[...].astype(x.dtype)))
+    def _mlp(
+        self,
+        x: Float[Array, "B L D"],
+        gate_adapter: Adapter | None,
+        up_adapter: Adapter | None,
+        down_adapter: Adapter | None,
+    ) -> Float[Array, "B L D"]:
+        gate = keep_for_backward(_product(x, self.gate, gate_adapter))
+        up = keep_for_backward(_product(x, self.up, up_adapter))
+        product = _gated_product(gate, up, self.down[...].astype(x.dtype))
+        if down_adapter is not None:
+            product = _adapted(product, _gated(gate, up), down_adapter)
+        return keep_for_backward(product)
 
 
 class Rows(typing.NamedTuple):
@@ -163,13 +193,21 @@ class Gemma(nnx.Module):
         return softcap(raw, self.model.final_softcap)
 
     def __call__(
-        self, rows: Rows, *, num_rows: int | None = None, dropout: Dropout | None = None
+        self,
+        rows: Rows,
+        *,
+        num_rows: int | None = None,
+        dropout: Dropout | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> Float[Array, "B N D"]:
         """Returns the last `num_rows` rows after the final norm; all of them by default.
 
-        With unrolled layers the last block computes only those rows. Training may drop elements.
+        With unrolled layers the last block computes only those rows. Training may drop elements,
+        and may add adapters to matrices.
         """
-        out, _ = self.run(rows, num_rows=num_rows, dropout=dropout, keep_cache=False)
+        out, _ = self.run(
+            rows, num_rows=num_rows, dropout=dropout, adapters=adapters, keep_cache=False
+        )
         return out
 
     def run(
@@ -179,6 +217,7 @@ class Gemma(nnx.Module):
         *,
         num_rows: int | None = None,
         dropout: Dropout | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
         keep_cache: bool = True,
     ) -> tuple[Float[Array, "B N D"], KeyValue | None]:
         """Returns the last rows, and every layer's keys and values of all rows (if kept).
@@ -188,6 +227,7 @@ class Gemma(nnx.Module):
           past: parts read before, whose keys and values the rows see too.
           num_rows: number of last rows to return, N; None is all of them.
           dropout: dropout in training; None drops nothing.
+          adapters: matrix of a block -> its adapters in all layers; None has none.
           keep_cache: whether keys and values are returned.
         """
         text = self.model.text
@@ -204,19 +244,22 @@ class Gemma(nnx.Module):
         drop_in = dropout.in_layers(positions) if dropout else lambda number: no_dropout
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
-            block, is_local, caches, number = layer
-            block = jax.tree.map(lambda part: gather_weight(part, x.dtype), block)
+            block, is_local, caches, number, factors = layer
+            block, factors = jax.tree.map(
+                lambda part: gather_weight(part, x.dtype), (block, factors)
+            )
             layer_mask, *cache_masks = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, cache_masks, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
-            x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop)
+            x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop, adapters=factors)
             return x, kv if keep_cache else None
 
         # Layers 0, 2, 4, … see the last `sliding_window` positions; without a window all layers do
         # the same.
         locality = jnp.arange(text.depth) % 2 == 0
         layer_indices = jnp.arange(text.depth) if dropout else None
-        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), layer_indices)
+        caches = tuple((p.keys, p.values) for p in past)
+        layers = (self.blocks, locality, caches, layer_indices, adapters)
         x, keys_values = self._scan(body, x, layers, num_rows)
         return self.final_norm(x[:, -num_rows:]), keys_values
 
@@ -246,8 +289,19 @@ def _local(mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_loc
     return mask if near is None else mask & (near[:, -mask.shape[1] :] | ~is_local)
 
 
-def _product(x: Float[Array, "B L D"], kernel: nnx.Param) -> Float[Array, "B L F"]:
-    return x @ kernel[...].astype(x.dtype)
+def _product(
+    x: Float[Array, "B L D"], kernel: nnx.Param, adapter: Adapter | None
+) -> Float[Array, "B L F"]:
+    product = x @ kernel[...].astype(x.dtype)
+    return product if adapter is None else _adapted(product, x, adapter)
+
+
+def _adapted(
+    product: Float[Array, "B L F"], x: Float[Array, "B L D"], adapter: Adapter
+) -> Float[Array, "B L F"]:
+    """Returns the product of rows and a matrix, with the adapter's part added in float32."""
+    low_rank = (x @ adapter.a.astype(x.dtype)) @ adapter.b.astype(x.dtype)
+    return (product.astype(jnp.float32) + low_rank.astype(jnp.float32)).astype(x.dtype)
 
 
 @jax.custom_vjp

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
 from model.data.config import BatchConfig
+from model.train.lora_config import LoraConfig
 from pipelines.records.schema import SuffixSampling
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
@@ -59,6 +60,19 @@ class GroupConfig:
             )
 
 
+def check_microbatch(value: int | str | None) -> None:
+    """Refuses what is no value of `microbatch`.
+
+    Raises:
+      ValueError: naming the values that are accepted.
+    """
+    if value not in (None, "auto") and not (isinstance(value, int) and value >= 1):
+        raise ValueError(
+            f"microbatch must be at least 1, or none for the whole batch, or auto for what fits, "
+            f"got {value!r}."
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One training stage: rates and shapes only. Data, model and seed are given separately.
@@ -90,12 +104,16 @@ class TrainConfig:
         "choice" and "uniform", the benchmarks' two words for the same, draw independently.
       max_frames: most images of one example; longer videos are thinned out.
       freeze_vision: whether the vision tower keeps its weights.
+      freeze_text: whether the decoder keeps its weights, so that connector and projector are
+        trained, and the tower unless it is frozen. The paper trains the decoder, too.
+      lora: low-rank adapters, trained in place of the decoder's weights and added to them in the
+        stage's checkpoint; None has none. The paper trains the weights themselves.
       num_replicas: copies of weights and moments, each split over its share of the devices; reduced
         to the greatest common divisor with the number of devices. With more copies, fewer devices
         take part in gathering a weight, and each holds more.
       microbatch: most examples that a device computes at a time; of more, it computes equal parts
         one after the other and adds their losses and gradients, which takes less memory. None
-        computes all at once.
+        computes all at once; "auto" as many as fit the device by the formula of `memory`.
       save_steps: interval between resumable checkpoints [steps].
       log_steps: interval between progress reports [steps].
     """
@@ -119,8 +137,10 @@ class TrainConfig:
     )
     max_frames: int = dataclasses.field(default=16, metadata=NOT_PROGRAM)
     freeze_vision: bool = False
+    freeze_text: bool = False
+    lora: LoraConfig | None = None
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
-    microbatch: int | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
+    microbatch: int | str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
     rsqrt_timescale: float = dataclasses.field(default=10_000.0, metadata=NOT_PROGRAM)
     rsqrt_shift: float = dataclasses.field(default=0.0, metadata=NOT_PROGRAM)
     groups: tuple[GroupConfig, ...] = ()
@@ -134,9 +154,7 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("num_replicas", "save_steps", "log_steps"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        self._require(
-            "microbatch", self.microbatch is None or self.microbatch >= 1, "at least 1, or none"
-        )
+        check_microbatch(self.microbatch)
         self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
         self._require("peak_lr", self.peak_lr > 0, "positive")
         self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
@@ -178,9 +196,15 @@ class TrainConfig:
         return dataclasses.replace(self, groups=groups, **_argument_defaults(self))
 
     def num_passes(self, rows: int) -> int:
-        """Returns the number of equal parts in which a device computes its rows of a batch."""
+        """Returns the number of equal parts in which a device computes its rows of a batch.
+
+        Raises:
+          ValueError: if `microbatch` is "auto", which `memory.with_microbatch` replaces.
+        """
+        if self.microbatch == "auto":
+            raise ValueError("microbatch must be a number or none here, got 'auto'.")
         # 12 rows at most 5 at a time: 3 parts of 4.
-        limit = rows if self.microbatch is None else self.microbatch
+        limit = self.microbatch if isinstance(self.microbatch, int) else rows
         return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= limit)
 
     def batches_of(self, task: str, batch_size: int) -> BatchConfig:

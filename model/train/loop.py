@@ -30,7 +30,9 @@ from model.sharding import on_host
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
+from model.train.lora import whole_weights
 from model.train.losses import Losses
+from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.start import starting_params
 from model.train.step import (
@@ -41,6 +43,7 @@ from model.train.step import (
     are_finite,
     check_devices,
     dropout_key,
+    frozen_params,
     make_state,
     step_programs,
 )
@@ -179,6 +182,7 @@ def fit(
     # batches are the programs that may be needed.
     loader = _open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
+    train = with_microbatch(model, train, max(loader.examples.num_images))
     programs = step_programs(model, train, loader.examples.num_images, deterministic=deterministic)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
@@ -200,11 +204,15 @@ def fit(
             step = update.num_done - 1
             rate = train.peak_lr * float(factors[-1, step])
             budget, _ = draws[step]
-            log.add(row_of(update.num_done, update.metrics, rate, budget, clock, speed))
+            row = row_of(update.num_done, update.metrics, rate, budget, clock, speed)
+            if train.microbatch is not None:
+                row["microbatch"] = train.microbatch
+            log.add(row)
 
         def watch(observer: ParamsObserver, update: Update) -> None:
             with clock.losing("watch"):
-                for row in observer.observe({**update.state.trained, **update.state.frozen}):
+                weights = dict(whole_weights(train.lora, update.state.trained, update.state.frozen))
+                for row in observer.observe(weights):
                     watch_log.add({"step": update.num_done, **row})
 
         def save(update: Update) -> None:
@@ -213,7 +221,9 @@ def fit(
                 losses.check(update.num_done - 1, finite)
                 points.wait()  # The host has room for one copy of the state, not for two.
                 log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
-                points.save(update.num_done, process_parts(update.state), log_paths)
+                # Frozen parameters are those of the start, and are read from there.
+                parts = process_parts(update.state._replace(frozen={}))
+                points.save(update.num_done, parts, log_paths)
 
         # Done in this order where several are due. The state is saved last: findings and rows that
         # a kill cuts off are made again.
@@ -263,7 +273,8 @@ def fit(
                     resumable=is_new,
                 )
         losses.check(train.total_steps - 1, are_finite(state.trained, programs.mesh))
-        _write_checkpoint(state, model, paths, (log, watch_log) if observer else (log,))
+        logs = (log, watch_log) if observer else (log,)
+        _write_checkpoint(state, model, train, paths, logs)
 
 
 def _first_state(
@@ -277,10 +288,18 @@ def _first_state(
     """Returns (updates done, state, logs by name): of the newest point, or of a stage's start."""
     # Restored from shapes alone: a first state beside it would take its memory a second time.
     if points.may_restore:
-        restored = points.restore(abstract_state(model, train, mesh))
+        template = abstract_state(model, train, mesh)
+        # Frozen parameters are in no point, but are those of the start. They come first: what else
+        # is read there is gone before the rest comes.
+        frozen: Flat = {}
+        if template.frozen:
+            frozen = frozen_params(starting_params(model, paths.init, seeds.init), train, mesh)
+        restored = points.restore(template._replace(frozen={}))
         if restored is not None:
-            return restored
-    return 0, make_state(starting_params(model, paths.init, seeds.init), train, mesh), {}
+            start, state, notes = restored
+            return start, state._replace(frozen=frozen), notes
+    params = starting_params(model, paths.init, seeds.init)
+    return 0, make_state(params, train, mesh, seeds.init), {}
 
 
 def _leave(points: ResumePoints, num_done: int, total: int) -> NoReturn:
@@ -357,13 +376,17 @@ def rates_of(
 
 
 def _write_checkpoint(
-    state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[Lines]
+    state: State,
+    model: ModelConfig,
+    train: TrainConfig,
+    paths: StagePaths,
+    logs: Sequence[Lines],
 ) -> None:
     # Every process takes part in gathering, because each holds parts; only the first one keeps what
     # was gathered.
     params: dict[str, Any] = {}
     is_first = jax.process_index() == 0
-    for path, leaf in {**state.trained, **state.frozen}.items():
+    for path, leaf in whole_weights(train.lora, state.trained, state.frozen):
         array = on_host(leaf)  # One at a time, to save memory; all processes must take part.
         if is_first:
             params[path] = array

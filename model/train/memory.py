@@ -1,18 +1,31 @@
 """Formulas for the memory of a training step, for use where no compiler is at hand."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
 from model.train.config import TrainConfig
+from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
+from model.train.step import declared_buckets
 
 _FLOAT32, _BFLOAT16 = 4, 2
 """Bytes of a number: float32 for parameters, moments and gradients, bfloat16 for activations and
 gathered weights."""
+
+
+FORMULA_SHARE = 0.85
+"""Share of a device's memory that the formula may fill where it chooses a microbatch; the rest is
+for what it does not count."""
 
 
 def step_bytes(
@@ -22,9 +35,10 @@ def step_bytes(
 
     Parameters, two moments and gradients are split over the devices that share a copy of the
     weights. Each device also holds the whole weights of two layers, the whole vocabulary table, and
-    the table's gradient in float32. Activations counted are those kept for the backward pass
-    (`model.remat`), those that one layer's backward pass recomputes, and a chunk of logits. Not
-    counted are a compiler's other temporaries and memory that is unused between allocations.
+    the table's gradient in float32, if it is trained. Activations counted are those kept for the
+    backward pass (`model.remat`), those that one layer's backward pass recomputes, and a chunk of
+    logits. Not counted are a compiler's other temporaries and memory that is unused between
+    allocations.
 
     Args:
       model: config of the model that is trained.
@@ -33,24 +47,25 @@ def step_bytes(
       num_images: images per example.
       devices: number of devices that share the batch.
     """
-    sizes = _sizes(model)
-    trained, frozen = split_frozen(sizes, train)  # type: ignore[arg-type]
+    trained, frozen = _split_sizes(model, train)
     parts = devices / math.gcd(train.num_replicas, devices)
     # Four float32 numbers per trained parameter: itself, its gradient and two moments; and a sum of
     # gradients, where a batch is computed in parts.
     passes = train.num_passes(max(1, train.batch_size // devices))
     numbers = 4 if passes == 1 else 5
-    state = numbers * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)
+    state = numbers * sum(trained.values()) + sum(frozen.values())
     state *= _FLOAT32 / parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
     # The mean size of a block: a tower holds each parameter of all its blocks in one array.
     layers = [
-        sum(size for path, size in sizes.items() if path.startswith(prefix)) / depth
+        sum(size for path, size in _sizes(model).items() if path.startswith(prefix)) / depth
         for prefix, depth in blocks.items()
     ]
     table = text.vocab_size * text.width
-    gathered_weights = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
+    gathered_weights = _BFLOAT16 * (2 * max(layers) + table)
+    if "text/embedding" in trained:
+        gathered_weights += _FLOAT32 * table
     rows = train.batch_size / devices / passes
     patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
     # The backward pass ends before a frozen tower, so nothing of it is kept.
@@ -69,6 +84,62 @@ def step_bytes(
     return state + gathered_weights + rows * (saved_bytes + recomputed_bytes + logits)
 
 
+def fitting_microbatch(
+    model: ModelConfig,
+    train: TrainConfig,
+    memory_bytes: float,
+    *,
+    num_images: int = 1,
+    devices: int,
+) -> int | None:
+    """Returns the most rows that a device can compute at a time; None if not even one fits.
+
+    Rows are computed in equal parts (`TrainConfig.num_passes`), and the largest program counts.
+
+    Args:
+      model: config of the model that is trained.
+      train: the training recipe; its `microbatch` is not read.
+      memory_bytes: memory of a device [bytes].
+      num_images: images per example.
+      devices: number of devices that share the batch.
+    """
+    rows, tokens = max(1, train.batch_size // devices), max(declared_buckets(model, train))
+    for size in (rows // parts for parts in range(1, rows + 1) if rows % parts == 0):
+        limited = dataclasses.replace(train, microbatch=size)
+        needed = step_bytes(model, limited, tokens, num_images=num_images, devices=devices)
+        if needed <= FORMULA_SHARE * memory_bytes:
+            return size
+    return None
+
+
+def with_microbatch(
+    model: ModelConfig, train: TrainConfig, num_images: int, *, beside: float = 0.0
+) -> TrainConfig:
+    """Returns the recipe with a number in place of `microbatch: auto`, for this process's devices.
+
+    All processes that train together get the same number. Devices that do not tell their memory,
+    such as a CPU, compute all rows at once.
+
+    Args:
+      model: config of the model that is trained.
+      train: the training recipe.
+      num_images: most images per example.
+      beside: memory of a device that something else takes [bytes].
+    """
+    if train.microbatch != "auto":
+        return train
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    limits = [float(each.get("bytes_limit", math.inf)) for each in stats]
+    memory_bytes = min(limits)
+    if jax.process_count() > 1:
+        memory_bytes = float(multihost_utils.process_allgather(np.float32(memory_bytes)).min())
+    rows = fitting_microbatch(
+        model, train, memory_bytes - beside, num_images=num_images, devices=jax.device_count()
+    )
+    # Where the formula lets nothing fit, one row at a time is tried: it is only an estimate.
+    return dataclasses.replace(train, microbatch=rows or 1)
+
+
 def gathered_bytes(model: ModelConfig) -> float:
     """Returns the traffic over a device's links in an update with split weights [bytes].
 
@@ -82,16 +153,36 @@ def num_params(model: ModelConfig) -> int:
     return sum(_sizes(model).values())
 
 
-def trained_parts(model: ModelConfig, train: TrainConfig) -> frozenset[str]:
-    """Returns the parts of a model (see `analysis.flops.PARTS`) that a recipe does not freeze."""
-    trained, _ = split_frozen(_sizes(model), train)  # type: ignore[arg-type]
-    return frozenset(path.partition("/")[0] for path in trained)
+def trained_parts(model: ModelConfig, train: TrainConfig) -> set[str]:
+    """Returns the parts of a model (see `flops.PARTS`) that have parameters which are trained."""
+    return {path.partition("/")[0] for path in _split_sizes(model, train)[0]}
+
+
+def parameter_paths(model: ModelConfig, train: TrainConfig) -> tuple[str, ...]:
+    """Returns the paths of a stage's parameters and adapters."""
+    trained, frozen = _split_sizes(model, train)
+    return (*trained, *frozen)
+
+
+def _split_sizes(model: ModelConfig, train: TrainConfig) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the numbers of elements of trained parameters and adapters, and of frozen ones."""
+    shapes = _shapes(model)
+    sizes = {path: leaf.size for path, leaf in shapes.items()}
+    if train.lora is not None:
+        adapters = adapter_shapes(train.lora, shapes)
+        sizes |= {path: math.prod(shape) for path, shape in adapters.items()}
+    return split_frozen(sizes, train)  # type: ignore[arg-type]
+
+
+def _sizes(model: ModelConfig) -> dict[str, int]:
+    """Returns the number of elements of each parameter, by path."""
+    return {path: leaf.size for path, leaf in _shapes(model).items()}
 
 
 @functools.lru_cache(maxsize=32)
-def _sizes(model: ModelConfig) -> Mapping[str, int]:
-    """Returns the number of elements of each parameter, by path; tracing a model takes a second."""
-    return {path: leaf.size for path, leaf in flatten_params(vlm.abstract_params(model))}
+def _shapes(model: ModelConfig) -> Mapping[str, Any]:
+    """Returns the shape and type of each parameter, by path; tracing a model takes a second."""
+    return dict(flatten_params(vlm.abstract_params(model)))
 
 
 def _vision_bytes(model: ModelConfig, patches: int) -> float:

@@ -24,6 +24,8 @@ DECAYED = re.compile(r".*/kernel$")
 """Parameters that decay: kernels of the vision tower and the projector (big_vision's default)."""
 VISION = re.compile(r"^vision/")
 """Parameters of the vision tower, kept by `freeze_vision`."""
+TEXT = re.compile(r"^text/")
+"""Parameters of the decoder, kept by `freeze_text` and where adapters are trained instead."""
 
 _B1, _EPS = 0.9, 1e-8
 
@@ -154,10 +156,13 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
     sees them, which is simpler than optax's masks over a whole tree.
     """
     frozen_groups = {i for i, group in enumerate(train.groups) if group.lr == 0}
+    freezes_text = train.freeze_text or train.lora is not None
     frozen = {
         p: v
         for p, v in params.items()
-        if (train.freeze_vision and VISION.match(p)) or group_of(train, p) in frozen_groups
+        if (train.freeze_vision and VISION.match(p))
+        or (freezes_text and TEXT.match(p))
+        or group_of(train, p) in frozen_groups
     }
     return {p: v for p, v in params.items() if p not in frozen}, frozen
 

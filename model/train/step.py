@@ -33,6 +33,7 @@ from model.sharding import (
 )
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
+from model.train.lora import LORA, adapter_shapes, adapters_of, new_adapters
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
 
 
@@ -70,17 +71,19 @@ class Rates(NamedTuple):
     dropout_key: np.ndarray | None = None
 
 
-def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
+def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh, seed: int = 0) -> State:
     """Returns the state before the first step, on the mesh.
 
     Args:
       params: nested dict of arrays; the same in each of the processes that share the mesh.
       train: the training recipe.
       mesh: the mesh of devices.
+      seed: seed of adapters, where the recipe has some.
     """
-    trained, frozen = (
-        shard_tree(part, mesh) for part in split_frozen(dict(flatten_params(params)), train)
-    )
+    arrays: dict[str, Any] = dict(flatten_params(params))
+    if train.lora is not None:
+        arrays |= new_adapters(train.lora, arrays, seed)
+    trained, frozen = (shard_tree(part, mesh) for part in split_frozen(arrays, train))
     init = functools.partial(init_optimizer, train)
     if mesh.size == 1:
         return State(trained, frozen, shard_tree(init(trained), mesh))
@@ -90,9 +93,18 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
     return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
 
+def frozen_params(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> Flat:
+    """Returns the frozen part of what `make_state` returns, alone."""
+    return shard_tree(split_frozen(dict(flatten_params(params)), train)[1], mesh)
+
+
 def abstract_state(model: ModelConfig, train: TrainConfig, mesh: Mesh) -> State:
     """Returns shapes, dtypes and shardings of what `make_state` returns, without any memory."""
-    trained, frozen = split_frozen(dict(flatten_params(vlm.abstract_params(model))), train)
+    arrays: dict[str, Any] = dict(flatten_params(vlm.abstract_params(model)))
+    if train.lora is not None:
+        shapes = adapter_shapes(train.lora, arrays)
+        arrays |= {p: jax.ShapeDtypeStruct(shape, np.float32) for p, shape in shapes.items()}
+    trained, frozen = split_frozen(arrays, train)
     moments = jax.eval_shape(functools.partial(init_optimizer, train), trained)
     state = State(trained, frozen, moments)
 
@@ -380,7 +392,7 @@ def _backward(
 
         def loss_fn(trained: Flat) -> jax.Array:
             params = {**trained, **frozen}
-            return _weighted_loss(params, part, slots, model, train.label_smoothing, dropout)
+            return _weighted_loss(params, part, slots, model, train, dropout)
 
         # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
         return jax.value_and_grad(loss_fn)(trained)
@@ -416,7 +428,7 @@ def loss_of_rows(
       model: config of the model.
     """
     weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
-    return _weighted_loss(params, weighted, slots, model)
+    return _weighted_loss(params, weighted, slots, model, TrainConfig())
 
 
 def _weighted_loss(
@@ -424,7 +436,7 @@ def _weighted_loss(
     batch: Mapping[str, jax.Array],
     slots: vlm.Slots,
     model: ModelConfig,
-    label_smoothing: float = 0.0,
+    train: TrainConfig,
     dropout: Dropout | None = None,
 ) -> jax.Array:
     """Returns the loss of this device's rows, or a part of them, as a mean over devices.
@@ -434,7 +446,7 @@ def _weighted_loss(
       batch: the rows, and the weight of each of their targets.
       slots: room for soft tokens.
       model: config of the model.
-      label_smoothing: probability mass moved from the target to all other tokens.
+      train: the training recipe, for label smoothing and adapters.
       dropout: dropout in the decoder; None drops nothing.
     """
     # Matrices of a tower are gathered layer by layer, where they are computed; all else here.
@@ -446,14 +458,16 @@ def _weighted_loss(
         else gather_weight(leaf, leaf.dtype if is_vector(path) else model.dtype)
         for path, leaf in params.items()
     }
+    adapters = None if train.lora is None else adapters_of(train.lora, weights)
     loss = vlm.loss(
         vlm.structure(model),
-        unflatten_params(weights),
+        unflatten_params({p: leaf for p, leaf in weights.items() if not p.startswith(LORA)}),
         vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
         slots,
         batch["weights"],
-        label_smoothing=label_smoothing,
+        label_smoothing=train.label_smoothing,
         dropout=dropout,
+        adapters=adapters,
     )
     return mean_of_rows(loss)
 

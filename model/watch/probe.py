@@ -22,6 +22,8 @@ from model.seeds import Seeds
 from model.sharding import on_host, shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
+from model.train.lora import whole_weights
+from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
@@ -112,13 +114,18 @@ class Probe:
         with contextlib.closing(loader):
             # As in `fit`, without logs, resume points and looks.
             train = train.in_steps(len(loader.examples))
+            # Beside it lies the stage's own state: of each parameter at most two moments as well.
+            shards = (leaf.addressable_shards[0].data for leaf in params.values())
+            beside = 3.0 * sum(shard.nbytes for shard in shards)
+            images = max(loader.examples.num_images)
+            train = with_microbatch(model, train, images, beside=beside)
             programs = step_programs(model, train, loader.examples.num_images)
             # A step overwrites its state (the buffers are donated), so the probe trains a copy.
             copy = jax.jit(
                 functools.partial(jax.tree.map, jnp.copy),
                 out_shardings=shardings(params, programs.mesh),
             )
-            state = make_state(unflatten_params(copy(params)), train, programs.mesh)
+            state = make_state(unflatten_params(copy(params)), train, programs.mesh, _SEEDS.init)
             factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
             programs.compile_ahead(state, draws.values())
@@ -126,7 +133,7 @@ class Probe:
                 rates = rates_of(train, factors[:, step], _SEEDS, step)
                 state, _ = programs(state, batch, draws[step][0], rates)
         is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
-        for path, leaf in {**state.trained, **state.frozen}.items():
+        for path, leaf in whole_weights(train.lora, state.trained, state.frozen):
             # Gathered one at a time, to save memory; all processes must call `on_host` together.
             array = leaf if leaf.is_fully_addressable else on_host(leaf)
             if is_first:

@@ -96,9 +96,10 @@ def _study_command(until: Any) -> Callable[..., None]:
         heed_signals()
         opened = open_store(store)
         config = load_study(words, store)
+        from flows.config.departures import describe_departures
         from flows.study.explain import explain_study
 
-        for line in config.describe_undrawn_budgets():
+        for line in (*config.describe_undrawn_budgets(), *describe_departures(config)):
             typer.echo(line, err=True)
         # Explained here, and handed on to the flow: a refusal does not wait for Prefect and Ray.
         explanation = explain_study(config, opened, until)

@@ -161,6 +161,11 @@ def make(work: StepContext) -> Iterator[Progress]:
             yield item
         events.follow()
     work.counts.update(steps=steps, loss=round(loss, 4), deterministic=spec.deterministic)
+    # No part of the identity, but of what decides the last bits: rows that a device computes at a
+    # time, as `microbatch: auto` chose them.
+    log = (work.out / files.METRICS).read_text().splitlines()
+    if log and (rows := json.loads(log[-1]).get("microbatch")):
+        work.counts["microbatch"] = rows
     # The digest of the parameters alone: logs, which hold times, must not make it another artifact.
     work.content = (work.out / files.DIGEST).read_text().strip()
 

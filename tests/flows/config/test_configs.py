@@ -1,14 +1,26 @@
 """The configs that are shipped: what they say is the paper's, and every step of theirs is told."""
 
+import datetime
 from pathlib import Path
 
 import pytest
 
+from flows.config.benchmark import recipe_of
+from flows.config.departures import describe_departures
 from flows.config.input_files import data_folders
 from flows.config.load import load
 from flows.config.study import StudyConfig
+from flows.plan.parts import (
+    describe_parts,
+    planned_bytes,
+    programs_of,
+    with_planned_microbatch,
+)
+from flows.plan.plan import plan_of
+from flows.plan.prepared import PreparedData
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
+from infra.chips.topology import Topology
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from model.files import CONFIG, DIGEST
@@ -100,6 +112,62 @@ def test_the_labs_mixture_is_the_public_one_without_videos():
     assert study.intermediary.batch_size % study.compute.gpus_per_cell == 0
 
 
+def test_one_gpu_has_the_registrys_batches_and_trains_adapters():
+    study = shipped("pali3b_1gpu")
+    assert (len(study.methods), len(study.fine_tunings), len(study.seeds)) == (5, 10, 3)
+    assert study.intermediary is not None
+    (note,) = describe_departures(study)
+    assert note.startswith(
+        "note: intermediary, transfers.chartqa, transfers.docvqa and 8 more train adapters of the "
+        "decoder (lora), a departure from the paper"
+    )
+    assert not [*describe_departures(shipped("paper_448"))]
+    trainings = [study.intermediary, *study.fine_tunings.values()]
+    for train in trainings:
+        assert train.lora is not None
+        assert train.freeze_vision
+        assert study.in_parts(train).microbatch == "auto"
+    for name, train in study.fine_tunings.items():
+        recipe = recipe_of(BENCHMARKS[name], 224)
+        assert train.batch_size == recipe["batch_size"]
+        assert train.peak_lr == pytest.approx(10 * recipe["peak_lr"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chips", "hours"), [("h100:1", 10 * 24), ("h100:8", 48)])
+def test_one_gpu_is_enough_by_plan(chips: str, hours: float, tmp_path: Path):
+    study = shipped("pali3b_1gpu", f"compute.topology={chips}")
+    topology = Topology.parse(chips)
+    plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 11, 27))
+    assert not [line for line in plan.notes if "does not fit" in line]
+    assert not [row.name for row in plan.trainings if row.unknown or row.chip_hours is None]
+    assert sum(row.runs for row in plan.trainings) == 5 + 5 * 10 * 3
+    assert plan.chip_hours[1] / topology.num_chips <= hours
+    programs = [*programs_of(study)]
+    assert len(programs) == 5 + 5 * 10
+    for program in programs:
+        train = with_planned_microbatch(program, topology)
+        # Of what a worker may use of a GPU, 15 % are left for what the formula does not count.
+        most = 0.85 * 0.9 * topology.chip.hbm_bytes
+        assert planned_bytes(program, train, topology) <= most, program.name
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
+    words = ("compute.topology=h200:1", "methods=[parcel]", "intermediary.batch_size=1024")
+    study = shipped("pali3b_8gpu", *words)
+    plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 11, 27))
+    (line,) = (line for line in plan.notes if line.startswith("intermediary parcel"))
+    assert "a batch of 1024 asks for up to" in line
+    rows = int(line.partition("microbatch: ")[2].partition(" ")[0])
+    assert 1024 % rows == 0
+    assert line.endswith(f"microbatch: {rows} fits, and so does compute.microbatch: auto")
+    # The state alone is too much for a chip of 16 GB.
+    lines = [*describe_parts(study, Topology.parse("v5e:1"))]
+    assert lines
+    assert all("no microbatch fits; lora or freeze_text take less" in line for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stages"),
@@ -107,6 +175,7 @@ def test_the_labs_mixture_is_the_public_one_without_videos():
         ("paper_224", ["stage1 vanilla", "intermediary parcel"]),
         ("paper_448", ["stage1 vanilla", "intermediary parcel", "stage2 parcel"]),
         ("pali3b_8gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
+        ("pali3b_1gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
     ],
 )
 def test_every_step_is_told_before_anything_runs(name: str, stages: list[str], tmp_path: Path):

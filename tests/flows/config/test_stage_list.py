@@ -13,7 +13,7 @@ from flows.plan.plan import _pretrainings
 from flows.study.graph import graph_of
 from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
-from infra.store.digest import canonical_json
+from infra.store.digest import canonical_json, identity_json
 
 SHORT = {"total_steps": 3}
 
@@ -43,6 +43,27 @@ def test_the_papers_three_are_three_values():
     assert [s.is_shared for s in stages] == [True, False, False]
     assert stages[0].methods == ("vanilla",)
     assert stages_of(study(words=("intermediary=null",)))[-1].name == "stage1"
+
+
+def test_the_studys_microbatch_is_that_of_trainings_that_state_none():
+    words = ("compute.microbatch=auto", "intermediary.microbatch=2")
+    parts, plain = graph_of(study(words=words)), graph_of(study())
+    rows = {
+        step.name.partition(" ")[0]: step.config.train.microbatch
+        for step in parts.steps
+        if step.kind == "checkpoint"
+    }
+    assert rows == {"stage1": "auto", "intermediary": 2, "transfer": "auto"}
+    # It is no part of what a step is.
+    for one, other in zip(parts.steps, plain.steps, strict=True):
+        assert identity_json(one.config) == identity_json(other.config)
+    for wrong in ("0", "all"):
+        for key in ("compute", "stage1"):
+            told = (
+                rf"{key}: microbatch must be at least 1, or none .* auto for .* got '?{wrong}'?\."
+            )
+            with pytest.raises(ConfigError, match=told):
+                study(words=(f"{key}.microbatch={wrong}",))
 
 
 def test_a_stage_of_ones_own_is_between_its_method_and_its_transfers():

@@ -74,7 +74,7 @@ def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
 def test_extras_are_those_of_the_project():
     project = (ROOT / "pyproject.toml").read_text()
     assert all_of("ARG")[1:] == ['EXTRA=""']
-    for extra in ("cuda", "tpu", "kubernetes"):
+    for extra in ("cuda12", "cuda13", "tpu", "kubernetes"):
         assert re.search(rf"^{extra} = ", project, re.MULTILINE)
 
 

@@ -156,6 +156,10 @@ def test_an_update_counts_the_passes_that_run():
     assert update(trained=("text",)) == pytest.approx(
         2 * (forward.vision + forward.connector + forward.projector + 3 * decoder)
     )
+    # So has a decoder with adapters, whose own weights are few.
+    assert update(trained=(flops.ADAPTERS,)) == pytest.approx(
+        2 * (forward.vision + forward.connector + forward.projector + 2 * decoder)
+    )
 
 
 def test_an_update_may_leave_out_what_programs_skip():

@@ -1,6 +1,7 @@
 """A batch that is computed in parts: sums of the parts, never means of means."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from infra.store.digest import identity_json
 from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.train.config import TrainConfig
-from model.train.memory import step_bytes
+from model.train.memory import FORMULA_SHARE, fitting_microbatch, step_bytes, with_microbatch
 from model.train.step import _backward, dropout_key
 from tests.model.tiny_model import tiny_model
 
@@ -55,8 +56,13 @@ def test_a_device_computes_equal_parts_of_at_most_the_limit():
     passes = {limit: TrainConfig(microbatch=limit).num_passes(12) for limit in (None, 16, 5, 4, 1)}
     assert passes == {None: 1, 16: 1, 5: 3, 4: 3, 1: 12}
     assert TrainConfig(microbatch=6).num_passes(7) == 7
-    with pytest.raises(ValueError, match="microbatch must be at least 1, or none, got 0"):
-        TrainConfig(microbatch=0)
+    wrong: Any
+    for wrong in (0, "all"):
+        accepted = "microbatch must be at least 1, or none for the whole batch, or auto for"
+        with pytest.raises(ValueError, match=f"{accepted} what fits, got {wrong!r}"):
+            TrainConfig(microbatch=wrong)
+    with pytest.raises(ValueError, match="microbatch must be a number or none here, got 'auto'"):
+        TrainConfig(microbatch="auto").num_passes(12)
 
 
 def test_parts_leave_the_identity_alone_and_take_less_memory():
@@ -67,3 +73,31 @@ def test_parts_leave_the_identity_alone_and_take_less_memory():
         step_bytes(MODEL, train, 64, devices=1) for train in (whole, parts)
     )
     assert bytes_of_parts < 0.5 * bytes_of_whole
+
+
+def test_the_largest_part_that_fits_is_taken():
+    train = TrainConfig(batch_size=24, text_len=16, microbatch="auto")
+    needed = {
+        rows: step_bytes(
+            MODEL, dataclasses.replace(train, microbatch=rows), 64, num_images=2, devices=2
+        )
+        for rows in (12, 6, 4, 3, 2, 1)
+    }
+    assert sorted(needed.values(), reverse=True) == [*needed.values()]
+
+    def fitting(memory_bytes: float) -> int | None:
+        return fitting_microbatch(MODEL, train, memory_bytes, num_images=2, devices=2)
+
+    for rows, memory_bytes in needed.items():
+        assert fitting(1.0001 * memory_bytes / FORMULA_SHARE) == rows
+        smaller = [other for other in needed if other < rows]
+        assert fitting(0.9999 * memory_bytes / FORMULA_SHARE) == max(smaller, default=None)
+
+
+def test_a_device_that_does_not_tell_its_memory_computes_all_rows():
+    # CPUs do not.
+    train = TrainConfig(batch_size=24, text_len=16, microbatch="auto")
+    rows = 24 // jax.device_count()
+    assert with_microbatch(MODEL, train, 1) == dataclasses.replace(train, microbatch=rows)
+    stated = dataclasses.replace(train, microbatch=5)
+    assert with_microbatch(MODEL, stated, 1) is stated
