@@ -1,13 +1,11 @@
 """The core of attention, in the memory layout that is fastest on the current hardware.
 
 A TPU or GPU multiplies in any layout, and loses time only where an array must be copied to another
-layout: there, arrays stay as the projections write them. A CPU is fast only when it reads memory
-row by row. There, attention weights are stored as (keys, queries), so that both products of the
-forward pass and all four of the backward pass read them in order: with 256 features and 4 heads of
-16, on two cores, the forward pass is 4 x and forward with backward 1.4 x as fast as plain einsums
-and their derivative (jax 0.10.2, November 2026).
-
-A layout is an order of axes: one forward pass and one derivative serve both.
+layout: it runs plain einsums on arrays as the projections write them. A CPU is fast only when it
+reads memory row by row. There, attention weights are stored as (keys, queries), so that both
+products of the forward pass and all four of the backward pass read them in order: with 256 features
+and 4 heads of 16, on two cores, the forward pass is 4 x and forward with backward 1.4 x as fast as
+the einsums and their derivative (jax 0.10.2, November 2026).
 """
 
 import functools
@@ -29,30 +27,6 @@ MAX_BLOCK = 512
 frames, 256 tokens each, would have 4.3 GiB of logits."""
 
 
-class Layout(typing.NamedTuple):
-    """The order of axes of each array, as einsum subscripts.
-
-    The letters: batch, key head, group (a query head of a key head), n queries, s keys, h channels.
-    Keys are "bksh" in every layout.
-
-    Attributes:
-      queries: order of queries and outputs; `h` is where `logits` has `s`.
-      values: order of the values.
-      logits: order of logits and weights; `n` is where `queries` has it.
-      keeps_weights: whether the backward pass finds the weights in memory. Otherwise it computes
-        them again, a block of queries at a time.
-    """
-
-    queries: str
-    values: str
-    logits: str
-    keeps_weights: bool
-
-
-_ROWS = Layout("bkhn", "bkhs", "bksn", keeps_weights=True)
-_HEADS = Layout("bkgnh", "bksh", "bkgns", keeps_weights=False)
-
-
 def attention(
     queries: Float[Array, "B N K G h"],
     keys: Float[Array, "B S K h"],
@@ -69,143 +43,114 @@ def attention(
       mask: True where a query sees a key; None lets every query see every key.
       cap: soft-cap: logits become cap * tanh(logit / cap) before masking; 0 is off.
     """
-    return (by_rows if platform() == "cpu" else by_heads)(queries, keys, values, mask, cap)
+    return (by_rows if platform() == "cpu" else by_einsum)(queries, keys, values, mask, cap)
 
 
-def by_heads(
+def by_einsum(
     queries: Float[Array, "B N K G h"],
     keys: Float[Array, "B S K h"],
     values: Float[Array, "B S K h"],
     mask: Bool[Array, "#B #N #S"] | None,
     cap: float,
 ) -> Float[Array, "B N K G h"]:
-    """Computes `attention` for a block of queries at a time; no weight is kept."""
+    """Computes `attention` by plain einsums, a block of queries at a time; no weight is kept."""
     # Heads come before positions: the projections write their arrays like that, so nothing is
     # copied, and the heads of a group become more rows of one matrix product.
     q = jnp.transpose(queries, (0, 2, 3, 1, 4))
     k, v = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
     mask = None if mask is None else mask[:, None, None]
-    read: Array = _attention(q, k, v, mask, cap, _HEADS)
+    read: Array = _heads_first(q, k, v, mask, cap)
     return jnp.transpose(read, (0, 3, 1, 2, 4))
 
 
-def by_rows(
-    queries: Float[Array, "B N K G h"],
-    keys: Float[Array, "B S K h"],
-    values: Float[Array, "B S K h"],
-    mask: Bool[Array, "#B #N #S"] | None,
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _heads_first(
+    queries: Float[Array, "B K G N h"],
+    keys: Float[Array, "B K S h"],
+    values: Float[Array, "B K S h"],
+    mask: Bool[Array, "#B 1 1 #N #S"] | None,
     cap: float,
-) -> Float[Array, "B N K G h"]:
-    """Computes `attention` with weights stored as (keys, queries), and kept."""
-    batch, length, kv_heads, groups, channels = queries.shape
-    # The heads of a group share their keys, so they are laid side by side as more queries.
-    # Columns are head by head, [ head 0: q0 … qN-1 | head 1: q0 … qN-1 | … ], so a mask for one
-    # head is repeated side by side, too.
-    q = jnp.transpose(queries, (0, 2, 4, 3, 1)).reshape(batch, kv_heads, channels, -1)
-    k, v = jnp.transpose(keys, (0, 2, 1, 3)), jnp.transpose(values, (0, 2, 3, 1))
-    if mask is not None:
-        mask = jnp.transpose(mask, (0, 2, 1))[:, None]
-        mask = jnp.tile(mask, groups) if mask.shape[-1] > 1 else mask
-    read: Array = _attention(q, k, v, mask, cap, _ROWS)
-    read = read.reshape(batch, kv_heads, channels, groups, length)
-    return jnp.transpose(read, (0, 4, 1, 3, 2))
+) -> Float[Array, "B K G N h"]:
+    """Returns each query's output. Source: FlashAttention (2205.14135), algorithm 4."""
+    return _heads_forward(queries, keys, values, mask, cap)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _attention(
-    queries: Array, keys: Array, values: Array, mask: Array | None, cap: float, layout: Layout
-) -> Array:
-    """Returns each query's output, in the layout. Source: FlashAttention (2205.14135)."""
-    return _forward(queries, keys, values, mask, cap, layout)[0]
-
-
-def _forward(
-    queries: Array, keys: Array, values: Array, mask: Array | None, cap: float, layout: Layout
+def _heads_forward(
+    queries: Array, keys: Array, values: Array, mask: Array | None, cap: float
 ) -> tuple:
-    axis = layout.logits.index("s")
-
     def block(queries: Array, mask: Array | None) -> tuple:
-        logits, slope = _capped(queries, keys, mask, cap, layout)
-        # A query's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
-        largest = jnp.max(logits, axis=axis, keepdims=True)
+        logits, _ = _capped(queries, keys, mask, cap)
+        # A row's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
+        largest = jnp.max(logits, axis=-1, keepdims=True)
         weights = jnp.exp(logits - largest)
         # Dividing the few outputs is cheaper than dividing the many weights.
-        inverse = 1.0 / jnp.sum(weights, axis=axis, keepdims=True)
-        weights = weights.astype(values.dtype)
-        read = _einsum(values, layout.values, weights, layout.logits, layout.queries) * inverse
-        kept = (weights, slope) if layout.keeps_weights else keep_for_backward(largest)
-        read = keep_for_backward(read.astype(values.dtype))
-        return (read, keep_for_backward(inverse), kept), ()
+        inverse = 1.0 / jnp.sum(weights, axis=-1, keepdims=True)
+        read = _einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values) * inverse
+        return (read.astype(values.dtype), largest, inverse), ()
 
-    (read, inverse, kept), _ = _in_blocks(block, (queries, mask), layout)
-    return read, (queries, keys, values, mask, read, inverse, kept)
+    # Kept for the backward pass: the outputs and two numbers per row. The weights, a row of S
+    # numbers for each query, are computed again from queries and keys.
+    results, _ = _in_blocks(block, (queries, mask))
+    read, largest, inverse = (keep_for_backward(rows) for rows in results)
+    return read, (queries, keys, values, mask, read, largest, inverse)
 
 
-def _backward(cap: float, layout: Layout, saved: tuple, gradient: Array) -> tuple:
-    queries, keys, values, mask, read, inverse, kept = saved
-    axis = layout.logits.index("s")
+def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"]) -> tuple:
+    queries, keys, values, mask, *kept = saved
 
-    def block(queries: Array, mask: Array | None, *rows: typing.Any) -> tuple:
-        read, inverse, kept, gradient = rows
-        # With w the weights, g the gradient of the output o = w v, and c the slope of the cap:
-        #
-        #     dw = g vᵀ    dl = c w (dw - mean)    dq = dl k    dk = dlᵀ q    dv = wᵀ g
-        if layout.keeps_weights:
-            weights, slope = kept
-        else:
-            logits, slope = _capped(queries, keys, mask, cap, layout)
-            weights = jnp.exp(logits - kept)
-        # The softmax's derivative subtracts the weighted mean of `dw`. That mean equals the product
-        # of a query's output and the output's gradient, which is cheaper to compute. The weights
-        # are not normalized: the factor `inverse` goes into the smaller arrays instead.
+    # With w the weights, g the gradient of the output o = w v, and s the slope of the cap:
+    #
+    #     dw = g vᵀ    dl = s w (dw - mean)    dq = dl k    dk = dlᵀ q    dv = wᵀ g
+    def block(queries: Array, mask: Array | None, *rows: Array) -> tuple:
+        read, largest, inverse, gradient = rows
+        logits, slope = _capped(queries, keys, mask, cap)
+        weights = jnp.exp(logits - largest)
+        # The softmax's derivative subtracts the weighted mean of `d_weights`. That mean equals the
+        # product of a query's output and the output's gradient, which is cheaper to compute. The
+        # weights are not normalized: the factor `inverse` goes into the smaller arrays instead.
         full = gradient.astype(jnp.float32)
-        mean = jnp.sum(full * read, axis=axis, keepdims=True) * inverse
+        mean = jnp.sum(full * read, axis=-1, keepdims=True) * inverse
         scaled = (full * inverse).astype(values.dtype)
-        d_weights = _einsum(values, layout.values, scaled, layout.queries, layout.logits)
-        d_logits = weights.astype(jnp.float32) * (d_weights - mean)
+        d_logits = weights * (_einsum("bkgnh,bksh->bkgns", scaled, values) - mean)
         d_logits = (d_logits if slope is None else d_logits * slope).astype(keys.dtype)
-        weights = weights.astype(values.dtype)
-        d_queries = _einsum(keys, "bksh", d_logits, layout.logits, layout.queries)
-        d_keys = _einsum(d_logits, layout.logits, queries, layout.queries, "bksh")
-        d_values = _einsum(weights, layout.logits, scaled, layout.queries, "bksh")
-        return d_queries.astype(queries.dtype), (d_keys, d_values)
+        d_queries = _einsum("bkgns,bksh->bkgnh", d_logits, keys).astype(queries.dtype)
+        d_keys = _einsum("bkgns,bkgnh->bksh", d_logits, queries)
+        d_values = _einsum("bkgns,bkgnh->bksh", weights.astype(values.dtype), scaled)
+        return d_queries, (d_keys, d_values)
 
-    rows = queries, mask, read, inverse, kept, gradient
-    d_queries, (d_keys, d_values) = _in_blocks(block, rows, layout)
-    d_values = jnp.einsum(f"bksh->{layout.values}", d_values).astype(values.dtype)
-    return d_queries, d_keys.astype(keys.dtype), d_values, None
+    d_queries, (d_keys, d_values) = _in_blocks(block, (queries, mask, *kept, gradient))
+    return d_queries, d_keys.astype(keys.dtype), d_values.astype(values.dtype), None
 
 
-_attention.defvjp(_forward, _backward)
+_heads_first.defvjp(_heads_forward, _heads_backward)
 
 
 def _capped(
-    queries: Array, keys: Array, mask: Array | None, cap: float, layout: Layout
-) -> tuple[Array, Array | None]:
+    queries: Array, keys: Array, mask: Array | None, cap: float
+) -> tuple[Float[Array, "B K G N S"], Float[Array, "B K G N S"] | None]:
     """Returns the capped and masked logits, and the cap's derivative, or None without a cap."""
-    logits, slope = _einsum(keys, "bksh", queries, layout.queries, layout.logits), None
+    logits, slope = _einsum("bkgnh,bksh->bkgns", queries, keys), None
     if cap:
         tanh = jnp.tanh(logits / cap)
         logits, slope = cap * tanh, 1.0 - jnp.square(tanh)
     return logits if mask is None else jnp.where(mask, logits, MASKED), slope
 
 
-def _einsum(a: Array, a_axes: str, b: Array, b_axes: str, order: str) -> Array:
-    return jnp.einsum(f"{a_axes},{b_axes}->{order}", a, b, preferred_element_type=jnp.float32)
+def _einsum(subscripts: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
-def _in_blocks(function: Callable[..., tuple], rows: tuple, layout: Layout) -> tuple:
+def _in_blocks(function: Callable[..., tuple], rows: tuple[typing.Any, ...]) -> tuple:
     """Returns what a function returns for all queries, computed for a block of them at a time.
 
     Args:
-      function: (arrays with an axis of queries) -> (such arrays, sums over these queries).
-      rows: the function's arguments, in the layout; None stays None.
-      layout: order of axes.
+      function: (arrays with queries on axis 3) -> (such arrays, sums over these queries).
+      rows: the function's arguments; None stays None.
     """
-    axis = layout.queries.index("n")
+    axis = 3
     length = rows[0].shape[axis]
     count = -(-length // MAX_BLOCK)
-    if layout.keeps_weights or count == 1:
+    if count == 1:
         return function(*rows)
     # Blocks are of one size, a multiple of 16; the last is filled up with queries that see nothing,
     # and whose gradient is 0.
@@ -235,3 +180,81 @@ def _in_blocks(function: Callable[..., tuple], rows: tuple, layout: Layout) -> t
     zeros = jax.tree.map(lambda term: pvary(jnp.zeros(term.shape, term.dtype)), terms)
     sums, results = jax.lax.scan(body, zeros, jnp.arange(count))
     return jax.tree.map(joined, results), sums
+
+
+def by_rows(
+    queries: Float[Array, "B N K G h"],
+    keys: Float[Array, "B S K h"],
+    values: Float[Array, "B S K h"],
+    mask: Bool[Array, "#B #N #S"] | None,
+    cap: float,
+) -> Float[Array, "B N K G h"]:
+    """Computes `attention` with weights stored as (keys, queries) and a hand-written derivative."""
+    batch, length, kv_heads, groups, channels = queries.shape
+    # The heads of a group share their keys, so they are laid side by side as more queries.
+    # Columns are head by head, [ head 0: q0 … qN-1 | head 1: q0 … qN-1 | … ], so a mask for one
+    # head is repeated side by side, too.
+    q = jnp.transpose(queries, (0, 2, 4, 3, 1)).reshape(batch, kv_heads, channels, -1)
+    k, v = jnp.transpose(keys, (0, 2, 1, 3)), jnp.transpose(values, (0, 2, 3, 1))
+    if mask is not None:
+        mask = jnp.transpose(mask, (0, 2, 1))[:, None]
+        mask = jnp.tile(mask, groups) if mask.shape[-1] > 1 else mask
+    read: Array = _rows(q, k, v, mask, cap)
+    read = read.reshape(batch, kv_heads, channels, groups, length)
+    return keep_for_backward(jnp.transpose(read, (0, 4, 1, 3, 2)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _rows(
+    queries: Float[Array, "B K h N"],
+    keys: Float[Array, "B K S h"],
+    values: Float[Array, "B K h S"],
+    mask: Bool[Array, "#B 1 #S #N"] | None,
+    cap: float,
+) -> Float[Array, "B K h N"]:
+    return _forward(queries, keys, values, mask, cap)[0]
+
+
+def _forward(queries: Array, keys: Array, values: Array, mask: Array | None, cap: float) -> tuple:
+    # (B, K, S, N): a row for each key, a column for each query. The softmax runs down a column.
+    logits = _product(keys, queries)
+    tanh = jnp.tanh(logits / cap) if cap else None
+    if tanh is not None:
+        logits = cap * tanh
+    if mask is not None:
+        logits = jnp.where(mask, logits, MASKED)
+    # Dividing the few outputs is cheaper than dividing the many weights.
+    weights = jnp.exp(logits - jnp.max(logits, axis=2, keepdims=True))
+    inverse = 1.0 / jnp.sum(weights, axis=2, keepdims=True)
+    weights = weights.astype(values.dtype)
+    read = _product(values, weights) * inverse
+    return read.astype(values.dtype), (queries, keys, values, mask, weights, inverse, tanh, read)
+
+
+def _backward(cap: float, saved: tuple, gradient: Float[Array, "B K h N"]) -> tuple:
+    queries, keys, values, _, weights, inverse, tanh, read = saved
+    # As in `_heads_backward`, `share` is the mean that the softmax's derivative subtracts. The
+    # saved weights are not normalized: the factor `inverse` goes into the smaller arrays instead.
+    full = gradient.astype(jnp.float32)
+    share = jnp.sum(full * read, axis=2, keepdims=True) * inverse
+    scaled = (full * inverse).astype(values.dtype)
+    d_logits = weights.astype(jnp.float32) * (_product(_swap(values), scaled) - share)
+    if cap:
+        d_logits = d_logits * (1.0 - jnp.square(tanh))
+    d_logits = d_logits.astype(keys.dtype)
+    d_queries = _product(_swap(keys), d_logits).astype(queries.dtype)
+    d_keys = _product(d_logits, _swap(queries)).astype(keys.dtype)
+    d_values = _swap(_product(weights, _swap(scaled))).astype(values.dtype)
+    return d_queries, d_keys, d_values, None
+
+
+_rows.defvjp(_forward, _backward)
+
+
+def _product(a: Float[Array, "B K M J"], b: Float[Array, "B K J N"]) -> Float[Array, "B K M N"]:
+    dims = (((3,), (2,)), ((0, 1), (0, 1)))
+    return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
+
+
+def _swap(x: Float[Array, "B K M N"]) -> Float[Array, "B K N M"]:
+    return jnp.swapaxes(x, 2, 3)

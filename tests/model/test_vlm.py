@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from model import presets, vlm
-from model.attention import MASKED, MAX_BLOCK, by_heads, by_rows
+from model.attention import MASKED, MAX_BLOCK, by_einsum, by_rows
 from model.connector.config import ConnectorConfig
 from model.text.loss import smoothed_losses
 from tests.model.tiny_models import (
@@ -148,7 +148,7 @@ def test_label_smoothing_leaves_the_entropy_of_its_targets_at_its_optimum():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cap", [0.0, 2.0])
-@pytest.mark.parametrize("ours", [by_rows, by_heads])
+@pytest.mark.parametrize("ours", [by_rows, by_einsum])
 def test_attention_and_its_gradient_equal_the_textbook(ours: Callable, cap: float):
     # Two groups of three heads: a key head serves one group.
     q = jax.random.normal(jax.random.key(0), (2, 7, 2, 3, 5))
@@ -165,7 +165,7 @@ def test_attention_of_many_queries_equals_the_textbook_block_by_block(same_for_a
     k, v = (jax.random.normal(jax.random.key(i), (1, 11, 2, 5)) for i in (1, 2))
     shape = (1, 1 if same_for_all else length, 11)
     mask = jax.random.bernoulli(jax.random.key(9), 0.6, shape).at[:, :, 0].set(True)
-    _check_attention(by_heads, q, k, v, mask, 2.0)
+    _check_attention(by_einsum, q, k, v, mask, 2.0)
 
 
 def test_attention_never_holds_the_logits_of_more_queries_than_a_block():
@@ -173,7 +173,7 @@ def test_attention_never_holds_the_logits_of_more_queries_than_a_block():
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (queries, keys, keys)]
 
     def loss(*arrays: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(by_heads(*arrays, None, 2.0)))
+        return jnp.sum(jnp.sin(by_einsum(*arrays, None, 2.0)))
 
     # Axes of the heads, then queries, then keys.
     program = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*arrays).as_text()
