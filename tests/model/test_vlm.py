@@ -172,8 +172,8 @@ def test_attention_never_holds_the_logits_of_more_queries_than_a_block():
     queries, keys = (1, 8 * MAX_BLOCK, 1, 2, 4), (1, 64, 1, 4)
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (queries, keys, keys)]
 
-    def loss(*arrays: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(by_einsum(*arrays, None, 2.0)))
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(by_einsum(q, k, v, None, 2.0)))
 
     # Axes of the heads, then queries, then keys.
     program = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*arrays).as_text()
