@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from model.lowering import keep_for_backward, platform
@@ -97,6 +98,8 @@ def _heads_forward(
 
 def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"]) -> tuple:
     queries, keys, values, mask, *kept = saved
+    # Added up over blocks, gradients of keys and values stay in float32.
+    dtype = jnp.float32 if queries.shape[3] > MAX_BLOCK else keys.dtype
 
     # With w the weights, g the gradient of the output o = w v, and s the slope of the cap:
     #
@@ -113,9 +116,9 @@ def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"
         scaled = (full * inverse).astype(values.dtype)
         d_logits = weights * (_einsum("bkgnh,bksh->bkgns", scaled, values) - mean)
         d_logits = (d_logits if slope is None else d_logits * slope).astype(keys.dtype)
-        d_queries = _einsum("bkgns,bksh->bkgnh", d_logits, keys).astype(queries.dtype)
-        d_keys = _einsum("bkgns,bkgnh->bksh", d_logits, queries)
-        d_values = _einsum("bkgns,bkgnh->bksh", weights.astype(values.dtype), scaled)
+        d_queries = _einsum("bkgns,bksh->bkgnh", d_logits, keys, queries.dtype)
+        d_keys = _einsum("bkgns,bkgnh->bksh", d_logits, queries, dtype)
+        d_values = _einsum("bkgns,bkgnh->bksh", weights.astype(values.dtype), scaled, dtype)
         return d_queries, (d_keys, d_values)
 
     d_queries, (d_keys, d_values) = _in_blocks(block, (queries, mask, *kept, gradient))
@@ -136,8 +139,8 @@ def _capped(
     return logits if mask is None else jnp.where(mask, logits, MASKED), slope
 
 
-def _einsum(subscripts: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+def _einsum(subscripts: str, a: Array, b: Array, dtype: DTypeLike = jnp.float32) -> Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=dtype)
 
 
 def _in_blocks(function: Callable[..., tuple], rows: tuple[typing.Any, ...]) -> tuple:
