@@ -9,15 +9,23 @@ the einsums and their derivative (jax 0.10.2, November 2026).
 """
 
 import functools
+import typing
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from model.lowering import keep_for_backward, platform
+from model.sharding import pvary
 
 MASKED = -2.3819763e38
 """Logit of a key that may not be seen. Source: gemma; finite, so that no row becomes NaN."""
+
+MAX_BLOCK = 512
+"""Most queries whose logits exist at a time, except on a CPU. All queries of eight clips of 16
+frames, 256 tokens each, would have 4.3 GiB of logits."""
 
 
 def attention(
@@ -46,12 +54,14 @@ def by_einsum(
     mask: Bool[Array, "#B #N #S"] | None,
     cap: float,
 ) -> Float[Array, "B N K G h"]:
-    """Computes `attention` by plain einsums; the backward pass keeps outputs, not weights."""
+    """Computes `attention` by plain einsums, a block of queries at a time; no weight is kept."""
     # Heads come before positions: the projections write their arrays like that, so nothing is
     # copied, and the heads of a group become more rows of one matrix product.
     q = jnp.transpose(queries, (0, 2, 3, 1, 4))
     k, v = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
-    return jnp.transpose(_heads_first(q, k, v, mask, cap), (0, 3, 1, 2, 4))
+    mask = None if mask is None else mask[:, None, None]
+    read: Array = _heads_first(q, k, v, mask, cap)
+    return jnp.transpose(read, (0, 3, 1, 2, 4))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -59,7 +69,7 @@ def _heads_first(
     queries: Float[Array, "B K G N h"],
     keys: Float[Array, "B K S h"],
     values: Float[Array, "B K S h"],
-    mask: Bool[Array, "#B #N #S"] | None,
+    mask: Bool[Array, "#B 1 1 #N #S"] | None,
     cap: float,
 ) -> Float[Array, "B K G N h"]:
     """Returns each query's output. Source: FlashAttention (2205.14135), algorithm 4."""
@@ -69,55 +79,110 @@ def _heads_first(
 def _heads_forward(
     queries: Array, keys: Array, values: Array, mask: Array | None, cap: float
 ) -> tuple:
-    logits, _ = _capped(queries, keys, mask, cap)
-    # A row's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
-    max_logits = jnp.max(logits, axis=-1, keepdims=True)
-    weights = jnp.exp(logits - max_logits)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    full = {"preferred_element_type": jnp.float32}
-    # Dividing the few outputs is cheaper than dividing the many weights.
-    read = jnp.einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values, **full)
-    read = keep_for_backward((read / total).astype(values.dtype))
-    # Kept for the backward pass: the outputs and one number per row. The weights, a row of S
+    def block(queries: Array, mask: Array | None) -> tuple:
+        logits, _ = _capped(queries, keys, mask, cap)
+        # A row's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
+        largest = jnp.max(logits, axis=-1, keepdims=True)
+        weights = jnp.exp(logits - largest)
+        # Dividing the few outputs is cheaper than dividing the many weights.
+        inverse = 1.0 / jnp.sum(weights, axis=-1, keepdims=True)
+        read = _einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values) * inverse
+        return (read.astype(values.dtype), largest, inverse), ()
+
+    # Kept for the backward pass: the outputs and two numbers per row. The weights, a row of S
     # numbers for each query, are computed again from queries and keys.
-    return read, (queries, keys, values, mask, read, keep_for_backward(max_logits + jnp.log(total)))
+    results, _ = _in_blocks(block, (queries, mask))
+    read, largest, inverse = (keep_for_backward(rows) for rows in results)
+    return read, (queries, keys, values, mask, read, largest, inverse)
 
 
 def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"]) -> tuple:
-    queries, keys, values, mask, read, log_total = saved
+    queries, keys, values, mask, *kept = saved
+    # Added up over blocks, gradients of keys and values stay in float32.
+    dtype = jnp.float32 if queries.shape[3] > MAX_BLOCK else keys.dtype
+
     # With w the weights, g the gradient of the output o = w v, and s the slope of the cap:
     #
     #     dw = g vᵀ    dl = s w (dw - mean)    dq = dl k    dk = dlᵀ q    dv = wᵀ g
-    logits, slope = _capped(queries, keys, mask, cap)
-    weights = jnp.exp(logits - log_total)
-    full = {"preferred_element_type": jnp.float32}
-    d_weights = jnp.einsum("bkgnh,bksh->bkgns", gradient, values, **full)
-    # The softmax's derivative subtracts the weighted mean of `d_weights`. That mean equals the
-    # product of a query's output and the output's gradient, which is cheaper to compute.
-    mean = jnp.sum(gradient.astype(jnp.float32) * read.astype(jnp.float32), axis=-1, keepdims=True)
-    d_logits = weights * (d_weights - mean)
-    d_logits = (d_logits if slope is None else d_logits * slope).astype(keys.dtype)
-    d_queries = jnp.einsum("bkgns,bksh->bkgnh", d_logits, keys)
-    d_keys = jnp.einsum("bkgns,bkgnh->bksh", d_logits, queries)
-    d_values = jnp.einsum("bkgns,bkgnh->bksh", weights.astype(values.dtype), gradient)
-    return d_queries, d_keys, d_values, None
+    def block(queries: Array, mask: Array | None, *rows: Array) -> tuple:
+        read, largest, inverse, gradient = rows
+        logits, slope = _capped(queries, keys, mask, cap)
+        weights = jnp.exp(logits - largest)
+        # The softmax's derivative subtracts the weighted mean of `d_weights`. That mean equals the
+        # product of a query's output and the output's gradient, which is cheaper to compute. The
+        # weights are not normalized: the factor `inverse` goes into the smaller arrays instead.
+        full = gradient.astype(jnp.float32)
+        mean = jnp.sum(full * read, axis=-1, keepdims=True) * inverse
+        scaled = (full * inverse).astype(values.dtype)
+        d_logits = weights * (_einsum("bkgnh,bksh->bkgns", scaled, values) - mean)
+        d_logits = (d_logits if slope is None else d_logits * slope).astype(keys.dtype)
+        d_queries = _einsum("bkgns,bksh->bkgnh", d_logits, keys, queries.dtype)
+        d_keys = _einsum("bkgns,bkgnh->bksh", d_logits, queries, dtype)
+        d_values = _einsum("bkgns,bkgnh->bksh", weights.astype(values.dtype), scaled, dtype)
+        return d_queries, (d_keys, d_values)
+
+    d_queries, (d_keys, d_values) = _in_blocks(block, (queries, mask, *kept, gradient))
+    return d_queries, d_keys.astype(keys.dtype), d_values.astype(values.dtype), None
+
+
+_heads_first.defvjp(_heads_forward, _heads_backward)
 
 
 def _capped(
     queries: Array, keys: Array, mask: Array | None, cap: float
 ) -> tuple[Float[Array, "B K G N S"], Float[Array, "B K G N S"] | None]:
     """Returns the capped and masked logits, and the cap's derivative, or None without a cap."""
-    logits = jnp.einsum("bkgnh,bksh->bkgns", queries, keys, preferred_element_type=jnp.float32)
-    slope = None
+    logits, slope = _einsum("bkgnh,bksh->bkgns", queries, keys), None
     if cap:
         tanh = jnp.tanh(logits / cap)
         logits, slope = cap * tanh, 1.0 - jnp.square(tanh)
-    if mask is not None:
-        logits = jnp.where(mask[:, None, None], logits, MASKED)
-    return logits, slope
+    return logits if mask is None else jnp.where(mask, logits, MASKED), slope
 
 
-_heads_first.defvjp(_heads_forward, _heads_backward)
+def _einsum(subscripts: str, a: Array, b: Array, dtype: DTypeLike = jnp.float32) -> Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=dtype)
+
+
+def _in_blocks(function: Callable[..., tuple], rows: tuple[typing.Any, ...]) -> tuple:
+    """Returns what a function returns for all queries, computed for a block of them at a time.
+
+    Args:
+      function: (arrays with queries on axis 3) -> (such arrays, sums over these queries).
+      rows: the function's arguments; None stays None.
+    """
+    axis = 3
+    length = rows[0].shape[axis]
+    count = -(-length // MAX_BLOCK)
+    if count == 1:
+        return function(*rows)
+    # Blocks are of one size, a multiple of 16; the last is filled up with queries that see nothing,
+    # and whose gradient is 0.
+    size = -(-length // (16 * count)) * 16
+
+    def padded(x: Array) -> Array:
+        x = jnp.broadcast_to(x, (*x.shape[:axis], length, *x.shape[axis + 1 :]))
+        return jnp.pad(x, [(0, size * count - length if i == axis else 0) for i in range(x.ndim)])
+
+    def block(i: Array | int) -> tuple:
+        part = functools.partial(
+            jax.lax.dynamic_slice_in_dim, start_index=i * size, slice_size=size, axis=axis
+        )
+        return function(*jax.tree.map(part, whole))
+
+    def joined(x: Array) -> Array:
+        x = jnp.moveaxis(x, 0, axis)
+        x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(x, 0, length, axis=axis)
+
+    def body(sums: tuple, i: Array) -> tuple[tuple, tuple]:
+        results, terms = block(i)
+        return jax.tree.map(jnp.add, sums, terms), results
+
+    whole = jax.tree.map(padded, rows)
+    terms = jax.eval_shape(lambda: block(0)[1])
+    zeros = jax.tree.map(lambda term: pvary(jnp.zeros(term.shape, term.dtype)), terms)
+    sums, results = jax.lax.scan(body, zeros, jnp.arange(count))
+    return jax.tree.map(joined, results), sums
 
 
 def by_rows(

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from model.attention import MAX_BLOCK
 from model.config import ModelConfig
 
 _FLOAT32 = 4
@@ -36,11 +37,12 @@ def row_bytes(
     cache = token * (length + copies * new_tokens)
     features = scalar * num_images * patches * vision.width
     scores = 3 * _FLOAT32 * beams * text.vocab_size
+    # Logits of a block of queries, and their weights.
     tower = num_images * (
-        2 * _FLOAT32 * vision.num_heads * patches**2
+        2 * _FLOAT32 * vision.num_heads * min(patches, MAX_BLOCK) * patches
         + scalar * patches * (8 * vision.width + vision.mlp_dim)
     )
-    block = 2 * _FLOAT32 * text.num_heads * length**2
+    block = 2 * _FLOAT32 * text.num_heads * min(length, MAX_BLOCK) * length
     block += scalar * length * (8 * text.width + 3 * text.mlp_dim)
     return float(features + cache + scores + max(tower, block))
 

@@ -162,7 +162,8 @@ def test_memory_of_a_row_grows_with_frames_and_beams():
     picture = row_bytes(model, 256, **sizes)
     video = row_bytes(model, 256, **{**sizes, "num_images": 16})
     assert 0.1 * 2**30 < picture < 0.5 * 2**30
-    assert 1.5 * 2**30 < video < 3 * 2**30
+    # Of the video, the logits of a block of its 4,160 tokens exist at a time, not those of all.
+    assert 1.5 * 2**30 < video < 2 * 2**30
     assert row_bytes(model, 256, **{**sizes, "beams": 4}) > picture
 
 
