@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from pipelines.records.dataset import Dataset
+from pipelines.records.licence import LICENCE_STAGE
 from pipelines.records.schema import Omission, Reject
 
 _DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'")
@@ -152,7 +153,10 @@ def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
     # "too small: 3x5" and "too small: 4x4" are one kind, "too small: …".
     kinds: dict[tuple[str, str], list[Reject]] = {}
     for reject in rejects:
-        kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)
+        # But which licence was dropped is what one wants to know, and few are.
+        is_licence = reject.stage == LICENCE_STAGE
+        reason = reject.reason if is_licence else _DETAIL.sub("…", reject.reason)
+        kinds.setdefault((reject.stage, reason), []).append(reject)
     groups = [
         RejectHoldings(stage=stage, reason=reason, num=len(group), example=group[0].id)
         for (stage, reason), group in kinds.items()
