@@ -102,7 +102,12 @@ class DatasetInfo:
 
 def read_info(folder: str | Path) -> DatasetInfo:
     """Reads the `dataset.json` of a folder."""
-    raw = json.loads((Path(folder) / DESCRIPTION).read_text())
+    return parse_info((Path(folder) / DESCRIPTION).read_text())
+
+
+def parse_info(text: str) -> DatasetInfo:
+    """Returns the description in the text of a `dataset.json`."""
+    raw = json.loads(text)
     parts = {
         name: PartInfo(shards=tuple(p["shards"]), num_records=tuple(p["num_records"]))
         for name, p in raw.pop("parts").items()
