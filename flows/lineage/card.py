@@ -282,7 +282,7 @@ def _licence_lines(origin: CheckpointOrigin) -> Iterator[str]:
     yield markdown_table(SEEN_HEAD, rows, range(len(SEEN_HEAD) - 2)).rstrip()
     if unstated := sum(row.records for row in summary.seen if not row.licence):
         yield ""
-        yield f"Of {unstated:,} records no licence is stated; ask their publishers before you share."
+        yield f"Of {unstated:,} records no licence is stated; ask those who publish them."
 
 
 def _is_screened(artifact: Artifact) -> bool:

@@ -102,7 +102,8 @@ class DataSummary:
         #   source       licence    holder  address  examples  records
         #   mixture/web  CC-BY-4.0                   14,400    2,700
         for training in self.trainings:
-            yield f"{training.name} {training.key}: {training.steps:,} steps, {_sums(training.seen)}"
+            title = f"{training.name} {training.key}"
+            yield f"{title}: {training.steps:,} steps, {_sums(training.seen)}"
             if training.changed:
                 changed = abbreviate_list(training.changed, _MAX_SHOWN)
                 yield f"computed with the present code; {changed} changed since then"
