@@ -207,7 +207,7 @@ def test_a_summary_is_printed_and_is_json(study: Study):
 
 def test_what_rests_on_no_training_is_refused(study: Study):
     data = study.datasets["charts"]
-    with pytest.raises(ConfigError, match="must rest on a training, got .*: dataset"):
+    with pytest.raises(ConfigError, match=r"must rest on a training, got .*: dataset"):
         summarise_data(study.store, find_training_target(study.store, data.key))
     with pytest.raises(ConfigError, match="No training step has that name, either"):
         find_training_target(study.store, "stage9")
