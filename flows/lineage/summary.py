@@ -56,7 +56,7 @@ class SeenData:
     records: int
 
     def cells(self) -> tuple[str, ...]:
-        """Returns the texts under `SEENSEEN_HEAD`."""
+        """Returns the texts under `SEEN_HEAD`."""
         counts = f"{self.examples:,}", f"{self.records:,}"
         return self.source, self.licence or NONE_STATED, self.holder, self.address, *counts
 
