@@ -9,7 +9,7 @@ from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from pipelines.fetch.fetch import read_licence
 from pipelines.prepare.licences import LicencesConfig
-from pipelines.records.licence import Licence
+from pipelines.records.licence import NO_LICENCE, Licence
 
 
 def _licence_of_text(value: Any) -> Any:
@@ -20,17 +20,14 @@ StatedLicence = Annotated[Licence, BeforeValidator(_licence_of_text)]
 """A licence, which a config may state as a text alone."""
 
 
-def source_licence(stated: Licence, data_root: str | None, folder: str) -> Licence:
-    """Returns the licence of a source: the config's, or that which came with fetched data.
+def fetched_licence(data_root: str | None, folder: str) -> Licence:
+    """Returns the licence that came with fetched data; nothing stated where there is none.
 
     Args:
-      stated: the licence in the config.
       data_root: folder or gs://bucket/prefix of the raw data; None where they are drawn.
-      folder: the source's folder below it.
+      folder: a source's folder below it.
     """
-    if stated.is_stated or data_root is None:
-        return stated
-    return read_licence(raw_path(data_root) / folder)
+    return NO_LICENCE if data_root is None else read_licence(raw_path(data_root) / folder)
 
 
 def check_allowed(config: LicencesConfig | None, sources: Iterable[tuple[str, Licence]]) -> None:

@@ -4,6 +4,7 @@ Runs, sweeps, plans and `--explain` all read this one graph.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from flows.config.benchmark import (
 )
 from flows.config.groups import check_groups
 from flows.config.input_files import input_file_paths, input_files_spec
-from flows.config.licences import check_allowed, source_licence
+from flows.config.licences import check_allowed, fetched_licence
 from flows.config.references import corpus_reference
 from flows.config.stage_list import START, Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
@@ -632,8 +633,11 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     #   chartqa:test_human/eval     a row of the table
     specs: dict[str, DatasetSpec] = {}
 
+    # A benchmark has several rows in one folder, which may be in a bucket.
+    fetched = functools.cache(functools.partial(fetched_licence, config.data_root))
+
     def licence_of(reader: str | OwnSource, path: str, stated: Licence) -> Licence:
-        return source_licence(stated, config.data_root, path or source_spec(reader).folder)
+        return stated if stated.is_stated else fetched(path or source_spec(reader).folder)
 
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
