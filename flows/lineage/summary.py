@@ -86,7 +86,7 @@ class DataSummary:
 
     Attributes:
       name: name that was asked for.
-      trainings: the trainings, the first one first.
+      trainings: the trainings, each after those that it began with.
       seen: over all trainings; a record that several saw is one record.
     """
 
@@ -134,7 +134,7 @@ def summarise_data(store: Store, target: LineageTarget) -> DataSummary:
       ConfigError: if they rest on no training, or the files of a dataset are gone.
     """
     view = store.snapshot()
-    trainings = sorted(_trainings(view, target.artifacts), key=lambda training: training.started)
+    trainings = list(_trainings(view, target.artifacts))
     if not trainings:
         raise ConfigError(
             f"STEP|CHECKPOINT must rest on a training, got {target.name}: "
@@ -147,18 +147,23 @@ def summarise_data(store: Store, target: LineageTarget) -> DataSummary:
 
 
 def _trainings(store: Store, artifacts: Sequence[Artifact]) -> Iterator[Manifest]:
-    """Yields every training that taught something to the artifacts, once."""
-    visited, queue = set[str](), [artifact.key for artifact in artifacts]
-    while queue:
-        key = queue.pop()
+    """Yields every training that taught something to the artifacts, after those it began with."""
+    visited = set[str]()
+
+    def walk(key: str) -> Iterator[Manifest]:
         if key in visited:
-            continue
+            return
         visited.add(key)
         manifest = store.get_cached(key).manifest
         kind = kind_of(manifest)
+        for role, entry in sorted(manifest.inputs.items()):
+            if not kind.leaves_out(role):
+                yield from walk(entry.key)
         if kind.draws_batches:
             yield manifest
-        queue += [e.key for role, e in manifest.inputs.items() if not kind.leaves_out(role)]
+
+    for artifact in artifacts:
+        yield from walk(artifact.key)
 
 
 class _DataCounter:
