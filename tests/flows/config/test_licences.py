@@ -59,7 +59,8 @@ def test_what_fetched_data_have_beside_them_holds_unless_the_config_says_otherwi
 
 
 def test_a_near_miss_names_the_licence_and_its_source():
-    words = [*STUDY[:2], "licences={allow: ['CC BY 4.0', GPL-3.0]}"]
+    words = ["sources=[{reader: web, licence: CC-BY-4.0}]", STUDY[1]]
+    words.append("licences={allow: ['CC BY 4.0', GPL-3.0]}")
     with pytest.raises(ConfigError, match=r"'CC BY 4.0'.*nearest is 'CC-BY-4.0', of mixture/web"):
         graph_of(load(overrides=words))
     check_allowed(LicencesConfig(allow=("MIT",)), [("a", Licence(licence="CC-BY-4.0"))])
