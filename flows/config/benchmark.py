@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from flows.config.licences import StatedLicence
 from flows.config.references import metric_reference, reader_reference
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, prompt_fields
 from pipelines.prepare.config import PrepareConfig
+from pipelines.records.licence import Licence
 from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
 
@@ -45,6 +47,7 @@ class TransferConfig:
       frame_stride: distance of these frames at 25 frames a second; None takes that of `prepare`,
         else the benchmark's usual one, 30 for a benchmark of yours [frames].
       eval_text_len: `text_len` at evaluation; None takes `train.text_len` [tokens].
+      licence: licence of its rows that state none themselves, as in `SourceConfig`.
       prepare: preparation settings of the benchmark; None takes the study's, without augmentation.
       eval_limit: most examples evaluated per row; None takes the whole split.
       transfer: whether the benchmark is fine-tuned on and scored; False only prepares its splits.
@@ -62,6 +65,7 @@ class TransferConfig:
     num_frames: Annotated[int, Field(ge=1)] | None = None
     frame_stride: Annotated[int, Field(ge=1)] | None = None
     eval_text_len: Annotated[int, Field(ge=1)] | None = None
+    licence: StatedLicence = Licence()
     prepare: PrepareConfig | None = None
     eval_limit: Annotated[int, Field(ge=1)] | None = None
     transfer: bool = True

@@ -2,7 +2,9 @@
 
 import dataclasses
 
+from flows.config.licences import StatedLicence
 from pipelines.prepare.config import PrepareConfig
+from pipelines.records.licence import Licence
 from pipelines.sources.corpus import check_features
 
 
@@ -16,7 +18,10 @@ class SourceConfig:
       path: folder of the corpus below the data root; "" takes the reader's usual folder.
       split: split to train on, where the layout has several.
       features: for "tfrecord" and "tfds", the feature of a record that holds each part: {image:
-        image/encoded, caption: caption}.
+        image/encoded, caption: caption}; for these and "web", the field or column of the `licence`
+        of a record, of its `holder` and `address`.
+      licence: licence of its records that state none themselves: an SPDX identifier, other words,
+        or {licence, holder, address}; left out, that which `parcel data fetch` noted beside them.
       prepare: preparation settings of this corpus; None takes the study's.
     """
 
@@ -24,6 +29,7 @@ class SourceConfig:
     path: str = ""
     split: str = "train"
     features: dict[str, str] = dataclasses.field(default_factory=dict)
+    licence: StatedLicence = Licence()
     prepare: PrepareConfig | None = None
 
     def __post_init__(self) -> None:

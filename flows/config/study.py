@@ -38,6 +38,7 @@ from model.masks.config import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.licences import LicencesConfig
 from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
@@ -85,6 +86,8 @@ class StudyConfig:
       data_root: folder with the raw corpora; None renders the synthetic corpus.
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
+      licences: {allow: [CC-BY-4.0, …]} drops the records of other licences, and those that state
+        none, from all that checkpoints learn from; evaluation splits stay whole. None allows all.
       prepare: how raw data become records.
       hygiene: screening of the mixture for duplicates and for pictures of the benchmarks'
         evaluation splits; None skips it.
@@ -136,6 +139,7 @@ class StudyConfig:
     data_root: str | None = None
     corpus: CorpusConfig = CorpusConfig()
     sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
+    licences: LicencesConfig | None = None
     prepare: PrepareConfig = PrepareConfig()
     hygiene: HygieneConfig | None = None
     tokenizer: TokenizerConfig = TokenizerConfig()

@@ -9,11 +9,15 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
+from flows.lineage.summary import SEEN_HEAD, summarise_data
+from flows.lineage.target import LineageTarget
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items_reader import ItemsReader
+from flows.report.markdown import markdown_table
 from flows.steps.registry import kind_of
+from infra.errors import ConfigError
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -120,6 +124,7 @@ def model_card(
         return "\n".join(lines) + "\n"
     # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
+    lines += ["", "## Licences of the data", *_licence_lines(origin)]
     lines += ["", "## Recipe", *_recipe_lines(stages)]
     lines += ["", "## Scores", *_score_lines(benchmark_scores, origin.cells)]
     lines += ["", "## Contamination", *_contamination_lines(data)]
@@ -239,7 +244,7 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
         "All datasets that this checkpoint, its ancestors, its tokenizer and its mask codec "
         "learned from."
     )
-    yield "Licences are not on record: they are those of each dataset's publisher."
+    yield "Their licences are in the next section."
     yield ""
     yield "| dataset | records | rejected | artifact | sha256 |"
     yield "|---|---|---|---|---|"
@@ -258,6 +263,26 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
         yield f"| {manifest.name} | {records} | {rejected} | `{artifact.key}` | `{digest}` |"
     yield ""
     yield "Each is described in `croissant/`, with that of the evaluations, as Croissant 1.0."
+
+
+def _licence_lines(origin: CheckpointOrigin) -> Iterator[str]:
+    target = LineageTarget(name=origin.name, artifacts=(origin.checkpoint,))
+    try:
+        summary = summarise_data(origin.store, target)
+    except ConfigError as error:  # A dataset's files may be gone, or no training is on record.
+        yield f"What its trainings saw cannot be counted: {error}"
+        return
+    trainings = ", ".join(f"{training.name} ({training.steps:,})" for training in summary.trainings)
+    yield (
+        f"What its trainings really saw, counted over the batches of all their steps: {trainings}. "
+        f"Examples count with repeats, records once."
+    )
+    yield ""
+    rows = [row.cells() for row in summary.seen]
+    yield markdown_table(SEEN_HEAD, rows, range(len(SEEN_HEAD) - 2)).rstrip()
+    if unstated := sum(row.records for row in summary.seen if not row.licence):
+        yield ""
+        yield f"Of {unstated:,} records no licence is stated; ask those who publish them."
 
 
 def _is_screened(artifact: Artifact) -> bool:

@@ -4,10 +4,12 @@ Source: Croissant 1.0 (https://docs.mlcommons.org/croissant/docs/croissant-spec.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from infra.store.store import Artifact
 from pipelines.records.dataset import Dataset
+from pipelines.records.licence import SEVERAL, LicenceCount
 
 VERSION = "http://mlcommons.org/croissant/1.0"
 _TFRECORD = "application/x-tfrecord"
@@ -66,6 +68,13 @@ _FEATURES = {
 }
 """Feature of a record's `tf.train.Example` -> (type, whether it is repeated, description)."""
 
+_LICENCE_FEATURES = {
+    "licence": ("sc:Text", False, "Terms of the record, if stated."),
+    "licence_holder": ("sc:Text", False, "Whose work it is, if stated."),
+    "licence_address": ("sc:Text", False, "Where it is published, if stated."),
+}
+"""Features that records which state them have besides."""
+
 
 def croissant_description(artifact: Artifact) -> str:
     """Returns the description of a prepared dataset, as JSON-LD.
@@ -77,6 +86,8 @@ def croissant_description(artifact: Artifact) -> str:
     """
     manifest = artifact.manifest
     dataset = Dataset(artifact.uri)
+    licences = dataset.info.licence_counts
+    stated = dataset.info.licences
     shards = {name: part.shards for name, part in sorted(dataset.info.parts.items())}
     # Bytes first, then meaning: every shard is a FileObject, the shards of a part are a FileSet,
     # and a part's records are a RecordSet that reads from its FileSet.
@@ -90,11 +101,13 @@ def croissant_description(artifact: Artifact) -> str:
         "conformsTo": VERSION,
         "name": manifest.name,
         "description": f"{dataset.info.num_records} records of {', '.join(shards)}, with images of "
-        f"{dataset.info.image_px} px; {dataset.info.num_rejected} inputs were rejected.",
+        f"{dataset.info.image_px} px; {dataset.info.num_rejected} inputs were rejected. "
+        f"Licences: {', '.join(f'{count.title} ({count.records})' for count in licences)}.",
         "datePublished": manifest.started,
         "identifier": manifest.key,
         "version": f"1.0.0+{manifest.content}",
-        "url": f"{artifact.files.uri}/{artifact.folder}",
+        "url": _one_address(stated) or f"{artifact.files.uri}/{artifact.folder}",
+        **_terms(stated),
         "isBasedOn": [entry.key for _, entry in sorted(manifest.inputs.items())],
         "distribution": [
             {
@@ -120,13 +133,35 @@ def croissant_description(artifact: Artifact) -> str:
             }
             for name, part in shards.items()
         ],
-        "recordSet": [_record_set(name) for name in shards],
+        "recordSet": [_record_set(name, bool(stated)) for name in shards],
     }
     return json.dumps(described, indent=1, ensure_ascii=False)
 
 
-def _record_set(part: str) -> dict[str, Any]:
+def _one_address(licences: Sequence[LicenceCount]) -> str:
+    """Returns the address where all records are published; "" if there is none, or several."""
+    addresses = {count.address for count in licences}
+    return addresses.pop() if len(addresses) == 1 and addresses != {SEVERAL} else ""
+
+
+def _terms(licences: Sequence[LicenceCount]) -> dict[str, Any]:
+    """Returns the licences and holders that are stated, as schema.org has them."""
+    holders = {(c.holder, c.address) for c in licences if c.holder not in ("", SEVERAL)}
+    terms: dict[str, Any] = {}
+    if names := [count.licence for count in licences if count.licence]:
+        terms["license"] = names
+    if holders:
+        terms["creator"] = [
+            {"@type": "sc:Organization", "name": holder}
+            | ({"url": address} if address not in ("", SEVERAL) else {})
+            for holder, address in sorted(holders)
+        ]
+    return terms
+
+
+def _record_set(part: str, has_licences: bool) -> dict[str, Any]:
     # The fields are those of `tf.train.Example`: every part has the same ones, under its own ids.
+    features = _FEATURES | _LICENCE_FEATURES if has_licences else _FEATURES
     return {
         "@type": "cr:RecordSet",
         "@id": f"{part}/records",
@@ -142,6 +177,6 @@ def _record_set(part: str) -> dict[str, Any]:
                 "repeated": several,
                 "source": {"fileSet": {"@id": part}, "extract": {"column": feature}},
             }
-            for feature, (kind, several, what) in _FEATURES.items()
+            for feature, (kind, several, what) in features.items()
         ],
     }

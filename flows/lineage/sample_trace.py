@@ -10,14 +10,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from flows.lineage.target import LineageTarget
+from flows.lineage.training_order import batch_config, changed_since, data_of_training
 from flows.report.cells import CellKey
 from flows.report.text_lists import abbreviate_list
 from flows.steps.registry import KINDS, kind_of
 from infra.errors import ConfigError
-from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -26,9 +25,6 @@ from model.data.loader import Examples
 from model.data.parts import names_of
 from model.seeds import Seeds
 from pipelines.records.dataset import Dataset
-
-_LOADER = ("model.data.loader", "model.data.mixing", "model.data.order", "model.data.parts")
-"""Modules that decide which record a training step sees."""
 
 _MAX_SHOWN = 12
 """Largest number of steps, or cells, named in a line."""
@@ -205,13 +201,11 @@ class _SampleSearch:
 
     def training_use(self, training: Manifest) -> TrainingUse | None:
         """Returns the steps at which a training saw the sample; None if it never did."""
-        # In the order of their roles: the loader reads them in that order, and its draws depend on
-        # it.
-        data = tuple(e.key for r, e in sorted(training.inputs.items()) if r.startswith("data/"))
+        data = data_of_training(training)
         if not any(map(self.places, data)):
             return None
         num_steps = int(training.counts["steps"])
-        steps = self._steps(data, _batch_config(training.config["train"]), training.seed, num_steps)
+        steps = self._steps(data, batch_config(training), training.seed, num_steps)
         if not steps:
             return None
         return TrainingUse(
@@ -267,11 +261,7 @@ class _SampleSearch:
 
     def _changed_since(self, source: str) -> tuple[str, ...]:
         """Returns the functions of the loader that have changed since a kept source tree."""
-        return (
-            tuple(changed_definitions(Tree(self._store.open_source(source)), checkout(), _LOADER))
-            if source
-            else ()
-        )
+        return changed_since(self._store, source)
 
 
 def _sample_places(artifact: Artifact, sample: str) -> Iterator[SamplePlace]:
@@ -295,10 +285,3 @@ def _sample_places(artifact: Artifact, sample: str) -> Iterator[SamplePlace]:
                         source=record.source,
                         source_sha256=record.source_sha256,
                     )
-
-
-def _batch_config(train: Mapping[str, Any]) -> BatchConfig:
-    """Returns the loader's config from a training's config in plain values."""
-    settings = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
-    settings["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
-    return BatchConfig(**settings)

@@ -10,6 +10,7 @@ import dataclasses
 
 from flows.lineage.runs import results_artifact
 from flows.report.cells import CellKey
+from flows.steps.registry import KINDS
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
@@ -45,6 +46,24 @@ def find_lineage_target(store: Store, name: str) -> LineageTarget:
             return LineageTarget(name=name, artifacts=(store.resolve(name),))
         except KeyError as no_artifact:
             raise ConfigError(f"{no_run} As an {no_artifact.args[0]}") from None
+
+
+def find_training_target(store: Store, name: str) -> LineageTarget:
+    """Returns what `find_lineage_target` does; of a training step's name, its newest checkpoint.
+
+    Raises:
+      ConfigError: if nothing has that name.
+    """
+    try:
+        return find_lineage_target(store, name)
+    except ConfigError as unknown:
+        kinds = [kind.name for kind in KINDS.values() if kind.draws_batches]
+        view = store.snapshot()
+        of_step = [a for kind in kinds for a in view.artifacts(kind) if a.manifest.name == name]
+        if not of_step:
+            raise ConfigError(f"{unknown} No training step has that name, either.") from None
+    newest = max(of_step, key=lambda artifact: artifact.manifest.started)
+    return LineageTarget(name=name, artifacts=(newest,))
 
 
 def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:

@@ -15,12 +15,14 @@ from flows.pages.curves import curves_of, curves_png
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
 from flows.pages.sample_table import sample_table
+from flows.report.markdown import markdown_table
 from flows.report.text_lists import abbreviate_list
 from flows.steps.accepted import accepted_codes
+from flows.steps.registry import kind_of
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
-from pipelines.records.dataset import OMISSIONS
+from pipelines.records.dataset import DESCRIPTION, OMISSIONS, parse_info
 from pipelines.records.holdings import group_omissions, omission_lines, reject_lines
 from pipelines.records.schema import Omission
 
@@ -32,6 +34,9 @@ _INPUTS = 200
 
 _USERS = 40
 """Largest number of users listed."""
+
+_LICENCES = 50
+"""Largest number of licences listed."""
 
 _NAMED = 5
 """Largest number of artifacts named in a sentence."""
@@ -88,6 +93,7 @@ def page(
     lines += [
         "",
         *_rejects_list(artifact),
+        *_licences_table(artifact),
         *_omissions_list(artifact),
         *sample_table(cards),
         "## Made from",
@@ -112,6 +118,22 @@ def _rejects_list(artifact: Artifact) -> list[str]:
         return []
     hint = f"`parcel data rejects {artifact.key}` shows more of them."
     return ["## Rejects", "", "```text", *reject_lines(groups), "```", "", hint, ""]
+
+
+def _licences_table(artifact: Artifact) -> list[str]:
+    """Returns a dataset's records by licence; nothing for other artifacts."""
+    if kind_of(artifact.manifest).holds != "dataset":
+        return []
+    try:
+        text = artifact.files.read(f"{artifact.folder}/{DESCRIPTION}").decode()
+    except FileNotFoundError:  # gc let its files go.
+        return []
+    counts = parse_info(text).licence_counts
+    rows = [(c.title, c.holder, c.address, f"{c.records:,}") for c in counts[:_LICENCES]]
+    if rest := sum(count.records for count in counts[_LICENCES:]):
+        rows.append((f"{len(counts) - _LICENCES} others", "", "", f"{rest:,}"))
+    head = ("licence", "holder", "address", "records")
+    return ["## Licences", "", markdown_table(head, rows, range(3))]
 
 
 def _omissions_list(artifact: Artifact) -> list[str]:

@@ -78,6 +78,8 @@ class SavedEstimates:
                 data_root=data_root,
                 path=spec.path or None,
                 features=spec.features,
+                licence=spec.licence,
+                licences=spec.licences,
                 scratch=str(self._scratch(_FOLDER)),
                 count=count,
             )

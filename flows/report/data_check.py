@@ -12,7 +12,7 @@ _PART_HEAD = ("part", "records", "images", "suffixes", "languages")
 _MAX_LANGS = 6
 
 
-def _align_table(table: Sequence[Sequence[str]]) -> list[str]:
+def align_table(table: Sequence[Sequence[str]]) -> list[str]:
     """Returns the rows of a table as lines, their cells in columns."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return [
@@ -44,7 +44,7 @@ def holdings_text(holdings: Holdings) -> str:
         f"{holdings.name}: {total:,} inputs = {holdings.num_records:,} records + "
         f"{holdings.num_rejected:,} rejects",
         *([f"{holdings.num_composed:,} over a background"] if holdings.num_composed else []),
-        *_align_table([_PART_HEAD, *parts]),
+        *align_table([_PART_HEAD, *parts]),
         *reject_lines(holdings.rejects),
         *omission_lines(holdings.omissions),
     ]
@@ -135,7 +135,7 @@ def benchmark_rows_text(rows: Sequence[RawFileCheck], *, looked: bool) -> str:
       rows: the rows to print.
       looked: whether a data root was searched; else the files are listed as needed.
     """
-    lines = _align_table([_HEAD, *(_row_cells(row, looked) for row in rows)])
+    lines = align_table([_HEAD, *(_row_cells(row, looked) for row in rows)])
     lines += ["", *dict.fromkeys(note for row in rows for note in _row_notes(row, looked))]
     if looked:
         ready = sum(row.all_present and not row.problem for row in rows)

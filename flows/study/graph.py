@@ -4,6 +4,7 @@ Runs, sweeps, plans and `--explain` all read this one graph.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from flows.config.benchmark import (
 )
 from flows.config.groups import check_groups
 from flows.config.input_files import input_file_paths, input_files_spec
+from flows.config.licences import check_allowed, fetched_licence
 from flows.config.references import corpus_reference
 from flows.config.stage_list import START, Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
@@ -45,6 +47,8 @@ from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
 from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
+from pipelines.records.licence import NO_LICENCE, Licence
+from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
@@ -149,6 +153,8 @@ class _GraphBuilder:
         else:
             state = RawFingerprint(config.data_root)
         specs = [item for view in config.resolutions for item in datasets_of(view).items()]
+        trained = [(name, spec.licence) for name, spec in specs if spec.licences is not None]
+        check_allowed(config.licences, trained)
         for name, spec in specs:
             raw = corpus
             if state is not None:
@@ -627,22 +633,34 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     #   chartqa/train               what transfers to ChartQA learn from
     #   chartqa:test_human/eval     a row of the table
     specs: dict[str, DatasetSpec] = {}
+
+    # A benchmark has several rows in one folder, which may be in a bucket.
+    fetched = functools.cache(functools.partial(fetched_licence, config.data_root))
+
+    def licence_of(reader: str | OwnSource, path: str, stated: Licence) -> Licence:
+        return stated if stated.is_stated else fetched(path or source_spec(reader).folder)
+
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
+        reader = corpus_reference(f"sources.{i}.reader", source.reader)
         specs[f"{source.name}{config.at}"] = DatasetSpec(
-            reader=corpus_reference(f"sources.{i}.reader", source.reader),
+            reader=reader,
             path=source.path,
             split=source.split,
             features=source.features,
             prepare=source.prepare or config.prepare,
+            licence=licence_of(reader, source.path, source.licence),
+            licences=config.licences,
         )
     for i, source in enumerate(config.watch.sources if config.watch else ()):
+        reader = corpus_reference(f"watch.sources.{i}.reader", source.reader)
         specs[f"{watched_name(source)}{config.at}"] = DatasetSpec(
-            reader=corpus_reference(f"watch.sources.{i}.reader", source.reader),
+            reader=reader,
             path=source.path,
             split=source.split,
             features=source.features,
             prepare=(source.prepare or config.prepare).unaugmented(),
+            licence=licence_of(reader, source.path, source.licence),
         )
     for name, transfer in config.transfers.items():
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
@@ -652,20 +670,28 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             parent = config.transfers.get(training_benchmark)
             prepare = _prepare_of(config, parent or transfer)
             path, split = train_data(name, config.transfers)
+            reader = source_of(training_benchmark, parent or transfer)
+            # A zero-shot benchmark's own licence is not that of its parent's rows.
+            stated = parent.licence if parent else NO_LICENCE
             specs[f"{training_benchmark}{config.at}/train"] = DatasetSpec(
-                reader=source_of(training_benchmark, parent or transfer),
+                reader=reader,
                 path=path,
                 split=split,
                 prepare=prepare,
+                licence=licence_of(reader, path, stated),
+                licences=config.licences,
             )
         for row in rows_of(name, transfer):
             prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
+            reader = source_of(name, transfer)
+            # No `licences` here: a score over a part of a benchmark is another number.
             specs[f"{row.name}{config.at}/eval"] = DatasetSpec(
-                reader=source_of(name, transfer),
+                reader=reader,
                 path=transfer.path,
                 split=row.split,
                 prepare=dataclasses.replace(prepare, limit=limit),
+                licence=licence_of(reader, transfer.path, transfer.licence),
             )
     return specs
 

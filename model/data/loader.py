@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import grain
 import numpy as np
+from jaxtyping import Int
 
 from model.data.config import BatchConfig
 from model.data.cores import num_cores
@@ -161,6 +162,19 @@ class Examples:
                 if step >= num_steps:
                     break
                 yield step
+
+    def visit_counts(self, num_steps: int) -> Iterator[tuple[str, Int[np.ndarray, " N"]]]:
+        """Yields each part, and how often the batches of the first steps have each of its records.
+
+        It is the sum of `draws` over these steps; no record is read.
+        """
+        turns = self._config.batch_size // self._lanes
+        # Lanes draw from the same part at each turn, so its visits have no gaps.
+        for num_images, mixture in self._mixtures.items():
+            num_turns = self._shapes.count(num_images, num_steps) * turns
+            for part in filter(mixture.__contains__, self._stored):
+                visits = mixture.count(part, num_turns) * self._lanes
+                yield part, self._orders[part].visit_counts(visits)
 
     def record(self, draw: Draw) -> Record:
         """Returns the record of one example."""

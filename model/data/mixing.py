@@ -88,12 +88,12 @@ class Mixture(Generic[Name]):
         """
         weight = self._weights[self._names.index(name)]
         # An upper bound: of that many examples, the stream has more than `position` even after
-        # rounding. `_count` never falls, so bisection finds the number below it.
+        # rounding. `count` never falls, so bisection finds the number below it.
         enough = (position + 1 + len(self._names)) * self._total // weight + 1
-        counts = functools.partial(self._count, name)
+        counts = functools.partial(self.count, name)
         return bisect.bisect_right(range(enough + 1), position, key=counts) - 1
 
-    def _count(self, name: Name, number: int) -> int:
+    def count(self, name: Name, number: int) -> int:
         """Returns how many of the first `number` examples belong to a stream."""
         # Streams are split off one by one, each from the examples that those before it left over:
         #

@@ -96,16 +96,53 @@ class Order:
         if self._is_small:
             seed = (self._grain_seed + number) % 2**32
             return shuffled(turn, self._length - 1, seed, _ROUNDS)
-        short_at, blocks_seed, windows_seed = self._cached_draw(number)
-        place = self._place(turn, windows_seed)
+        return self._at_place(number, self._place(turn, self._cached_draw(number)[2]))[0]
+
+    def _at_place(self, number: int, place: int) -> tuple[int, int]:
+        """Returns the record at a place in the shuffled blocks of a pass, and how many follow it.
+
+        Those that follow are its neighbours in its block, at the next places.
+        """
+        short_at, blocks_seed, _ = self._cached_draw(number)
         # The part's last block may be short. A pass puts it after `short_at` full blocks and
         # shuffles the full ones around it.
         full, short = divmod(self._length, self._block)
         past_short = place - short_at * self._block
         if 0 <= past_short < short:
-            return full * self._block + past_short
+            return full * self._block + past_short, short - past_short - 1
         block, offset = divmod(place - short if past_short >= short else place, self._block)
-        return self._shuffled(block, blocks_seed) * self._block + offset
+        first = self._shuffled(block, blocks_seed) * self._block
+        return first + offset, self._block - offset - 1
+
+    def visit_counts(self, num_visits: int) -> Int[np.ndarray, " N"]:
+        """Returns how often each record is read by the first visits.
+
+        It takes a step per block, and one per visit only for the windows that are not complete.
+        """
+        number, turns = divmod(num_visits, self._length)
+        counts = np.full(self._length, number, np.int32)
+        if self._is_small:
+            for turn in range(turns):
+                counts[self.position(number * self._length + turn)] += 1
+            return counts
+        # A complete window has read all its places, in whatever order:
+        #
+        #     lane 0   [complete] [complete] [in progress …
+        #     lane 1   [complete] [complete] [in progress …
+        lane_len, more = divmod(self._length, self._lanes)
+        for lane in range(self._lanes):
+            steps = turns // self._lanes + (lane < turns % self._lanes)
+            in_windows = steps // self._window * self._window
+            place = start = lane * lane_len + min(lane, more)
+            while place < start + in_windows:
+                position, following = self._at_place(number, place)
+                num = min(following + 1, start + in_windows - place)
+                counts[position : position + num] += 1
+                place += num
+            for step in range(in_windows, steps):
+                turn = step * self._lanes + lane
+                counts[self.position(number * self._length + turn)] += 1
+        return counts
 
     def visits(self, position: int) -> Iterator[int]:
         """Yields the numbers of the visits to a record, one per pass, without end."""

@@ -9,6 +9,11 @@ from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_s
 
 _NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
 
+_SUMMARY_NAME = (
+    "A step's name, such as 'stage1 vanilla'; an artifact's key; or RUN, "
+    "RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED."
+)
+
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
 
 
@@ -131,6 +136,27 @@ def lineage_replay(
             is_near &= outcome.is_near(tolerance)
     if not is_near:
         raise typer.Exit(1)
+
+
+@lineage_app.command(
+    "summary", epilog="Example: parcel lineage summary demo/chartqa/parcel/64/56703 --json"
+)
+def lineage_summary(
+    name: Annotated[str, typer.Argument(metavar="STEP|CHECKPOINT", help=_SUMMARY_NAME)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Counts what checkpoints really saw, through all their stages, by source and licence.
+
+    Examples count with repeats, records once. Both come from the order of the batches up to the
+    steps that were trained, not from the weights of a mixture.
+    """
+    from flows.lineage.summary import summarise_data
+    from flows.lineage.target import find_training_target
+
+    opened = open_store(store)
+    summary = summarise_data(opened, find_training_target(opened, name))
+    print(summary.to_json() if as_json else "\n".join(summary.lines()))
 
 
 @lineage_app.command("export", epilog="Example: parcel lineage export demo > events.jsonl")

@@ -9,6 +9,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.errors import ConfigError
+from pipelines.records.licence import NO_LICENCE, Licence
 
 CATALOGUE = Path(__file__).parent / "catalogue.yaml"
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
@@ -51,13 +52,15 @@ class DataSet:
     """One benchmark or corpus.
 
     Attributes:
-      licence: licence of its annotations and pictures, in a few words.
+      licence: licence of its annotations and pictures: an SPDX identifier, or a few words; "" if
+        its publisher states none, or only on the page.
       page: the publisher's page that describes it [URL].
       folder: its folder below the data root, where its reader looks for it.
       files: the files to fetch.
       also: names of other data sets that it needs, such as the one with its pictures.
       by_hand: what must be got by hand, and how; "" for nothing.
       terms: terms that one agrees to by fetching it; "" where there is only the licence.
+      holder: whose work it is; "" where the catalogue does not know.
     """
 
     licence: str
@@ -67,6 +70,14 @@ class DataSet:
     also: tuple[str, ...] = ()
     by_hand: str = ""
     terms: str = ""
+    holder: str = ""
+
+    @property
+    def stated_licence(self) -> Licence:
+        """Its licence, as records state it; nothing where the publisher states none."""
+        if not self.licence:
+            return NO_LICENCE
+        return Licence(licence=self.licence, holder=self.holder, address=self.page)
 
     @property
     def size(self) -> int | None:

@@ -9,6 +9,7 @@ from infra.errors import ConfigError
 from pipelines.fetch.catalogue import CATALOGUE, DataSet, RemoteFile, select_data_sets
 from pipelines.fetch.catalogue import load_catalogue as load
 from pipelines.fetch.fetch import fetch_data_sets
+from pipelines.records.licence import NONE_STATED
 
 _INTERVAL = 5.0
 """Time between two progress lines about one file [s]."""
@@ -96,4 +97,4 @@ def _describe_data_set(name: str, data_set: DataSet) -> str:
         files = "by hand only"
     also = f"; needs {', '.join(data_set.also)}" if data_set.also else ""
     hand = "; some by hand" if data_set.files and data_set.by_hand else ""
-    return f"{name}: {files}{hand}{also}; licence: {data_set.licence}"
+    return f"{name}: {files}{hand}{also}; licence: {data_set.licence or NONE_STATED}"

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from infra.download import DownloadError, download
 from pipelines.fetch.catalogue import DataSet, RemoteFile
+from pipelines.records.licence import NO_LICENCE, NONE_STATED, Licence
 
 NOTES = "fetched.json"
-"""File in a data set's folder: name -> address, sha256 and size [bytes] of each fetched file."""
+"""File in a data set's folder: name -> address, sha256, size [bytes] and, where the catalogue has
+one, licence of each fetched file."""
 
 _NOTING = threading.Lock()
 
@@ -42,7 +44,7 @@ def fetch_data_sets(
       DownloadError: if any file cannot be fetched or unpacked, once all others are done.
     """
 
-    def fetch_file(name: str, folder: Path, file: RemoteFile) -> None:
+    def fetch_file(name: str, folder: Path, file: RemoteFile, licence: Licence) -> None:
         # The note comes last: a file without one is fetched again, whatever happened to it before.
         sha256 = "there"
         if not _is_fetched(folder, file):
@@ -56,13 +58,15 @@ def fetch_data_sets(
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
                 _unpack(folder / file.name, folder / file.unpack)
-            _write_note(folder, file, sha256, size)
+            _write_note(folder, file, {"address": file.address, "sha256": sha256, "size": size})
+        if licence.is_stated:
+            _write_note(folder, file, {"licence": vars(licence)})
         if on_file is not None:
             on_file(name, file, sha256)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
         jobs = [
-            pool.submit(fetch_file, name, root / data_set.folder, file)
+            pool.submit(fetch_file, name, root / data_set.folder, file, data_set.stated_licence)
             for name, data_set in data_sets.items()
             for file in data_set.files
         ]
@@ -87,10 +91,33 @@ def _read_notes(folder: Path) -> dict[str, dict]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def _write_note(folder: Path, file: RemoteFile, sha256: str, size: int) -> None:
+def read_licence(folder: Path) -> Licence:
+    """Returns the licence that lies beside fetched data; nothing stated where there is none.
+
+    Where files of a folder have different ones, it names all of them.
+    """
+    notes = _read_notes(folder).values()
+    licences = [Licence(**note.get("licence", {})) for note in notes]
+    if not any(licence.is_stated for licence in licences):
+        return NO_LICENCE
+
+    def joined(*texts: str) -> str:
+        return "; ".join(sorted({text for text in texts if text}))
+
+    return Licence(
+        licence=joined(*(licence.licence or NONE_STATED for licence in licences)),
+        holder=joined(*(licence.holder for licence in licences)),
+        address=joined(*(licence.address for licence in licences)),
+    )
+
+
+def _write_note(folder: Path, file: RemoteFile, fields: Mapping[str, object]) -> None:
     with _NOTING:
         notes = _read_notes(folder)
-        notes[file.name] = {"address": file.address, "sha256": sha256, "size": size}
+        note = {**notes.get(file.name, {}), **fields}
+        if notes.get(file.name) == note:
+            return  # An unchanged file keeps its time, by which raw data are known.
+        notes[file.name] = note
         partial = folder / f"{NOTES}.partial"
         partial.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n")
         partial.replace(folder / NOTES)

@@ -26,6 +26,7 @@ from scipy import special
 
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, plan_job
+from pipelines.prepare.licences import LicencesConfig
 from pipelines.prepare.listing import (
     ListTotals,
     cut_shard,
@@ -36,6 +37,7 @@ from pipelines.prepare.listing import (
 )
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
+from pipelines.records.licence import NO_LICENCE, Licence
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.slicing import slice_bounds
@@ -109,6 +111,8 @@ def estimate_dataset(
     count: int,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
+    licence: Licence = NO_LICENCE,
+    licences: LicencesConfig | None = None,
 ) -> DatasetEstimate:
     """Prepares about `count` inputs of a dataset, and estimates the whole from them.
 
@@ -124,13 +128,15 @@ def estimate_dataset(
       count: inputs to prepare; all inputs of a drawn picture are taken, so it may be a few more.
       path: the source's folder below `data_root`; None takes the usual one.
       features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      licence: licence of the source, for the records whose rows state none.
+      licences: which licences are allowed; None allows all.
 
     Raises:
       ValueError: if the source or the split does not exist, or an annotation file is wrong.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
     request: dict[str, Any] = {"source": source, "split": split, "data_root": data_root}
-    request |= {"path": path, "features": features}
+    request |= {"path": path, "features": features, "licence": licence, "licences": licences}
     with (
         tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
         contextlib.closing(VideoChild(config.video_limits())) as video,
@@ -293,7 +299,7 @@ class _SampleWriter:
             began = self._core_s()
             report = write_piece(work_folder, 0, number, self._video)
             seconds = self._core_s() - began
-            sizes = [part.data.size + part.index.size for part in report.parts.values()]
+            sizes = [file.size for part in report.parts.values() for file in part.files.values()]
             measured.append(
                 _PreparedGroup(report.num_items, report.num_rejects, sum(sizes), seconds)
             )

@@ -44,6 +44,9 @@ from infra.store.raw_path import raw_path
 from infra.store.store import canonical_uri
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.licences import LicencesConfig
+from pipelines.records.licence import LICENCES_ENDING, NO_LICENCE, Licence
+from pipelines.records.tfrecord import INDEX_ENDING
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import reader_module, source_spec
@@ -83,6 +86,8 @@ class PrepareJob:
         have the same. "" takes this process's.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
       part: the part of the listed items that is taken; None takes all.
+      licence: licence of the source, for the records whose rows state none.
+      licences: which licences are allowed; None allows all.
     """
 
     config: PrepareConfig
@@ -96,6 +101,8 @@ class PrepareJob:
     by_archive: bool = False
     code: str = ""
     earlier: "EarlierDataset | None" = None
+    licence: Licence = NO_LICENCE
+    licences: LicencesConfig | None = None
 
     def __post_init__(self) -> None:
         if not self.code:
@@ -147,11 +154,30 @@ class EarlierDataset:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartShard:
-    """One part's records in a shard or in a piece of one: their number and files."""
+    """One part's records in a shard or in a piece of one: their number and files.
+
+    Attributes:
+      num_records: number of records.
+      data: the records.
+      index: their offsets.
+      licences: their licences; None if no record states one.
+    """
 
     num_records: int
     data: File
     index: File
+    licences: File | None = None
+
+    @property
+    def files(self) -> dict[str, File]:
+        """Ending of the name -> file; that of the records has none."""
+        files = {"": self.data, INDEX_ENDING: self.index}
+        return files | ({LICENCES_ENDING: self.licences} if self.licences else {})
+
+
+def file_of_shard(shard: str, ending: str) -> str:
+    """Returns the name of a file of a finished shard, by its ending in `PartShard.files`."""
+    return str(Path(shard).with_suffix(ending)) if ending else shard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,7 +209,8 @@ class ShardReport:
         """Reads a receipt."""
         raw = json.loads(text)
         for part, fields in raw["parts"].items():
-            files = {name: File(**fields[name]) for name in ("data", "index")}
+            named = {name: fields.get(name) for name in ("data", "index", "licences")}
+            files: Any = {name: file and File(**file) for name, file in named.items()}
             raw["parts"][part] = PartShard(num_records=fields["num_records"], **files)
         return cls(**raw)
 
@@ -198,6 +225,8 @@ def plan_job(
     path: str | None = None,
     features: Mapping[str, str] | None = None,
     earlier: EarlierDataset | None = None,
+    licence: Licence = NO_LICENCE,
+    licences: LicencesConfig | None = None,
 ) -> tuple[PrepareJob, list[str]]:
     """Returns the job of a run and the units that can be listed separately; "" is the whole split.
 
@@ -210,6 +239,8 @@ def plan_job(
       path: the source's folder below `data_root`; None takes the usual one.
       features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      licence: licence of the source, for the records whose rows state none.
+      licences: which licences are allowed; None allows all.
 
     Raises:
       ValueError: if the source or the split does not exist.
@@ -226,6 +257,8 @@ def plan_job(
         features=features or {},
         work=work,
         earlier=earlier,
+        licence=licence,
+        licences=licences,
     )
     # Three ways to list, from the most parallel to the least:
     #

@@ -18,7 +18,7 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
+from pipelines.sources.item import Item, with_licence
 from pipelines.sources.slicing import slice_bounds
 
 PIECE = 2000
@@ -199,6 +199,10 @@ def items_of_units(
     items = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
     )
+    if job.licence.is_stated:
+        items = (with_licence(item, job.licence) for item in items)
+    if job.licences is not None:
+        items = job.licences.checked(items)
     if job.config.limit is None or job.part is not None:
         return items
     # A limit without a part: `plan_job` makes a single list then, so the smallest hashes of this

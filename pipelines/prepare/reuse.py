@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from infra.store.backend import StoreBackend
 from infra.store.stored_folder import open_backend
-from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
+from pipelines.prepare.job import PartShard, ShardReport, WorkFolder, file_of_shard
 from pipelines.prepare.listing import piece_list_name
 from pipelines.prepare.shards import join_digests, piece_name
 from pipelines.records import example
 from pipelines.records.dataset import REJECTS, shard_of
 from pipelines.records.shapes import part_with_images, part_without_images
-from pipelines.records.tfrecord import index_path, read_frames
+from pipelines.records.tfrecord import read_frames
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.inputs import InputDigest
@@ -27,6 +27,9 @@ def format_reports(reports: Sequence[ShardReport]) -> bytes:
     for report in fields:
         if not report["num_composed"]:  # As in files that are older than transparency.
             del report["num_composed"]
+        for part_shard in report["parts"].values():
+            if part_shard["licences"] is None:  # As in files that are older than licences.
+                del part_shard["licences"]
     return json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n"
 
 
@@ -96,8 +99,8 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
             return False
         parts[part] = part_shard
         links = {
-            f"{name}.{part}": (shard_name, part_shard.data),
-            f"{name}.{part}.idx": (index_path(shard_name).name, part_shard.index),
+            f"{name}.{part}{ending}": (file_of_shard(shard_name, ending), file)
+            for ending, file in part_shard.files.items()
         }
         for piece, (source, file) in links.items():
             try:

@@ -21,16 +21,27 @@ from pipelines.prepare.job import (
     ShardReport,
     WorkFolder,
     count_receipts,
+    file_of_shard,
     group_units,
     plan_job,
     resolve_folder,
 )
+from pipelines.prepare.licences import LicencesConfig, dropped_licence
 from pipelines.prepare.listing import list_totals
 from pipelines.prepare.reuse import REPORTS, format_reports, split_earlier_rejects
 from pipelines.records.dataset import DESCRIPTION, OMISSIONS, REJECTS, DatasetInfo, PartInfo
+from pipelines.records.licence import (
+    LICENCE_STAGE,
+    NO_LICENCE,
+    NONE_STATED,
+    Licence,
+    LicenceCount,
+    LicenceRuns,
+    licences_path,
+    stated_counts,
+)
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Omission
-from pipelines.records.tfrecord import index_path
 from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
@@ -77,6 +88,8 @@ def prepare_dataset(
     out: str,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
+    licence: Licence = NO_LICENCE,
+    licences: LicencesConfig | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> DatasetInfo:
     """Writes the dataset of one split of one source into the empty folder `out`.
@@ -93,6 +106,8 @@ def prepare_dataset(
       out: absent or empty folder, or gs://bucket/prefix; `dataset.json` appears last.
       path: the source's folder below `data_root`; None takes the usual one.
       features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      licence: licence of the source, for the records whose rows state none.
+      licences: which licences are allowed; None allows all.
       on_progress: called with (items done, all items) once the latter is known.
 
     Raises:
@@ -104,6 +119,7 @@ def prepare_dataset(
     # A wrong source or split is refused before the output folder is touched.
     request: dict[str, Any] = {"source": source, "split": split}
     request |= {"data_root": data_root, "path": path, "features": features or {}}
+    request |= {"licence": licence, "licences": licences}
     source_spec(source).parse(split)
     out = resolve_folder("out", out)
     files, work = open_backend(out), f"{out}/{_WORK}"
@@ -136,6 +152,8 @@ def make_dataset(
     on_progress: Callable[[int, int], None] | None = None,
     earlier: EarlierDataset | None = None,
     code: str = "",
+    licence: Licence = NO_LICENCE,
+    licences: LicencesConfig | None = None,
 ) -> PreparedDataset:
     """Makes a dataset in a work folder, or continues one; its files stay there.
 
@@ -151,6 +169,8 @@ def make_dataset(
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
       code: digest of the code of the step that asks; work in the folder that other code left is
         done again. "" takes that of the pipelines, which does not cover a user's own reader.
+      licence: licence of the source, for the records whose rows state none.
+      licences: which licences are allowed; None allows all.
 
     Raises:
       ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare_dataset`.
@@ -167,6 +187,8 @@ def make_dataset(
         path=path,
         features=features,
         earlier=earlier,
+        licence=licence,
+        licences=licences,
     )
     work_folder = WorkFolder(job)
     # Before any receipt is believed: half a dataset by other code is no half of this one.
@@ -334,17 +356,34 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
     # pixels or texts failed (shards).
     files = [f"lists/{n:05d}.rejects" for n, totals in enumerate(lists) if totals.num_rejects]
     files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
-    files_of_dataset = {REJECTS: (REJECTS, _write_rejects(work_folder, files))}
-    _check_rejects(name, num_rejected, num_inputs, work_folder)
+    rejects_file, dropped = _write_rejects(work_folder, files)
+    files_of_dataset = {REJECTS: (REJECTS, rejects_file)}
+    # Records that were dropped by wish are no fault of the data: they are in an account of their
+    # own, and in neither side of the reject rate.
+    num_dropped = dropped.total()
+    _check_rejects(name, num_rejected - num_dropped, num_inputs - num_dropped, work_folder)
     parts: dict[str, PartInfo] = {}
+    licence_counts: list[LicenceCount] = []
     for part in sorted({part for report in reports for part in report.parts}):
         names = tuple(job.shard_name(part, shard) for shard in shards)
         part_shards = [reports[shard].parts[part] for shard in shards]
         parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in part_shards))
         for shard, part_shard in zip(names, part_shards, strict=True):
-            files_of_dataset[shard] = f"shards/{shard}", part_shard.data
-            index = index_path(shard).name
-            files_of_dataset[index] = f"shards/{index}", part_shard.index
+            for ending, part_file in part_shard.files.items():
+                file_name = file_of_shard(shard, ending)
+                files_of_dataset[file_name] = f"shards/{file_name}", part_file
+            if part_shard.licences is None:
+                licence_counts.append(LicenceCount(records=part_shard.num_records))
+            else:
+                text = work_folder.files.read(f"shards/{licences_path(shard)}")
+                licence_counts += LicenceRuns.from_json(text).counts
+    licences = stated_counts(licence_counts)
+    if job.licences is not None:
+        job.licences.check_spelling(
+            {licence: f"{num:,} records of {name}" for licence, num in dropped.items() if licence},
+            [count.licence for count in licences],
+        )
+    _check_dropped(name, dropped, num_inputs)
     # Its constructor checks inputs = records + rejects once more, for whoever reads the dataset.
     info = DatasetInfo(
         name=name,
@@ -353,8 +392,13 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         num_rejected=num_rejected,
         image_px=job.config.image_px,
         num_composed=sum(report.num_composed for report in reports),
+        num_dropped=num_dropped,
+        licences=licences,
     )
-    texts = {REPORTS: format_reports(reports), DESCRIPTION: info.to_json().encode()}
+    texts: dict[str, bytes] = {
+        REPORTS: format_reports(reports),
+        DESCRIPTION: info.to_json().encode(),
+    }
     omissions = _omissions(work_folder)
     if omissions:
         texts[OMISSIONS] = "".join(f"{omission.to_json()}\n" for omission in omissions).encode()
@@ -379,10 +423,12 @@ def _omissions(work_folder: WorkFolder) -> list[Omission]:
     return sorted(found)
 
 
-def _write_rejects(work_folder: WorkFolder, files: list[str]) -> File:
-    """Writes all rejects, sorted by id."""
+def _write_rejects(
+    work_folder: WorkFolder, files: list[str]
+) -> tuple[File, "collections.Counter[str]"]:
+    """Writes all rejects, sorted by id; counts the licences of those that were dropped."""
     lines = itertools.chain.from_iterable(map(work_folder.lines, files))
-    digest, size = hashlib.sha256(), 0
+    digest, size, dropped = hashlib.sha256(), 0, collections.Counter[str]()
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         work_folder.files.atomic_write(REJECTS) as path,
@@ -392,12 +438,28 @@ def _write_rejects(work_folder: WorkFolder, files: list[str]) -> File:
             data = line.encode()
             digest.update(data)
             size += out.write(data)
-    return File(sha256=digest.hexdigest(), size=size)
+            # Quotes in a text have backslashes, so few lines need be parsed.
+            if f'"stage": "{LICENCE_STAGE}"' in line:
+                dropped[dropped_licence(json.loads(line)) or ""] += 1
+    return File(sha256=digest.hexdigest(), size=size), dropped
 
 
 def _order_of_rejects(line: str) -> tuple[str, str, str]:
     row = json.loads(line)
     return row["id"], row["stage"], row["reason"]
+
+
+def _check_dropped(name: str, dropped: "collections.Counter[str]", num_inputs: int) -> None:
+    if not num_inputs:
+        raise RejectRateError(f"{name} has no inputs.")
+    if dropped.total() == num_inputs:
+        licences = ", ".join(
+            f"{licence or NONE_STATED} ({num:,})" for licence, num in dropped.most_common(5)
+        )
+        raise RejectRateError(
+            f"{name}: all {num_inputs:,} inputs were dropped, because licences.allow has none of "
+            f"their licences: {licences}. Allow one of these, or leave the source out."
+        )
 
 
 def _check_rejects(name: str, num_rejected: int, num_inputs: int, work_folder: WorkFolder) -> None:
@@ -407,7 +469,9 @@ def _check_rejects(name: str, num_rejected: int, num_inputs: int, work_folder: W
     if fault:
         # The most frequent reason is nearly always the only one that matters.
         rows = map(json.loads, work_folder.lines(REJECTS))
-        counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
+        counts = collections.Counter(
+            (row["stage"], row["reason"]) for row in rows if dropped_licence(row) is None
+        )
         (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
             f"{name}: {fault}; most often ({times} times) at {stage}: {reason}. "

@@ -1,5 +1,6 @@
 """Writes shards of records piece by piece, then joins them; both are Beam steps in `graph`."""
 
+import collections
 import contextlib
 import hashlib
 import io
@@ -11,12 +12,13 @@ from typing import BinaryIO, TextIO
 from infra.store.backend import StoreBackend
 from infra.store.disk import Disk
 from infra.store.manifest import File
-from pipelines.prepare.job import PartShard, ShardReport, WorkFolder
+from pipelines.prepare.job import PartShard, ShardReport, WorkFolder, file_of_shard
 from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
 from pipelines.records import example
+from pipelines.records.licence import LICENCES_ENDING, NO_LICENCE, LicenceRuns
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, part_with_images
-from pipelines.records.tfrecord import Frames, index_path
+from pipelines.records.tfrecord import INDEX_ENDING, Frames
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
@@ -162,6 +164,7 @@ def _write_records(
     # Files are opened at the first record that needs them: which parts a piece has shows only
     # while its items are decoded.
     frames: dict[str, Frames] = {}
+    licences = collections.defaultdict[str, LicenceRuns](LicenceRuns)
     with contextlib.ExitStack() as stack:
         rejects: TextIO | None = None
         for item, result in results:
@@ -180,12 +183,15 @@ def _write_records(
                     out = stack.enter_context(_open_bytes(work_folder.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
                 frames[part].write(example.encode_example(result))
+                licences[part].add(result.licence)
     # All files are closed by now: their sizes and digests are final.
     report = ShardReport(
         num_items=num_items,
         num_rejects=num_rejects,
         parts={
-            part: _write_index(work_folder.files, f"{name}.{part}.idx", part_frames)
+            part: _write_index(
+                work_folder.files, f"{name}.{part}{INDEX_ENDING}", part_frames, licences[part]
+            )
             for part, part_frames in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
@@ -199,29 +205,43 @@ def _write_records(
 
 def _join_pieces(files: StoreBackend, name: str, pieces: dict[str, PartShard]) -> PartShard:
     """Stores the records of several pieces as one shard."""
-    index = str(index_path(name))
+    index = file_of_shard(name, INDEX_ENDING)
     # Most shards of small datasets have one piece: the same bytes under another name, a link.
     if len(pieces) == 1:
         ((source, part_shard),) = pieces.items()
-        files.link(source, name, part_shard.data)
-        files.link(f"{source}.idx", index, part_shard.index)
+        for ending, file in part_shard.files.items():
+            files.link(f"{source}{ending}", file_of_shard(name, ending), file)
         return part_shard
+    licences = LicenceRuns()
     with _open_bytes(files, name) as out:
         frames = Frames(out)
-        for source in pieces:
+        for source, part_shard in pieces.items():
             # Read whole, since only then a bucket's checksum is verified; pieces are small enough.
-            frames.extend(io.BytesIO(files.read(source)), files.read(f"{source}.idx"))
-    return _write_index(files, index, frames)
+            frames.extend(io.BytesIO(files.read(source)), files.read(f"{source}{INDEX_ENDING}"))
+            if part_shard.licences is None:
+                licences.add(NO_LICENCE, part_shard.num_records)
+            else:
+                text = files.read(f"{source}{LICENCES_ENDING}")
+                licences.extend(LicenceRuns.from_json(text))
+    return _write_index(files, index, frames, licences)
 
 
-def _write_index(files: StoreBackend, name: str, frames: Frames) -> PartShard:
-    """Stores the index of records that are already stored."""
+def _write_index(
+    files: StoreBackend, name: str, frames: Frames, licences: LicenceRuns
+) -> PartShard:
+    """Stores the index, and any licences, of records that are already stored."""
     with _open_bytes(files, name) as out:
         out.write(frames.index)
+    licences_file = None
+    if licences.is_stated:
+        text = licences.to_json()
+        files.put(f"{name.removesuffix(INDEX_ENDING)}{LICENCES_ENDING}", text)
+        licences_file = File(sha256=hashlib.sha256(text).hexdigest(), size=len(text))
     return PartShard(
         num_records=len(frames),
         data=File(sha256=frames.sha256, size=frames.size),
         index=File(sha256=hashlib.sha256(frames.index).hexdigest(), size=len(frames.index)),
+        licences=licences_file,
     )
 
 

@@ -3,6 +3,7 @@
 dataset.json                     parts, counts
 caption-00000-of-00002.tfrecord  shards of the part "caption"
 caption-00000-of-00002.idx       their offset indexes
+caption-00000-of-00002.licences  their licences; absent if no record of the shard states one
 rejects.jsonl                    one `Reject` a line, sorted by id
 omissions.jsonl                  one `Omission` a line, sorted; absent if there are none
 """
@@ -20,6 +21,12 @@ from infra.store.stored_folder import StoredFolder, open_stored_folder
 from pipelines.records import example
 from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
 from pipelines.records.hashing import stable_hash
+from pipelines.records.licence import (
+    LICENCES_ENDING,
+    LicenceCount,
+    LicenceRuns,
+    licences_path,
+)
 from pipelines.records.schema import Omission, Record, Reject
 from pipelines.records.tfrecord import Shard
 
@@ -50,6 +57,8 @@ class DatasetInfo:
       num_rejected: raw examples rejected; they are in `rejects.jsonl`.
       image_px: side of every stored image [pixels].
       num_composed: records as prepared in which a background shows through transparent pixels.
+      num_dropped: rejected examples whose licence is not among those that are allowed.
+      licences: records per licence; empty if no record states one.
     """
 
     name: str
@@ -58,6 +67,8 @@ class DatasetInfo:
     num_rejected: int
     image_px: int
     num_composed: int = 0
+    num_dropped: int = 0
+    licences: tuple[LicenceCount, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_records + self.num_rejected != self.num_inputs:
@@ -71,11 +82,17 @@ class DatasetInfo:
         """Records over all parts."""
         return sum(sum(part.num_records) for part in self.parts.values())
 
+    @property
+    def licence_counts(self) -> tuple[LicenceCount, ...]:
+        """Records per licence, those that state none included."""
+        return self.licences or (LicenceCount(records=self.num_records),)
+
     def to_json(self) -> str:
         """Returns the text of `dataset.json`."""
         fields = dataclasses.asdict(self)
-        if not self.num_composed:  # As in files that are older than it.
-            del fields["num_composed"]
+        for name in ("num_composed", "num_dropped", "licences"):
+            if not fields[name]:  # As in files that are older than it.
+                del fields[name]
         return json.dumps(fields, indent=1, sort_keys=True) + "\n"
 
     def write(self, directory: str | Path) -> None:
@@ -85,12 +102,18 @@ class DatasetInfo:
 
 def read_info(folder: str | Path) -> DatasetInfo:
     """Reads the `dataset.json` of a folder."""
-    raw = json.loads((Path(folder) / DESCRIPTION).read_text())
+    return parse_info((Path(folder) / DESCRIPTION).read_text())
+
+
+def parse_info(text: str) -> DatasetInfo:
+    """Returns the description in the text of a `dataset.json`."""
+    raw = json.loads(text)
     parts = {
         name: PartInfo(shards=tuple(p["shards"]), num_records=tuple(p["num_records"]))
         for name, p in raw.pop("parts").items()
     }
-    return DatasetInfo(parts=parts, **raw)
+    licences = tuple(LicenceCount(**fields) for fields in raw.pop("licences", ()))
+    return DatasetInfo(parts=parts, licences=licences, **raw)
 
 
 class Part(Sequence[Record]):
@@ -211,6 +234,23 @@ class Dataset:
         """Yields every record, part after part."""
         for name in sorted(self.parts):
             yield from self.parts[name]
+
+    def licences(self, part: str) -> Iterator[tuple[str, int]]:
+        """Yields (licence, number of neighbours that have it) over a part, in its order.
+
+        No record is read; the licence is "" where none is stated.
+        """
+        info = self.info.parts[part]
+        if not self.info.licences:
+            yield "", sum(info.num_records)
+            return
+        folder = self.place.local_folder(LICENCES_ENDING)
+        for shard, num in zip(info.shards, info.num_records, strict=True):
+            path = folder / licences_path(shard)
+            if path.is_file():
+                yield from LicenceRuns.from_json(path.read_bytes()).names()
+            else:
+                yield "", num
 
     def rejects(self) -> Iterator[Reject]:
         """Yields the rejects, by id."""

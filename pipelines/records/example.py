@@ -5,6 +5,7 @@ import json
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from pipelines.records.licence import Licence
 from pipelines.records.schema import BadInput, Record
 
 # Field name in the Example -> field of `Record`, for lists of texts or bytes.
@@ -21,6 +22,8 @@ BYTES = {
     "mask_rle": "masks",
 }
 FLOATS = {"frame_requested": "frame_requested", "frame_decoded": "frame_decoded"}
+LICENCE = {"licence": "licence", "licence_holder": "holder", "licence_address": "address"}
+"""Field name in the Example -> field of `Licence`; a record lacks those that are not stated."""
 SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
 
 
@@ -44,6 +47,9 @@ def encode_example(record: Record) -> bytes:
     # `decode_example` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
         feature["num_windows"].int64_list.value.append(record.num_windows)
+    for key, field in LICENCE.items():
+        if value := getattr(record.licence, field):
+            feature[key].bytes_list.value.append(value.encode())
     # Keys are sorted, so that equal records give equal bytes.
     meta = json.dumps(record.meta, sort_keys=True, ensure_ascii=False)
     feature["meta"].bytes_list.value.append(meta.encode())
@@ -74,6 +80,10 @@ def decode_example(data: bytes) -> Record:
     values["prefixes"] = tuple(tuple(json.loads(text)) for text in prefixes)
     values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
+    stated = {field: key for key, field in LICENCE.items() if key in feature}
+    if stated:
+        texts = {field: feature[key].bytes_list.value[0].decode() for field, key in stated.items()}
+        values["licence"] = Licence(**texts)
     return Record(**values)  # type: ignore[arg-type]
 
 

@@ -33,6 +33,8 @@ FEATURES = {
     "mask": "mask_rle",
 }
 """The `features` with which the source `tfrecord` reads an export."""
+_LICENCE_FEATURES = {field: name for name, field in example.LICENCE.items()}
+"""Those of a dataset that states licences, besides."""
 
 _HOLDS = {
     "id": "stable, unique in the dataset",
@@ -49,6 +51,11 @@ _HOLDS = {
     "frame_requested": "times asked for, per frame [s]",
     "frame_decoded": "times found, per frame [s]",
     "meta": "JSON, what a metric needs besides",
+}
+_LICENCE_HOLDS = {
+    "licence": "SPDX identifier or other words; absent where none is stated",
+    "licence_holder": "whose work it is",
+    "licence_address": "where it is published",
 }
 
 
@@ -91,7 +98,9 @@ def export_records(
     about: dict[str, object] = {"name": dataset.info.name, "format": form, "parts": counts}
     about["image_px"] = dataset.info.image_px
     if form == "tfrecord":
-        about |= {"features": FEATURES, "holds": _HOLDS}
+        has_licences = bool(dataset.info.licences)
+        about["features"] = FEATURES | _LICENCE_FEATURES if has_licences else FEATURES
+        about["holds"] = _HOLDS | _LICENCE_HOLDS if has_licences else _HOLDS
     (out / DESCRIPTION).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return counts
 
@@ -124,8 +133,10 @@ def _archive_members(record: Record) -> Iterator[tuple[str, bytes]]:
     fields = {
         field.name: getattr(record, field.name)
         for field in dataclasses.fields(record)
-        if field.name != "images"
+        if field.name not in ("images", "licence")
     }
+    # Under the names that `features` of the source `web` may give; absent where not stated.
+    fields |= {name: value for name, value in vars(record.licence).items() if value}
     yield "json", json.dumps(fields, sort_keys=True, ensure_ascii=False).encode()
     if record.task == "caption" and record.suffixes:
         yield "txt", record.suffixes[0].encode()

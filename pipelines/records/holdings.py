@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipelines.records.dataset import Dataset
+from pipelines.records.licence import LICENCE_STAGE
 from pipelines.records.schema import Omission, Reject
 
 _DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'|(?<=: )[^\s:]+/[^\s:]+$")
@@ -177,7 +178,9 @@ class RejectGroups:
         # A path is replaced before numbers: it may have some, and blanks.
         is_path = "/" in reject.source
         reason = reject.reason.replace(reject.source, "…") if is_path else reject.reason
-        kind = reject.stage, _DETAIL.sub("…", reason)
+        # But which licence was dropped is what one wants to know, and few are.
+        is_licence = reject.stage == LICENCE_STAGE
+        kind = reject.stage, reject.reason if is_licence else _DETAIL.sub("…", reason)
         num, examples = self._groups.get(kind, (0, []))
         # The first by id, whatever the order in which they come.
         bisect.insort(examples, reject, key=_order_of_reject)

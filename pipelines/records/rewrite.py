@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelines.records import example
 from pipelines.records.dataset import REJECTS, Dataset, PartInfo
+from pipelines.records.licence import LicenceCount, LicenceRuns, licences_path, stated_counts
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import Shard, ShardWriter
 
@@ -36,10 +37,12 @@ def rewrite_dataset(
     opened, target = Dataset(dataset), Path(out)
     folder = opened.place.local_folder("")
     rejected, num_changed, parts = list[Reject](), 0, {}
+    licence_counts: list[LicenceCount] = []
     for name, part in opened.info.parts.items():
         counts = []
         for shard in part.shards:
             source, writer = Shard(folder / shard), ShardWriter(target / shard)
+            licences = LicenceRuns()
             for position in range(len(source)):
                 data = source[position]
                 record = example.decode_example(data)
@@ -63,11 +66,20 @@ def rewrite_dataset(
                 # A record that stays is copied as bytes.
                 num_changed += changed is not record
                 writer.write(data if changed is record else example.encode_example(changed))
+                licences.add(changed.licence)
+            if licences.is_stated:
+                licences_path(target / shard).write_bytes(licences.to_json())
+            licence_counts += licences.counts
             counts.append(writer.commit())
         parts[name] = PartInfo(shards=part.shards, num_records=tuple(counts))
     rejects = sorted([*opened.rejects(), *rejected], key=lambda r: (r.id, r.stage, r.reason))
     write_json_lines(target / REJECTS, map(dataclasses.asdict, rejects))
-    info = dataclasses.replace(opened.info, parts=parts, num_rejected=len(rejects))
+    info = dataclasses.replace(
+        opened.info,
+        parts=parts,
+        num_rejected=len(rejects),
+        licences=stated_counts(licence_counts),
+    )
     info.write(target)
     return {"records": info.num_records, "rejected": len(rejected), "changed": num_changed}
 

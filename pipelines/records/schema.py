@@ -4,6 +4,8 @@ import dataclasses
 import json
 from typing import Literal
 
+from pipelines.records.licence import Licence
+
 SuffixSampling = Literal["without_replacement", "choice", "uniform"]
 """Method by which training draws one of a record's suffixes: each once before any is repeated, or
 independently."""
@@ -40,6 +42,7 @@ class Record:
       frame_requested: requested time of each video frame [s].
       frame_decoded: time of the frame that was actually decoded, per video frame [s].
       meta: further values that a metric needs (question type, ...) [JSON-able].
+      licence: terms under which it may be used.
     """
 
     id: str
@@ -57,6 +60,7 @@ class Record:
     frame_requested: tuple[float, ...] = ()
     frame_decoded: tuple[float, ...] = ()
     meta: dict[str, object] = dataclasses.field(default_factory=dict)
+    licence: Licence = Licence()
 
     def __post_init__(self) -> None:
         for name in ("id", "task", "source", "source_sha256"):

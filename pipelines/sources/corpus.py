@@ -34,8 +34,12 @@ FEATURES = (
     "objects",
     "qa",
     "captions",
+    "licence",
+    "holder",
+    "address",
 )
-"""Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`."""
+"""Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`. The
+last three can be filled by columns and JSON members of web images, too."""
 
 
 Fact = TypeVar("Fact")

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from pipelines.records.licence import Licence
 from pipelines.records.schema import BadInput, Reject
 
 _TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -94,6 +95,7 @@ class Item:
       annotated_size: width and height the boxes refer to; None if not stated [pixels].
       answers: the record's answers.
       meta: the record's meta.
+      licence: the record's licence, as far as the row states one.
 
     Raises:
       BadInput: if a text is none, naming the field and the value.
@@ -112,6 +114,7 @@ class Item:
     annotated_size: tuple[int, int] | None = None
     answers: tuple[str, ...] = ()
     meta: dict[str, object] = dataclasses.field(default_factory=dict)
+    licence: Licence = Licence()
 
     def __post_init__(self) -> None:
         # Every record's texts come through here, whatever its reader: what is no text is a reject.
@@ -141,6 +144,7 @@ class Item:
         raw["annotated_size"] = None if size is None else tuple(size)
         for name in ("suffixes", "masks", "answers"):
             raw[name] = tuple(raw[name])
+        raw["licence"] = Licence(**raw["licence"])
         return cls(**raw)
 
 
@@ -151,6 +155,13 @@ def _check_text(name: str, value: object) -> None:
 
 Listing = Iterator[Item | Reject]
 """What a reader yields: items, and rejects in place of malformed rows."""
+
+
+def with_licence(entry: Item | Reject, licence: Licence) -> Item | Reject:
+    """Returns an item with a licence, as far as it states none itself; a reject as it is."""
+    if isinstance(entry, Reject) or not licence.is_stated:
+        return entry
+    return dataclasses.replace(entry, licence=entry.licence.completed(licence))
 
 
 def checked_task(task: str) -> str:

@@ -38,6 +38,8 @@ class InputDigest:
         # What is shown, by name and part, not where its bytes lie.
         shown_media = [(m.source, m.video, m.start, m.end, m.edit) for m in item.media]
         fields = {**vars(item), "media": shown_media, "sha256": digests}
+        if not item.licence.is_stated:  # As in digests that are older than licences.
+            del fields["licence"]
         # `json.dumps` escapes invalid Unicode; such an item becomes a reject later.
         self._digest.update(json.dumps(fields, default=vars, sort_keys=True).encode() + b"\n")
 

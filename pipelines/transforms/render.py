@@ -54,6 +54,7 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
         frame_requested=tuple(t for p in pixels for t in p.requested),
         frame_decoded=tuple(t for p in pixels for t in p.decoded),
         meta=meta,
+        licence=item.licence,
     )
 
 

@@ -11,7 +11,10 @@ import pytest
 import yaml
 from PIL import Image
 
+from flows.lineage.training_order import batch_config, data_of_training
 from infra.store.store import Store
+from model.data.loader import samples_of_step
+from model.seeds import Seeds
 from tests.e2e.conftest import PARCEL, Finished, environment, parcel
 from tests.gcs.objects import Content
 from tests.gcs.server import GCS
@@ -80,6 +83,32 @@ def test_the_card_says_what_the_records_say(finished: Finished, seed: str, relea
     assert f"parcel lineage replay {key}" in text
     assert "No training data was screened" in text
     assert "| prepare mixture/web | 91 | 2 |" in text
+
+
+def test_what_it_saw_is_a_count_over_the_order(finished: Finished, seed: str, released: Path):
+    done = parcel(finished.store, "lineage", "summary", f"{CELL}/{seed}", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    names = [training["name"] for training in found["trainings"]]
+    assert [name.split(" ")[0] for name in names] == ["stage1", "intermediary", "transfer"]
+    store, all_ids = Store(finished.store), set[tuple[str, str]]()
+    for training in found["trainings"]:
+        manifest = store.get(training["key"]).manifest
+        keys = data_of_training(manifest)
+        places = [store.get(key).uri for key in keys]
+        config, seeds = batch_config(manifest), Seeds.of(manifest.seed or 0)
+        ids = [
+            sample
+            for step in range(int(manifest.counts["steps"]))
+            for sample, *_ in samples_of_step(places, config, seeds, step)
+        ]
+        assert sum(row["examples"] for row in training["seen"]) == len(ids)
+        assert sum(row["records"] for row in training["seen"]) == len(set(ids))
+        all_ids |= {(" ".join(keys), sample) for sample in ids}
+    assert sum(row["records"] for row in found["seen"]) == len(all_ids)
+    section = (released / "README.md").read_text().split("## Licences of the data\n")[1]
+    for row in found["seen"]:
+        assert f"| {row['source']} | none stated |" in section.split("\n## ")[0]
 
 
 def test_its_data_are_described(released: Path):

@@ -3,6 +3,7 @@
 Files:
   *.tfrecord: records, shard by shard
   *.idx: beside each shard, the offset of every record
+  *.licences: beside each shard, the licence of every record, if any states one
   dataset.json: counts, settings, features
   shards.json: what each shard was made from, for `parcel data mend`
   rejects.jsonl: every input that is no record, with stage and reason
@@ -19,22 +20,33 @@ from flows.steps.kinds.streamed import stream_progress
 from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
-from pipelines.records.dataset import OMISSIONS, records_sha256
+from pipelines.prepare.licences import LicencesConfig
+from pipelines.records.dataset import OMISSIONS, DatasetInfo, records_sha256
+from pipelines.records.licence import Licence
 from pipelines.sources.own_source import OwnSource
 
 _NAMED = 5
 """Most files named among the counts, of those that look like data and were not read."""
 
+_NAMED_LICENCES = 20
+"""Most licences with a count of their own."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """One dataset: a reader, its folder, split and features, and how to prepare it."""
+    """One dataset: a reader, its folder, split and features, and how to prepare it.
+
+    The licence is that of the source, for records whose rows state none; of `licences`, None allows
+    all.
+    """
 
     reader: str | OwnSource
     path: str
     split: str
     prepare: PrepareConfig
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    licence: Licence = Licence()
+    licences: LicencesConfig | None = None
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -60,6 +72,8 @@ def make(work: StepContext) -> Iterator[Progress]:
             on_progress=report,
             earlier=EarlierDataset(store=earlier[0], folder=earlier[1]) if earlier else None,
             code=work.code,
+            licence=spec.licence,
+            licences=spec.licences,
         )
     )
     # The workers wrote the shards into the store already, perhaps from other machines.
@@ -70,12 +84,24 @@ def make(work: StepContext) -> Iterator[Progress]:
     if OMISSIONS in files:
         work.content = records_sha256({name: file.sha256 for name, (_, file) in files.items()})
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
+    if info.num_dropped:
+        work.counts.update(dropped=info.num_dropped)
+    work.counts.update(licence_counts(info))
     if info.num_composed:
         work.counts.update(composed=info.num_composed)
     if num_reused_shards:
         work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
     if names := sorted({omission.source for omission in omissions}):
         work.counts.update(not_read=abbreviate_list(names, _NAMED))
+
+
+def licence_counts(info: DatasetInfo) -> dict[str, int]:
+    """Returns "licence CC0-1.0" -> its records, the most frequent first; {} if none is stated."""
+    ordered = sorted(info.licences, key=lambda count: (-count.records, count.licence))
+    counts = {f"licence {count.title}": count.records for count in ordered[:_NAMED_LICENCES]}
+    if rest := sum(count.records for count in ordered[_NAMED_LICENCES:]):
+        counts["licences other"] = rest
+    return counts
 
 
 def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:

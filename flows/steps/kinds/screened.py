@@ -3,6 +3,7 @@
 Files:
   *.tfrecord: the records that stay
   *.idx: beside each shard, the offset of every record
+  *.licences: beside each shard, the licence of every record, if any states one
   *.json: its description, as in a dataset
   rejects.jsonl: the rejects of the dataset, and the records that were removed
   matches.jsonl: which record looks like which other one
@@ -11,10 +12,12 @@ Files:
 from collections.abc import Iterator
 
 from flows.steps.kind import Kind, StepContext
+from flows.steps.kinds.dataset import licence_counts
 from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
 from pipelines.hygiene.matches import MATCHES
 from pipelines.hygiene.screen import HygieneConfig, screen_dataset
+from pipelines.records.dataset import read_info
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -31,6 +34,7 @@ def make(work: StepContext) -> Iterator[Progress]:
         )
     )
     work.counts.update(counts)
+    work.counts.update(licence_counts(read_info(work.out)))
 
 
 def _is_split(role: str) -> bool:

@@ -6,7 +6,8 @@
                     prefix     all that the model reads, including `<loc0000>` tokens
                     suffix     text that it writes, or a list from which training draws
                     answers    accepted answers, or a single one
-                    optional   id, task (also the dataset's part), lang, meta
+                    optional   id, task (also the dataset's part), lang, meta; licence (or
+                               license), holder and address: the row's terms
 
 Paths are relative to the file. If suffix is left out it is the answers, and the other way round.
 The cells of a table are texts, and an empty cell counts as left out. In a table, meta and lists of
@@ -33,6 +34,7 @@ from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, checked_task
 from pipelines.sources.layout import find_annotation
+from pipelines.sources.licences import OWN_NAMES, stated_licence
 from pipelines.sources.omissions import data_files, note_empty, unfollowed
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
@@ -50,6 +52,10 @@ KEYS = (
     "task",
     "lang",
     "meta",
+    "licence",
+    "license",
+    "holder",
+    "address",
 )
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
@@ -159,6 +165,9 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
         lang=lang,
         answers=answers,
         meta=dict(meta),
+        licence=stated_licence(
+            row, OWN_NAMES if "licence" in row else {**OWN_NAMES, "licence": "license"}
+        ),
     )
 
 

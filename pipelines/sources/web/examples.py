@@ -40,7 +40,8 @@ from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Media, checked_task
+from pipelines.sources.item import Item, Media, checked_task, with_licence
+from pipelines.sources.licences import licence_fields, stated_licence
 from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfollowed
 from pipelines.sources.row_files import load_dict
 from pipelines.sources.spec import SourceSpec, read_units
@@ -320,7 +321,13 @@ def _read_file(
             try:
                 features = features_of(data)
                 seen.update({_RAGGED.sub("", name) for name in features})
-                yield list(_example_items(corpus, path, kind, number, features, place, text))
+                texts = {
+                    field: text(name, value)
+                    for field, name in licence_fields(corpus.features).items()
+                    for value in features.get(name, ())[:1]
+                }
+                items = _example_items(corpus, path, kind, number, features, place, text)
+                yield [with_licence(item, stated_licence(texts)) for item in items]
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 yield [_reject_example(corpus, path, kind, reason_of(error), number)]
     counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}

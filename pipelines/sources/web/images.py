@@ -34,7 +34,8 @@ from google_crc32c import value as crc32c
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus, OmissionCounts
-from pipelines.sources.item import Item, Media
+from pipelines.sources.item import Item, Media, with_licence
+from pipelines.sources.licences import licence_fields, stated_licence
 from pipelines.sources.media_reader import MAX_ENCODED
 from pipelines.sources.omissions import (
     PICTURE_SUFFIXES,
@@ -120,8 +121,16 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
         for sample in note_empty(corpus, file, _samples_of_file(corpus, file, unit)):
             if isinstance(sample, Reject):
                 yield sample
+                continue
+            items = web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+            try:
+                licence = stated_licence(sample.metadata, licence_fields(corpus.features))
+            except BadInput as error:
+                yield Reject(
+                    id=sample.id, stage=STAGE, reason=str(error), source=sample.media.source
+                )
             else:
-                yield from web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+                yield from (with_licence(item, licence) for item in items)
 
 
 def _samples_of_file(corpus: Corpus, file: Path, unit: str) -> Iterator[WebImage | Reject]:

@@ -46,6 +46,18 @@ def test_a_part_of_one_window_is_shuffled_as_a_whole():
     assert [order.position(i) for i in range(2100)] == list(whole)
 
 
+@pytest.mark.parametrize(
+    ("length", "block", "lanes", "window_blocks"),
+    [(5, 8, 1, 128), (10, 3, 1, 2), (100, 7, 4, 3), (997, 13, 8, 40)],
+)
+def test_counts_of_visits_are_those_of_the_visits(length, block, lanes, window_blocks):
+    order = Order(length, block, 5, lanes=lanes, window_blocks=window_blocks)
+    for num_visits in (0, 1, length // 3, length, length + 1, 2 * length + length // 2):
+        visits = [order.position(visit) for visit in range(num_visits)]
+        counts = [visits.count(position) for position in range(length)]
+        assert order.visit_counts(num_visits).tolist() == counts
+
+
 @pytest.mark.parametrize("length", [100, 1000])
 def test_passes_and_seeds_differ(length: int):
     def first(seed: int, number: int) -> list[int]:

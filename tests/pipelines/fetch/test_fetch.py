@@ -18,6 +18,7 @@ from infra.download import DownloadError
 from infra.errors import ConfigError
 from parcel.cli.main import app
 from pipelines.fetch.catalogue import load_catalogue
+from pipelines.fetch.fetch import read_licence
 from pipelines.sources.registry import SOURCES
 
 
@@ -102,6 +103,10 @@ def test_files_are_fetched_unpacked_and_noted(tmp_path, fetch):
     assert sorted(p.name for p in (data / "coco").iterdir()) == ["fetched.json", "train2014"]
     notes = json.loads((data / "asked/fetched.json").read_text())
     assert notes["data/rows.json"]["sha256"] == hashlib.sha256(b"[]").hexdigest()
+    licence = read_licence(data / "asked")
+    assert (licence.licence, licence.address.partition("//")[0]) == ("MIT", "http:")
+    assert read_licence(data / "coco").licence == "CC BY 4.0"
+    assert not read_licence(data).is_stated
     assert "asked: 1 file, 0.00 GB; some by hand; needs pictures; licence: MIT" in lines
     assert "  terms: Not for sale." in lines
     assert "  by hand: Ask for the rest." in lines

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from pipelines.records.example import decode_example, encode_example
+from pipelines.records.licence import Licence
 from pipelines.records.schema import Record
 
 RECORD = Record(
@@ -46,6 +47,16 @@ def test_prefixes_of_each_suffix_come_back():
             ValueError, match="prefixes must hold at least one for each of 2 suffixes"
         ):
             dataclasses.replace(RECORD, prefixes=wrong)
+
+
+def test_a_licence_comes_back_and_one_that_is_not_stated_is_not_noted():
+    licence = Licence(licence="CC-BY-4.0", holder="Zoë")
+    record = dataclasses.replace(RECORD, licence=licence)
+    assert decode_example(encode_example(record)) == record
+    assert b"licence_address" not in encode_example(record)
+    assert b"licence" not in encode_example(RECORD)
+    with pytest.raises(ValueError, match="holder must be a text on one line, got 'a\\\\nb'"):
+        Licence(holder="a\nb")
 
 
 def test_equal_records_give_equal_bytes():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.records.licence import Licence
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import reader_module, source_spec
@@ -30,6 +31,23 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield write
     for name in [n for n in sys.modules if n.startswith("reads_")]:
         del sys.modules[name]
+
+
+def test_a_row_may_state_its_licence(tmp_path, read_source):
+    rows = [
+        {"image": "a.png", "prefix": "p", "answers": "1", "licence": "CC0-1.0", "holder": "Ann"},
+        {"image": "b.png", "prefix": "p", "answers": "2", "license": " MIT ", "address": None},
+        {"image": "c.png", "prefix": "p", "answers": "3"},
+        {"image": "d.png", "prefix": "p", "answers": "4", "licence": ["CC0-1.0"]},
+    ]
+    put_text(tmp_path / "mine/val.jsonl", "\n".join(map(json.dumps, rows)))
+    items, rejects = read_source(own("jsonl", name="mine", prompt=PROMPT), "val", tmp_path)
+    assert [item.licence for item in items] == [
+        Licence(licence="CC0-1.0", holder="Ann"),
+        Licence(licence="MIT"),
+        Licence(),
+    ]
+    assert [r.reason for r in rejects] == ["licence must be a text, got ['CC0-1.0']"]
 
 
 def test_a_question_stands_in_the_prompt_and_answers_are_what_is_learned(tmp_path, read_source):
