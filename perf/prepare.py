@@ -36,7 +36,6 @@ import psutil
 from PIL import Image
 
 from infra.store.digest import value_sha256
-from perf.timing import table
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, plan_job
 from pipelines.prepare.listing import cut_shard, list_units
@@ -220,6 +219,8 @@ def measure(
     Raises:
       RuntimeError: if the programs give different bytes.
     """
+    from perf.timing import table  # Imports JAX, which would count as the programs' own.
+
     rows = []
     for num_pictures in sizes:
         data_root = folder / f"{layout}-{num_pictures}"

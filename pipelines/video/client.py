@@ -268,7 +268,7 @@ class VideoChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=_child_environment(),
+                env=child_environment(),
             )
             self._clips, self._buffer = 0, b""
             try:
@@ -281,7 +281,7 @@ class VideoChild:
         return self._process
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,
