@@ -26,7 +26,6 @@ from pipelines.prepare.worker_pool import LOCAL, WorkerLostError, pool_of, uses_
 with imports_without("boto3", "google.cloud", "pandas", "pyarrow", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-    from apache_beam.pvalue import AsSingleton
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
     from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
@@ -113,39 +112,29 @@ def add_prepare_steps(
     #   by archive:  (shard, piece, [archive])
     #   by id:       (list, [units]) ─▶ totals of all lists ─▶ (shard, piece)
     if job.by_archive:
-        pieces = (
-            pipeline
-            | "NameArchives" >> beam.Create(archives, reshuffle=False)
-            | "SpreadArchives" >> beam.Reshuffle()
-        )
+        pieces = _spread(job, "SpreadArchives", _name(pipeline, "NameArchives", archives))
     else:
-        # Every worker that cuts a shard needs all lists, so their totals are a barrier: the side
-        # input `AsSingleton` below exists only once each list has been written.
+        # Every worker that cuts a shard needs all lists, so their totals are a barrier: a side
+        # input exists only once each list has been written.
         totals = (
-            pipeline
-            | "NameUnits" >> beam.Create(units, reshuffle=False)
-            | "SpreadUnits" >> beam.Reshuffle()
+            _spread(job, "SpreadUnits", _name(pipeline, "NameUnits", units))
             | "ListUnits" >> _add_step(job, steps.list_step, ListTotals)
-            | "SumUp" >> beam.CombineGlobally(_add_totals)
+            | "SumUp" >> beam.CombineGlobally(_add_totals).as_singleton_view()
         )
         # Which candidates belong to the part shows only once all of them are known: a second round
         # of list numbers passes the same kind of barrier.
         if job.part:
             totals = (
-                pipeline
-                | "NameLists" >> beam.Create(range(len(units)), reshuffle=False)
-                | "SpreadLists" >> beam.Reshuffle()
-                | "NarrowLists"
-                >> _add_step(job, steps.narrow_step, ListTotals, len(units), AsSingleton(totals))
-                | "SumUpPart" >> beam.CombineGlobally(_add_totals)
+                _spread(job, "SpreadLists", _name(pipeline, "NameLists", range(len(units))))
+                | "NarrowLists" >> _add_step(job, steps.narrow_step, ListTotals, len(units), totals)
+                | "SumUpPart" >> beam.CombineGlobally(_add_totals).as_singleton_view()
             )
-        pieces = (
-            pipeline
-            | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)
-            | "SpreadShards" >> beam.Reshuffle()
-            | "CutShards"
-            >> _add_step(job, steps.cut_step, tuple[int, int], len(units), AsSingleton(totals))
-            | "SpreadPieces" >> beam.Reshuffle()
+        shards = _name(pipeline, "NameShards", range(job.config.num_shards))
+        pieces = _spread(
+            job,
+            "SpreadPieces",
+            _spread(job, "SpreadShards", shards)
+            | "CutShards" >> _add_step(job, steps.cut_step, tuple[int, int], len(units), totals),
         )
     piece_reports = pieces | "WritePieces" >> _add_step(
         job, steps.write_step, tuple[int, list[str]]
@@ -155,14 +144,28 @@ def add_prepare_steps(
     parts = (
         piece_reports
         | "NameParts" >> beam.FlatMap(_part_names)
-        | "AllParts" >> beam.CombineGlobally(_union_of_parts)
+        | "AllParts" >> beam.CombineGlobally(_union_of_parts).as_singleton_view()
     )
     _ = (
         piece_reports
         | "GroupPieces" >> beam.GroupByKey()
         | "CountPieces" >> beam.Map(_count_pieces)
-        | "JoinShards" >> _add_step(job, steps.join_step, int, AsSingleton(parts))
+        | "JoinShards" >> _add_step(job, steps.join_step, int, parts)
     )
+
+
+def _name(pipeline: beam.Pipeline, label: str, names: Iterable[Any]) -> Any:
+    """Returns names and numbers as a collection."""
+    return pipeline | label >> beam.Create(names, reshuffle=False)
+
+
+def _spread(job: PrepareJob, label: str, elements: Any) -> Any:
+    """Returns the elements, for any worker to take.
+
+    A `WorkerPool` needs no reshuffle for that: each of its processes takes the next element. Each
+    reshuffle costs five transforms, and Beam inspects each of them several times.
+    """
+    return elements if uses_processes(job.config) else elements | label >> beam.Reshuffle()
 
 
 def _add_totals(totals: Iterable[ListTotals]) -> ListTotals:
@@ -294,12 +297,8 @@ def run_naming_pipeline(job: PrepareJob, units: Sequence[Units]) -> None:
     """
 
     def build_naming(pipeline: beam.Pipeline) -> None:
-        _ = (
-            pipeline
-            | "NameUnits" >> beam.Create(units, reshuffle=False)
-            | "SpreadUnits" >> beam.Reshuffle()
-            | "NameFiles" >> _add_step(job, steps.names_step, int)
-        )
+        names = _spread(job, "SpreadUnits", _name(pipeline, "NameUnits", units))
+        _ = names | "NameFiles" >> _add_step(job, steps.names_step, int)
 
     _supervise_runner(job, build_naming, job.config.timeout_s, lambda: None)
 
