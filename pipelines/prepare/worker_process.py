@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -66,6 +67,8 @@ def _serve(job: PrepareJob, connection: Connection) -> None:
             connection.send(answer)
     except (EOFError, BrokenPipeError):
         status = 0
+    except Exception:  # For example other code than that of the run, which is noted there.
+        traceback.print_exc()
     finally:
         # Not `sys.exit`: a fork must not run what its parent has planned for its own end.
         sys.stdout.flush()
