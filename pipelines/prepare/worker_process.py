@@ -56,10 +56,12 @@ def _serve(job: PrepareJob, connection: Connection) -> None:
     """Answers requests until the connection ends, then ends the process."""
     status = 1
     try:
-        worker = Worker(job)
+        worker = None
         while True:
             step, arguments = connection.recv()
             try:
+                # Not before the first request: an error that it notes is one of the graph's run.
+                worker = worker or Worker(job)
                 with worker.note_errors():
                     answer = "", step(worker, *arguments)
             except Exception as error:
@@ -67,7 +69,7 @@ def _serve(job: PrepareJob, connection: Connection) -> None:
             connection.send(answer)
     except (EOFError, BrokenPipeError):
         status = 0
-    except Exception:  # For example other code than that of the run, which is noted there.
+    except Exception:
         traceback.print_exc()
     finally:
         # Not `sys.exit`: a fork must not run what its parent has planned for its own end.

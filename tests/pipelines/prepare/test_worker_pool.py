@@ -64,6 +64,14 @@ def test_an_error_of_a_step_comes_back_in_one_line_and_is_noted(job: PrepareJob)
         assert pool.submit(steps.list_step, (0, [""])).result()[0].num_items == 3
 
 
+def test_a_worker_with_other_code_refuses(job: PrepareJob):
+    other = dataclasses.replace(job, code="other")
+    with contextlib.closing(WorkerPool(other, 1)) as pool:
+        with pytest.raises(RuntimeError, match="runs a different version of the pipelines' code"):
+            pool.submit(steps.list_step, (0, [""])).result()
+    assert "different version" in parse_receipt(WorkFolder(job).receipt("error.json"))["text"]
+
+
 def test_a_worker_that_is_killed_is_reported_at_once(job: PrepareJob):
     with contextlib.closing(WorkerPool(job, 1)) as pool:
         pool.submit(steps.list_step, (0, [""])).result()
