@@ -29,6 +29,7 @@ with imports_without("boto3", "google.cloud", "pandas", "pyarrow", "pymongo"):
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
     from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
+    from apache_beam.transforms import core
     from apache_beam.transforms.environments import ExternalEnvironment
     from apache_beam.transforms.window import GlobalWindows
     from apache_beam.utils.windowed_value import WindowedValue
@@ -45,6 +46,28 @@ GRPCChannelFactory.DEFAULT_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
 
 # Beam's own servers listen on every network interface.
 beam_sockets.use_private_sockets()
+
+
+def _remember_arguments(inspect: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """Returns Beam's function that inspects a method's arguments, with a memory."""
+    by_method: dict[tuple[type, str], Any] = {}
+
+    def arguments_of(instance: Any, method: str) -> Any:
+        # Beam's wrappers of plain functions have methods that differ between instances.
+        if method in vars(instance) or hasattr(instance, f"_inspect_{method}"):
+            return inspect(instance, method)
+        key = type(instance), method
+        if key not in by_method:
+            by_method[key] = inspect(instance, method)
+        names, defaults = by_method[key]
+        return [*names], [*defaults]
+
+    return arguments_of
+
+
+# Beam inspects all methods of each transform anew for each of its checks, a third of the time that
+# it takes for a graph.
+core.get_function_arguments = _remember_arguments(core.get_function_arguments)
 
 _CODE = ("sdk_container_image", "extra_package", "setup_file")
 """Beam options that bring the project's code to workers on other machines."""

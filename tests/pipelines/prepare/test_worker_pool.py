@@ -66,9 +66,9 @@ def test_an_error_of_a_step_comes_back_in_one_line_and_is_noted(job: PrepareJob)
 
 def test_a_worker_with_other_code_refuses(job: PrepareJob):
     other = dataclasses.replace(job, code="other")
-    with contextlib.closing(WorkerPool(other, 1)) as pool:
-        with pytest.raises(RuntimeError, match="runs a different version of the pipelines' code"):
-            pool.submit(steps.list_step, (0, [""])).result()
+    refusal = pytest.raises(RuntimeError, match="runs a different version of the pipelines' code")
+    with contextlib.closing(WorkerPool(other, 1)) as pool, refusal:
+        pool.submit(steps.list_step, (0, [""])).result()
     assert "different version" in parse_receipt(WorkFolder(job).receipt("error.json"))["text"]
 
 
