@@ -8,6 +8,7 @@ Each arrow is a reshuffle or a grouping of names and numbers. The data they refe
 folder (see `job`); every step first checks there whether its output already exists.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,8 +23,15 @@ from pipelines.prepare.listing import ListTotals
 from pipelines.prepare.steps import Archives, Units
 from pipelines.prepare.worker_pool import LOCAL, WorkerLostError, pool_of, uses_processes
 
+_FILE_SYSTEMS = (
+    "apache_beam.io.aws.s3filesystem",
+    "apache_beam.io.gcp.gcsfilesystem",
+    "apache_beam.io.hadoopfilesystem",
+)
+"""Modules by which runners on other machines reach the files that they stage."""
+
 # These take half of Beam's import time, and a third of its memory; our graphs do not use them.
-with imports_without("boto3", "google.cloud", "pandas", "pyarrow", "pymongo"):
+with imports_without(*_FILE_SYSTEMS, "apache_beam.io.gcp.bigquery", "pandas", "pyarrow", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
@@ -235,8 +243,7 @@ def make_pipeline(job: PrepareJob) -> beam.Pipeline:
     """
     options, runner = runner_options(job), job.config.runner
     if runner != LOCAL:
-        # Left out above; its import makes gs:// known to the runner, which may stage files there.
-        from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
+        _add_file_systems()
     external: Any = ExternalEnvironment  # Beam's decorators hide its type.
     # Only to see whether it is there: Beam's own error would not say what to install.
     try:
@@ -259,6 +266,17 @@ def make_pipeline(job: PrepareJob) -> beam.Pipeline:
             f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
             f"and {list(job.config.runner_options)}: {message}"
         ) from error
+
+
+def _add_file_systems() -> None:
+    """Makes gs:// and others known to Beam, as far as their clients are installed."""
+    # They were left out of Beam's import above; each registers itself when it is imported.
+    with contextlib.suppress(ImportError):
+        from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
+    with contextlib.suppress(ImportError):
+        from apache_beam.io.aws import s3filesystem  # noqa: F401
+    with contextlib.suppress(ImportError):
+        from apache_beam.io import hadoopfilesystem  # noqa: F401
 
 
 def _check_dataflow(job: PrepareJob) -> None:
