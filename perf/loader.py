@@ -8,7 +8,6 @@ of threads take turns; the table has the best turn's pace and the processor time
 
 import argparse
 import contextlib
-import io
 import os
 import tempfile
 import time
