@@ -285,7 +285,8 @@ def child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # "" stands for the folder in which this process runs.
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
