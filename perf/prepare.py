@@ -18,6 +18,7 @@ pool's pace, and graph / pool for memory.
 
 import argparse
 import dataclasses
+import gc
 import io
 import json
 import multiprocessing
@@ -274,6 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             **{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
         )
         print({"graph": run_graph, "pool": run_pool}[program](config, *places))
+        gc.freeze()  # As the command `python -m pipelines.prepare` does at its end.
         return
     config = PrepareConfig(num_workers=options.workers)
     with tempfile.TemporaryDirectory(prefix="parcel-") as temporary:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from PIL import Image
+
 from pipelines.prepare.job import PrepareJob
 from pipelines.prepare.steps import Step, Worker
 
@@ -28,6 +30,10 @@ def main(sockets: Sequence[int]) -> None:
     # Ctrl-C reaches all processes of the terminal. Their end is the input's, without tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job: PrepareJob = pickle.load(sys.stdin.buffer)
+    # Pillow loads the usual formats at the first picture, and the code's digest is computed once:
+    # here for all workers.
+    Image.preinit()
+    _ = job.process_code
     workers = []
     for number, socket in enumerate(sockets):
         pid = os.fork()
