@@ -31,6 +31,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -271,9 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.request:
         program, config, *places = json.loads(options.request)
-        config = PrepareConfig(
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
-        )
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in config.items()
+        }
+        config = PrepareConfig(**fields)
         print({"graph": run_graph, "pool": run_pool}[program](config, *places))
         gc.freeze()  # As the command `python -m pipelines.prepare` does at its end.
         return

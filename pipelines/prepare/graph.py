@@ -113,7 +113,7 @@ class _Step(beam.DoFn):
             results = self.step(self.worker, element, *more)
         yield from results
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
+    def finish_bundle(self) -> Iterator[WindowedValue]:  # type: ignore[override]
         for call in self.calls:
             yield from map(GlobalWindows.windowed_value, call.result())
 

@@ -33,8 +33,8 @@ def job(tmp_path: Path, encoded) -> PrepareJob:
     (tmp_path / "root/images").mkdir(parents=True)
     for i in range(3):
         (tmp_path / f"root/images/{i}.jpg").write_bytes(encoded(40, 30, seed=i))
-    words = {"source": "images", "split": "train", "data_root": str(tmp_path / "root")}
-    return plan_job(CONFIG, **words, work=str(tmp_path / "work"))[0]
+    root, work = str(tmp_path / "root"), str(tmp_path / "work")
+    return plan_job(CONFIG, source="images", split="train", data_root=root, work=work)[0]
 
 
 def processes_of(pool: WorkerPool) -> list[psutil.Process]:
