@@ -17,8 +17,8 @@ class ComputeConfig:
       ray_address: a running Ray cluster: "http://host:8265", its job server, or "host:port" of its
         head, or "auto" on one of its nodes. None starts one on this machine.
       num_cpus: cores of the cluster started here; None takes all of the machine's.
-      prepare_at_once: datasets that are prepared at a time, each by `prepare.num_workers` threads
-        of the run's own process, or by workers that it drives.
+      prepare_at_once: datasets that are prepared at a time, each by `prepare.num_workers` processes
+        that the run's own process starts, or by workers that it drives.
       cpus_per_stage: cores of Stage 1, which runs alone.
       processes_per_stage: processes that train Stage 1 together and share its cores and GPUs: each
         reads its part of every batch and holds its part of the state. If one is lost, all restart

@@ -49,7 +49,7 @@ class MissingDataset:
       core_hours: range of the processor time; None where unknown.
       hours: range of the wall time on the machine that prepares it: with every worker busy
         throughout, or as long as an earlier dataset of the same files took; None where unknown.
-      workers: threads that its config gives it; None where the Beam runner has its own workers.
+      workers: processes that its config gives it; None where the Beam runner has its own workers.
     """
 
     name: str
@@ -221,7 +221,7 @@ def _plain_config(config: Any) -> Any:
 
 
 def _workers(spec: DatasetSpec) -> int | None:
-    """Returns the number of local threads that prepare a dataset; None for a remote runner."""
+    """Returns the number of local processes that prepare a dataset; None for a remote runner."""
     apart = any("environment_type" in option for option in spec.prepare.runner_options)
     is_local = spec.prepare.runner == "FnApiRunner" and not apart
     return spec.prepare.num_workers if is_local else None

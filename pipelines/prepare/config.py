@@ -46,7 +46,7 @@ class PrepareConfig:
         they were read, so that each archive is read once, in sequence. Sources without archives
         are sharded by id anyway, and so is a dataset with a `limit` or of a slice of a split.
       max_reject_rate: the dataset fails above this [fraction of inputs].
-      num_workers: threads that decode and write; 1 starts no worker threads.
+      num_workers: processes that decode and write; 1 starts none, and Beam's process works.
       runner: Beam runner.
       runner_options: further Beam options, for example "--project=p".
       stall_s: time without any worker finishing anything after which a worker is taken for lost

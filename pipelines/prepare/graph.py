@@ -12,26 +12,35 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from infra.store.stored_folder import BUCKET_SCHEME
-from pipelines.prepare.file_names import note_file_names
+from pipelines.prepare import steps
 from pipelines.prepare.job import ERROR, PrepareJob, WorkFolder, count_receipts, parse_receipt
 from pipelines.prepare.lean_imports import imports_without
-from pipelines.prepare.listing import ListTotals, cut_shard, list_units, narrow_list
-from pipelines.prepare.reuse import reuse_shard
-from pipelines.prepare.shards import join_shard, write_archives, write_piece
-from pipelines.video.client import VideoChild
+from pipelines.prepare.listing import ListTotals
+from pipelines.prepare.steps import Archives, Units
+from pipelines.prepare.worker_pool import LOCAL, WorkerLostError, pool_of, uses_processes
 
-# These take a quarter of Beam's import time, and our graphs do not use them.
-with imports_without("pandas", "pymongo"):
+_FILE_SYSTEMS = (
+    "apache_beam.io.aws.s3filesystem",
+    "apache_beam.io.gcp.gcsfilesystem",
+    "apache_beam.io.hadoopfilesystem",
+)
+"""Modules by which runners on other machines reach the files that they stage."""
+
+# These take half of Beam's import time, and a third of its memory; our graphs do not use them.
+with imports_without(*_FILE_SYSTEMS, "apache_beam.io.gcp.bigquery", "pandas", "pyarrow", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-    from apache_beam.pvalue import AsSingleton
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
     from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
+    from apache_beam.transforms import core
     from apache_beam.transforms.environments import ExternalEnvironment
+    from apache_beam.transforms.window import GlobalWindows
+    from apache_beam.utils.windowed_value import WindowedValue
 
     from pipelines.prepare import beam_sockets
 
@@ -46,98 +55,76 @@ GRPCChannelFactory.DEFAULT_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
 # Beam's own servers listen on every network interface.
 beam_sockets.use_private_sockets()
 
-Units = tuple[int, list[str]]
-"""(number of a list, units that it lists)"""
 
-Archives = tuple[int, int, list[str]]
-"""(shard, piece of that shard, archives read for the piece)"""
+def _remember_arguments(inspect: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """Returns Beam's function that inspects a method's arguments, with a memory."""
+    by_method: dict[tuple[type, str], Any] = {}
+
+    def arguments_of(instance: Any, method: str) -> Any:
+        # Beam's wrappers of plain functions have methods that differ between instances.
+        if method in vars(instance) or hasattr(instance, f"_inspect_{method}"):
+            return inspect(instance, method)
+        key = type(instance), method
+        if key not in by_method:
+            by_method[key] = inspect(instance, method)
+        names, defaults = by_method[key]
+        return [*names], [*defaults]
+
+    return arguments_of
+
+
+# Beam inspects all methods of each transform anew for each of its checks, a third of the time that
+# it takes for a graph.
+core.get_function_arguments = _remember_arguments(core.get_function_arguments)
 
 _CODE = ("sdk_container_image", "extra_package", "setup_file")
 """Beam options that bring the project's code to workers on other machines."""
 
-_LOCAL, _DATAFLOW = "FnApiRunner", "DataflowRunner"
-"""A runner on this machine, and one whose workers cannot see this machine's folders."""
+_DATAFLOW = "DataflowRunner"
+"""A runner whose workers cannot see this machine's folders."""
 
 _POLL_S = 0.2
 """Least time between two checks of the progress [s]."""
 
 
-class WorkerLostError(RuntimeError):
-    """The runner failed or stalled, and no worker reported a reason."""
+class _Step(beam.DoFn):
+    """Calls a step of `steps` for each element.
 
+    In a run on this machine, all elements of a bundle are handed to its pool of processes at once,
+    and the results are gathered at the bundle's end. Any other worker does the step itself.
+    """
 
-class _PrepareStep(beam.DoFn):
-    """Base of the steps: holds a `WorkFolder` and a video decoder while its worker lives."""
-
-    def __init__(self, job: PrepareJob) -> None:
-        self.job = job
+    def __init__(self, job: PrepareJob, step: steps.Step) -> None:
+        self.job, self.step = job, step
 
     def setup(self) -> None:
-        self.work_folder = WorkFolder(self.job)
-        self.video = VideoChild(self.job.config.video_limits())
+        self.pool = pool_of(self.job.work)
+        self.worker = None if self.pool else steps.Worker(self.job)
+
+    def start_bundle(self) -> None:
+        self.calls: list[Future[list[Any]]] = []
+
+    def process(self, element: Any, *more: Any) -> Iterator[Any]:
+        if self.pool is not None:
+            self.calls.append(self.pool.submit(self.step, element, *more))
+            return
+        assert self.worker is not None
+        with self.worker.note_errors():
+            results = self.step(self.worker, element, *more)
+        yield from results
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:  # type: ignore[override]
+        for call in self.calls:
+            yield from map(GlobalWindows.windowed_value, call.result())
 
     def teardown(self) -> None:
-        self.video.close()
-
-    @contextlib.contextmanager
-    def note_errors(self) -> Iterator[None]:
-        """Notes an error in the work folder before the runner buries it in tracebacks."""
-        try:
-            yield
-        except Exception as error:
-            self.work_folder.note_error(error)
-            raise
+        if self.worker is not None:
+            self.worker.close()
 
 
-class _ListUnits(_PrepareStep):
-    def process(self, element: Units) -> Iterator[ListTotals]:
-        with self.note_errors():
-            yield list_units(self.work_folder, *element)
-
-
-class _NarrowList(_PrepareStep):
-    def process(self, number: int, num_lists: int, totals: ListTotals) -> Iterator[ListTotals]:
-        del totals  # Only waited for: it exists once all candidate lists do.
-        with self.note_errors():
-            yield narrow_list(self.work_folder, number, num_lists)
-
-
-class _NameFiles(_PrepareStep):
-    def process(self, element: Units) -> Iterator[int]:
-        with self.note_errors():
-            yield note_file_names(self.work_folder, *element)
-
-
-class _CutShard(_PrepareStep):
-    def process(self, shard: int, num_lists: int, totals: ListTotals) -> Iterator[tuple[int, int]]:
-        del totals  # Only waited for: it exists once all lists do.
-        with self.note_errors():
-            num_pieces = cut_shard(self.work_folder, shard, num_lists)
-            if reuse_shard(self.work_folder, shard, num_pieces):
-                num_pieces = 1
-            for piece in range(num_pieces):
-                yield shard, piece
-
-
-class _WritePiece(_PrepareStep):
-    def process(self, element: tuple[int, int] | Archives) -> Iterator[tuple[int, list[str]]]:
-        with self.note_errors():
-            shard, piece, *units = element
-            if units:
-                report = write_archives(self.work_folder, shard, piece, units[0], self.video)
-            else:
-                report = write_piece(self.work_folder, shard, piece, self.video)
-            yield shard, sorted(report.parts)
-
-
-class _JoinShard(_PrepareStep):
-    def process(
-        self, element: tuple[int, Iterable[list[str]]], parts: frozenset[str]
-    ) -> Iterator[int]:
-        shard, pieces = element
-        with self.note_errors():
-            join_shard(self.work_folder, shard, sum(1 for _ in pieces), parts)
-            yield shard
+def _add_step(job: PrepareJob, step: steps.Step, results: Any, *more: Any) -> beam.PTransform:
+    """Returns a step as a transform whose results have the type `results`."""
+    return beam.ParDo(_Step(job, step), *more).with_output_types(results)
 
 
 def add_prepare_steps(
@@ -156,51 +143,60 @@ def add_prepare_steps(
     #   by archive:  (shard, piece, [archive])
     #   by id:       (list, [units]) ─▶ totals of all lists ─▶ (shard, piece)
     if job.by_archive:
-        pieces = (
-            pipeline
-            | "NameArchives" >> beam.Create(archives, reshuffle=False)
-            | "SpreadArchives" >> beam.Reshuffle()
-        )
+        pieces = _spread(job, "SpreadArchives", _name(pipeline, "NameArchives", archives))
     else:
-        # Every worker that cuts a shard needs all lists, so their totals are a barrier: the side
-        # input `AsSingleton` below exists only once each list has been written.
+        # Every worker that cuts a shard needs all lists, so their totals are a barrier: a side
+        # input exists only once each list has been written.
         totals = (
-            pipeline
-            | "NameUnits" >> beam.Create(units, reshuffle=False)
-            | "SpreadUnits" >> beam.Reshuffle()
-            | "ListUnits" >> beam.ParDo(_ListUnits(job))
-            | "SumUp" >> beam.CombineGlobally(_add_totals)
+            _spread(job, "SpreadUnits", _name(pipeline, "NameUnits", units))
+            | "ListUnits" >> _add_step(job, steps.list_step, ListTotals)
+            | "SumUp" >> beam.CombineGlobally(_add_totals).as_singleton_view()
         )
         # Which candidates belong to the part shows only once all of them are known: a second round
         # of list numbers passes the same kind of barrier.
         if job.part:
             totals = (
-                pipeline
-                | "NameLists" >> beam.Create(range(len(units)), reshuffle=False)
-                | "SpreadLists" >> beam.Reshuffle()
-                | "NarrowLists" >> beam.ParDo(_NarrowList(job), len(units), AsSingleton(totals))
-                | "SumUpPart" >> beam.CombineGlobally(_add_totals)
+                _spread(job, "SpreadLists", _name(pipeline, "NameLists", range(len(units))))
+                | "NarrowLists" >> _add_step(job, steps.narrow_step, ListTotals, len(units), totals)
+                | "SumUpPart" >> beam.CombineGlobally(_add_totals).as_singleton_view()
             )
-        pieces = (
-            pipeline
-            | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)
-            | "SpreadShards" >> beam.Reshuffle()
-            | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(totals))
-            | "SpreadPieces" >> beam.Reshuffle()
+        shards = _name(pipeline, "NameShards", range(job.config.num_shards))
+        pieces = _spread(
+            job,
+            "SpreadPieces",
+            _spread(job, "SpreadShards", shards)
+            | "CutShards" >> _add_step(job, steps.cut_step, tuple[int, int], len(units), totals),
         )
-    piece_reports = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
+    piece_reports = pieces | "WritePieces" >> _add_step(
+        job, steps.write_step, tuple[int, list[str]]
+    )
     # A shard must have a file for every part, even for one that it has no record of, so the names
     # of all parts are gathered before any shard is joined.
     parts = (
         piece_reports
         | "NameParts" >> beam.FlatMap(_part_names)
-        | "AllParts" >> beam.CombineGlobally(_union_of_parts)
+        | "AllParts" >> beam.CombineGlobally(_union_of_parts).as_singleton_view()
     )
     _ = (
         piece_reports
         | "GroupPieces" >> beam.GroupByKey()
-        | "JoinShards" >> beam.ParDo(_JoinShard(job), AsSingleton(parts))
+        | "CountPieces" >> beam.Map(_count_pieces)
+        | "JoinShards" >> _add_step(job, steps.join_step, int, parts)
     )
+
+
+def _name(pipeline: beam.Pipeline, label: str, names: Iterable[Any]) -> Any:
+    """Returns names and numbers as a collection."""
+    return pipeline | label >> beam.Create(names, reshuffle=False)
+
+
+def _spread(job: PrepareJob, label: str, elements: Any) -> Any:
+    """Returns the elements, for any worker to take.
+
+    A `WorkerPool` needs no reshuffle for that: each of its processes takes the next element. Each
+    reshuffle costs five transforms, and Beam inspects each of them several times.
+    """
+    return elements if uses_processes(job.config) else elements | label >> beam.Reshuffle()
 
 
 def _add_totals(totals: Iterable[ListTotals]) -> ListTotals:
@@ -214,6 +210,11 @@ def _part_names(element: tuple[int, list[str]]) -> list[frozenset[str]]:
     return [frozenset(element[1])]
 
 
+def _count_pieces(element: tuple[int, Iterable[list[str]]]) -> tuple[int, int]:
+    shard, pieces = element
+    return shard, sum(1 for _ in pieces)
+
+
 def _union_of_parts(part_sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*part_sets)
 
@@ -224,7 +225,9 @@ def runner_options(job: PrepareJob) -> PipelineOptions:
     options = []
     if job.config.runner == _DATAFLOW:
         _check_dataflow(job)
-    if job.config.runner == _LOCAL:
+    if uses_processes(job.config):
+        options += ["--direct_num_workers=1", "--direct_running_mode=in_memory"]
+    elif job.config.runner == LOCAL:
         options.append(f"--direct_num_workers={job.config.num_workers}")
         if not any("environment_type" in option for option in job.config.runner_options):
             mode = "multi_threading" if job.config.num_workers > 1 else "in_memory"
@@ -239,6 +242,8 @@ def make_pipeline(job: PrepareJob) -> beam.Pipeline:
       ValueError: if there is no such runner, or it refuses its options.
     """
     options, runner = runner_options(job), job.config.runner
+    if runner != LOCAL:
+        _add_file_systems()
     external: Any = ExternalEnvironment  # Beam's decorators hide its type.
     # Only to see whether it is there: Beam's own error would not say what to install.
     try:
@@ -250,7 +255,7 @@ def make_pipeline(job: PrepareJob) -> beam.Pipeline:
             f"parcel-pipeline[dataflow]."
         ) from None
     try:
-        if runner == _LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
+        if runner == LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
             # FnApiRunner can use external worker pools, but does not read them from the options.
             pools = external.from_options(options.view_as(PortableOptions))
             return beam.Pipeline(FnApiRunner(default_environment=pools), options)
@@ -261,6 +266,17 @@ def make_pipeline(job: PrepareJob) -> beam.Pipeline:
             f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
             f"and {list(job.config.runner_options)}: {message}"
         ) from error
+
+
+def _add_file_systems() -> None:
+    """Makes gs:// and others known to Beam, as far as their clients are installed."""
+    # They were left out of Beam's import above; each registers itself when it is imported.
+    with contextlib.suppress(ImportError):
+        from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
+    with contextlib.suppress(ImportError):
+        from apache_beam.io.aws import s3filesystem  # noqa: F401
+    with contextlib.suppress(ImportError):
+        from apache_beam.io import hadoopfilesystem  # noqa: F401
 
 
 def _check_dataflow(job: PrepareJob) -> None:
@@ -322,12 +338,8 @@ def run_naming_pipeline(job: PrepareJob, units: Sequence[Units]) -> None:
     """
 
     def build_naming(pipeline: beam.Pipeline) -> None:
-        _ = (
-            pipeline
-            | "NameUnits" >> beam.Create(units, reshuffle=False)
-            | "SpreadUnits" >> beam.Reshuffle()
-            | "NameFiles" >> beam.ParDo(_NameFiles(job))
-        )
+        names = _spread(job, "SpreadUnits", _name(pipeline, "NameUnits", units))
+        _ = names | "NameFiles" >> _add_step(job, steps.names_step, int)
 
     _supervise_runner(job, build_naming, job.config.timeout_s, lambda: None)
 

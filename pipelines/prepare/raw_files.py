@@ -12,6 +12,7 @@ from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
 from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, parse_receipt, resolve_folder
+from pipelines.prepare.worker_pool import local_workers
 from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
@@ -89,9 +90,10 @@ def list_raw_files(
         for number, group in missing:  # The names are known without reading, so no worker starts.
             note_file_names(work_folder, number, group)
     else:
-        from pipelines.prepare.graph import run_naming_pipeline  # Beam takes two seconds to import.
+        with local_workers(job):
+            from pipelines.prepare.graph import run_naming_pipeline  # Imports Beam.
 
-        run_naming_pipeline(job, missing)
+            run_naming_pipeline(job, missing)
     counts = [parse_receipt(work_folder.files.read(names_receipt(number))) for number, _ in units]
     names = heapq.merge(*(work_folder.lines(names_file(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))

@@ -29,6 +29,7 @@ from pipelines.prepare.job import (
 from pipelines.prepare.licences import LicencesConfig, dropped_licence
 from pipelines.prepare.listing import list_totals
 from pipelines.prepare.reuse import REPORTS, format_reports, split_earlier_rejects
+from pipelines.prepare.worker_pool import local_workers
 from pipelines.records.dataset import DESCRIPTION, OMISSIONS, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.licence import (
     LICENCE_STAGE,
@@ -254,8 +255,6 @@ def _run_until_done(
     # With all shards finished there is nothing to do, and Beam is not even imported.
     if all(work_folder.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
         return
-    from pipelines.prepare import graph  # Beam takes two seconds to import.
-
     # All attempts share one deadline. Another attempt is worth it only if the last one left new
     # receipts: without any, it would fail again in the same way.
     deadline = time.monotonic() + job.config.timeout_s
@@ -264,10 +263,14 @@ def _run_until_done(
     for attempt in range(1, _ATTEMPTS + 1):
         num_receipts = count_receipts(work_folder.files)
         try:
-            seconds_left = deadline - time.monotonic()
-            graph.run_pipeline(
-                job, lists, archives, timeout_s=seconds_left, on_poll=progress.report_progress
-            )
+            # Its processes start while Beam is imported, which takes a second.
+            with local_workers(job):
+                from pipelines.prepare import graph
+
+                seconds_left = deadline - time.monotonic()
+                graph.run_pipeline(
+                    job, lists, archives, timeout_s=seconds_left, on_poll=progress.report_progress
+                )
         except RuntimeError:  # A worker that is cut off may have noted that as an error.
             if attempt == _ATTEMPTS or count_receipts(work_folder.files) == num_receipts:
                 raise

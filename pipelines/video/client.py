@@ -271,7 +271,7 @@ class VideoChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=_child_environment(),
+                env=child_environment(),
             )
             self._clips, self._buffer = 0, b""
             try:
@@ -284,11 +284,12 @@ class VideoChild:
         return self._process
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # "" stands for the folder in which this process runs.
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }

@@ -97,7 +97,7 @@ def test_the_corpus_has_images_clips_and_rejects_of_every_stage(corpus, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 5])
-def test_threads_do_not_change_the_bytes(corpus, tmp_path, expected, workers):
+def test_processes_do_not_change_the_bytes(corpus, tmp_path, expected, workers):
     assert run(corpus, tmp_path / "a", num_workers=workers) == expected
 
 
@@ -129,6 +129,7 @@ def test_a_part_is_the_same_however_it_is_listed(
     "options",
     [
         ("--direct_running_mode=in_memory",),
+        ("--direct_running_mode=multi_threading",),
         ("--direct_running_mode=multi_processing",),
         ("--direct_runner_bundle_repeat=2",),
     ],
