@@ -7,7 +7,7 @@ from flows.config.benchmark import trained_on
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, StudyConfig
 from flows.study.costs import num_images_of
-from infra.chips.topology import GIB, GPU_SHARE, Topology
+from infra.chips.topology import GIB, Topology
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 from model.train.memory import fitting_microbatch, step_bytes
@@ -55,12 +55,6 @@ def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
                 )
 
 
-def usable_bytes(topology: Topology) -> float:
-    """Returns the memory of a chip that a training may use [bytes]."""
-    chip = topology.chip
-    return chip.hbm_bytes if chip.has_compiler else GPU_SHARE * chip.hbm_bytes
-
-
 def with_planned_microbatch(program: PlannedProgram, topology: Topology) -> TrainConfig:
     """Returns the recipe with the number that `microbatch: auto` stands for on these chips."""
     if program.train.microbatch != "auto":
@@ -92,7 +86,7 @@ def _describe(program: PlannedProgram, topology: Topology) -> str:
     if size % chips:
         return ""
     train, rows = with_planned_microbatch(program, topology), size // chips
-    if planned_bytes(program, train, topology) <= usable_bytes(topology):
+    if planned_bytes(program, train, topology) <= topology.chip.program_bytes:
         if (passes := train.num_passes(rows)) == 1:
             return ""
         at_once = f"a chip computes {rows // passes} of a batch of {size} at a time"
@@ -111,7 +105,7 @@ def _fitting(program: PlannedProgram, topology: Topology) -> int | None:
     return fitting_microbatch(
         program.model,
         program.train,
-        usable_bytes(topology),
+        topology.chip.program_bytes,
         num_images=program.num_images,
         devices=topology.num_chips,
     )

@@ -104,7 +104,8 @@ def rows_under(fields: Mapping[str, Any], field: str) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     columns = list(value.values()) if isinstance(value, Mapping) else []
-    if not columns or not all(isinstance(column, list | tuple) for column in columns):
+    is_table = columns and all(isinstance(column, list | tuple) for column in columns)
+    if not isinstance(value, Mapping) or not is_table:
         raise BadInput(f"{field} must be a list of objects, got {value!r}"[:120])
     if len({len(column) for column in columns}) > 1:
         lengths = ", ".join(f"{len(column)} {name}" for name, column in value.items())

@@ -186,7 +186,7 @@ def _prefix(row: Mapping, prompt: str, lang: str) -> str:
 def _text_under(row: Mapping, key: str) -> str:
     """Returns the one text under `key`."""
     texts = _texts_under(row, key)
-    if len(texts) > 1:
+    if len(texts) != 1:
         raise BadInput(f"{key} must be one text, got {len(texts)}: {row[key]!r}"[:120])
     return texts[0]
 
