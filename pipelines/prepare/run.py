@@ -364,7 +364,8 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
     # Records that were dropped by wish are no fault of the data: they are in an account of their
     # own, and in neither side of the reject rate.
     num_dropped = dropped.total()
-    _check_rejects(name, num_rejected - num_dropped, num_inputs - num_dropped, work_folder)
+    if not num_dropped or num_dropped < num_inputs:
+        _check_rejects(name, num_rejected - num_dropped, num_inputs - num_dropped, work_folder)
     parts: dict[str, PartInfo] = {}
     licence_counts: list[LicenceCount] = []
     for part in sorted({part for report in reports for part in report.parts}):

@@ -28,6 +28,9 @@ NONE_STATED = "none stated"
 SEVERAL = "several"
 """Holder or address of a count whose records differ in it."""
 
+_NAMED = 20
+"""Most licences with a count of their own."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Licence:
@@ -181,3 +184,12 @@ class LicenceRuns:
 def licences_path(shard: str | os.PathLike[str]) -> Path:
     """Returns the path of the file beside a shard."""
     return Path(shard).with_suffix(LICENCES_ENDING)
+
+
+def licence_counts(licences: Iterable[LicenceCount]) -> dict[str, int]:
+    """Returns "licence CC0-1.0" -> its records, the most frequent first; {} if none is stated."""
+    ordered = sorted(licences, key=lambda count: (-count.records, count.licence))
+    counts = {f"licence {count.title}": count.records for count in ordered[:_NAMED]}
+    if rest := sum(count.records for count in ordered[_NAMED:]):
+        counts["licences other"] = rest
+    return counts

@@ -22,14 +22,11 @@ from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.licences import LicencesConfig
 from pipelines.records.dataset import OMISSIONS, DatasetInfo, records_sha256
-from pipelines.records.licence import Licence
+from pipelines.records.licence import Licence, licence_counts
 from pipelines.sources.own_source import OwnSource
 
 _NAMED = 5
 """Most files named among the counts, of those that look like data and were not read."""
-
-_NAMED_LICENCES = 20
-"""Most licences with a count of their own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,22 +83,13 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
     if info.num_dropped:
         work.counts.update(dropped=info.num_dropped)
-    work.counts.update(licence_counts(info))
+    work.counts.update(licence_counts(info.licences))
     if info.num_composed:
         work.counts.update(composed=info.num_composed)
     if num_reused_shards:
         work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
     if names := sorted({omission.source for omission in omissions}):
         work.counts.update(not_read=abbreviate_list(names, _NAMED))
-
-
-def licence_counts(info: DatasetInfo) -> dict[str, int]:
-    """Returns "licence CC0-1.0" -> its records, the most frequent first; {} if none is stated."""
-    ordered = sorted(info.licences, key=lambda count: (-count.records, count.licence))
-    counts = {f"licence {count.title}": count.records for count in ordered[:_NAMED_LICENCES]}
-    if rest := sum(count.records for count in ordered[_NAMED_LICENCES:]):
-        counts["licences other"] = rest
-    return counts
 
 
 def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ Files:
 from collections.abc import Iterator
 
 from flows.steps.kind import Kind, StepContext
-from flows.steps.kinds.dataset import licence_counts
 from flows.steps.kinds.streamed import stream_progress
 from infra.progress import Progress
 from pipelines.hygiene.matches import MATCHES
 from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 from pipelines.records.dataset import read_info
+from pipelines.records.licence import licence_counts
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -34,7 +34,7 @@ def make(work: StepContext) -> Iterator[Progress]:
         )
     )
     work.counts.update(counts)
-    work.counts.update(licence_counts(read_info(work.out)))
+    work.counts.update(licence_counts(read_info(work.out).licences))
 
 
 def _is_split(role: str) -> bool:

@@ -74,7 +74,8 @@ def test_a_block_drops_after_the_norm_of_attention_and_before_that_of_the_mlp():
         given, _ = block(x, turn, mask, cap=0.0, drop=double)
         middle = x + 2 * seen[0]
         # The norm after it undoes the scaling of the MLP's branch.
-        return seen[0], given, middle + block.post_mlp_norm(block._mlp(block.pre_mlp_norm(middle)))
+        mlp = block._mlp(block.pre_mlp_norm(middle), None, None, None)
+        return seen[0], given, middle + block.post_mlp_norm(mlp)
 
     attended, given, wanted = given_and_wanted(jax.random.normal(KEY, (2, 5, TEXT.width)))
     assert_allclose(jnp.mean(jnp.square(attended), axis=-1), 1, rtol=1e-3)

@@ -12,6 +12,7 @@ from model import vlm
 from model.connector import budgets
 from model.sharding import make_mesh
 from model.train.config import GroupConfig, TrainConfig
+from model.train.lora_config import LoraConfig
 from model.train.step import (
     Rates,
     StepPrograms,
@@ -114,6 +115,8 @@ def test_fields_that_a_program_is_compiled_from_tell_stages_apart():
         "text_len": 8,
         "budgets": (64,),
         "freeze_vision": True,
+        "freeze_text": True,
+        "lora": LoraConfig(),
         "num_replicas": 2,
         "microbatch": 1,
         "groups": (GroupConfig(params="vision/.*", lr=0.0),),
