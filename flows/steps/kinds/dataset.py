@@ -21,7 +21,7 @@ from flows.steps.user_code import reader_of, with_user_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.licences import LicencesConfig
-from pipelines.records.dataset import OMISSIONS, DatasetInfo, records_sha256
+from pipelines.records.dataset import OMISSIONS, records_sha256
 from pipelines.records.licence import Licence, licence_counts
 from pipelines.sources.own_source import OwnSource
 
