@@ -26,8 +26,12 @@ def worker_environment(
         machine, about whose devices this machine's environment says nothing.
     """
     multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
+    # Answers, too, are to be the same each time: with this, XLA takes no kernel by its time on this
+    # machine. The user's flags come later and win; a training says itself what it wants.
+    fixed = "--xla_gpu_deterministic_ops=true" if num_gpus else ""
+    flags = (fixed, os.environ.get("XLA_FLAGS", ""), multi)
     return {
-        "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), multi]).strip(),
+        "XLA_FLAGS": " ".join(filter(None, flags)),
         "NPROC": str(num_cpus),
         "OMP_NUM_THREADS": str(num_cpus),
         # Every training step gets its buffers from the system again. In pages of 4 kB that took

@@ -266,9 +266,10 @@ def compiler_options(platform: str, *, deterministic: bool) -> dict[str, bool | 
     kernels may differ from one compilation to the next. Without either, a step of the 3B model
     takes 6 % longer (H200, jax 0.11.2, November 2026).
     """
-    if platform not in ("gpu", "cuda", "rocm") or not deterministic:
+    if platform not in ("gpu", "cuda", "rocm"):
         return {}
-    return {"xla_gpu_deterministic_ops": True}
+    # Said either way: a worker's own flags ask for it (see `infra.ray.devices`).
+    return {"xla_gpu_deterministic_ops": deterministic}
 
 
 def abstract_inputs(

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from infra.ray.cluster import Cluster
-from infra.ray.devices import device_environment, usable_gpus
+from infra.ray.devices import device_environment, usable_gpus, worker_environment
 from infra.ray.errors import RayWorkerLostError
 from tests.processes import LOOPBACK, command_line, listened
 
@@ -198,6 +198,16 @@ def test_the_users_own_platform_wins():
     assert device_environment(1 / 3, 0, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
     own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
     assert device_environment(0.5, 0, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+
+
+def test_what_runs_on_a_gpu_is_compiled_to_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
+    ours, users, threads = worker_environment(2, 0.5, 0, {})["XLA_FLAGS"].split()
+    assert ours == "--xla_gpu_deterministic_ops=true"
+    assert users == "--xla_gpu_deterministic_ops=false"  # The last one counts.
+    assert threads == "--xla_cpu_multi_thread_eigen=true"
+    monkeypatch.delenv("XLA_FLAGS")
+    assert worker_environment(1, 0, 0, {})["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=false"
 
 
 def test_no_gpu_is_taken_from_a_user_who_keeps_to_the_cpu(monkeypatch: pytest.MonkeyPatch):
