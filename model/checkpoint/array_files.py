@@ -34,6 +34,9 @@ DTYPES = {
 """Array types by their code in a safetensors header."""
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
+_MAX_HEADER = 100_000_000
+"""Largest header of a safetensors file [bytes]. Source: safetensors, `tensor.rs`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -127,8 +130,12 @@ def write_npz(path: Path, arrays: Iterator[tuple[str, np.ndarray]], dtype: np.dt
 def read_safetensors(path: Path) -> Arrays:
     """Returns the tensors of a safetensors file.
 
+    Its header is believed only if it is consistent: the tensors fill the rest of the file, one
+    after the other, each with as many bytes as its shape and type take. Else a damaged or a
+    malicious file would be read as other weights, without a word.
+
     Raises:
-      ValueError: if the file is cut off, or a tensor's type is not in `DTYPES`.
+      ValueError: if it is not, the file is cut off, or a tensor's type is not in `DTYPES`.
     """
     # 8 bytes      length of the header, little-endian
     # length       the header: JSON, name -> dtype, shape, data_offsets
@@ -137,25 +144,60 @@ def read_safetensors(path: Path) -> Arrays:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         try:
-            header = json.loads(file.read(length)) if length <= size else None
-        except ValueError:
+            header = json.loads(file.read(length)) if length <= min(size, _MAX_HEADER) else None
+        except (ValueError, RecursionError):
             header = None
     if not isinstance(header, dict):
         raise ValueError(f"{path} must be a safetensors file, got no readable header.")
     metadata = header.pop("__metadata__", {})
-    entries = {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{path.name}: __metadata__ must be an object, got {metadata!r}."[:200])
+    entries, spans = {}, []
     for name, fact in header.items():
-        if fact["dtype"] not in DTYPES:
-            accepted = ", ".join(DTYPES)
-            raise ValueError(f"{path.name}: {name} must be one of {accepted}, got {fact['dtype']}.")
-        first, last = fact["data_offsets"]
+        try:
+            dtype, shape, first, last = _checked_fact(fact)
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {name} {error}"[:200]) from None
         if 8 + length + last > size:
             raise ValueError(f"{path.name}: {name} ends past the end of the file; fetch it again.")
+        spans.append((first, last, name))
         # The file is opened again at each read. Offsets count from the header's end: 8 + length.
-        shape, dtype = tuple(fact["shape"]), DTYPES[fact["dtype"]]
         read = functools.partial(_tensor, path, dtype, shape, 8 + length + first)
         entries[name] = Entry(shape, dtype, read)
+    end = 0
+    for first, last, name in sorted(spans):
+        if first != end:
+            raise ValueError(
+                f"{path.name}: {name} must begin at byte {end}, where the tensor before it ends, "
+                f"got {first}."
+            )
+        end = last
+    if 8 + length + end != size:
+        raise ValueError(
+            f"{path.name} must end with its last tensor, at byte {8 + length + end}, got {size} "
+            f"bytes."
+        )
     return Arrays(entries, metadata)
+
+
+def _checked_fact(fact: Any) -> tuple[np.dtype, Shape, int, int]:
+    """Returns type, shape and place of a tensor, as its entry in a header says them.
+
+    Raises:
+      ValueError: if they do not fit together, as the end of a sentence.
+    """
+    if not isinstance(fact, dict) or not {"dtype", "shape", "data_offsets"} <= fact.keys():
+        raise ValueError(f"must have dtype, shape and data_offsets, got {fact!r}.")
+    if not isinstance(fact["dtype"], str) or fact["dtype"] not in DTYPES:
+        raise ValueError(f"must be one of {', '.join(DTYPES)}, got {fact['dtype']}.")
+    dtype, shape, offsets = DTYPES[fact["dtype"]], fact["shape"], fact["data_offsets"]
+    for numbers in (shape, offsets):
+        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError(f"must have shape and data_offsets of whole numbers, got {numbers!r}.")
+    needed = math.prod(shape) * dtype.itemsize
+    if len(offsets) != 2 or offsets[1] - offsets[0] != needed:
+        raise ValueError(f"must have {needed} bytes by its shape {shape}, got {offsets}.")
+    return dtype, tuple(shape), offsets[0], offsets[1]
 
 
 def _tensor(path: Path, dtype: np.dtype, shape: Shape, offset: int) -> np.ndarray:

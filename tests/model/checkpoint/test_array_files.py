@@ -1,6 +1,9 @@
 """Files of arrays: what other packages read of ours, and we of theirs."""
 
 import json
+import math
+import tempfile
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -8,6 +11,8 @@ import orbax.checkpoint as ocp
 import pytest
 import safetensors
 import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.checkpoint import array_files
 from model.checkpoint.array_files import BFLOAT16, SafetensorsWriter
@@ -61,6 +66,78 @@ def test_a_cut_off_file_is_told(tmp_path, cut):
     (tmp_path / "x.safetensors").write_bytes(whole[:cut])
     with pytest.raises(ValueError, match=r"x\.safetensors"):
         array_files.read_safetensors(tmp_path / "x.safetensors")
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-40, 80),
+    st.just(1 << 62),
+    st.floats(0, 8),
+    st.text(max_size=3),
+    st.lists(st.integers(-8, 48), max_size=3),
+)
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 3), max_size=2), min_size=1, max_size=3),
+    which=st.integers(0, 2),
+    field=st.sampled_from(["dtype", "shape", "data_offsets", None]),
+    odd=ODD,
+    more=st.binary(max_size=9),
+)
+def test_a_header_is_believed_where_the_safetensors_package_believes_it(
+    shapes, which, field, odd, more
+):
+    facts, end = {}, 0
+    for i, shape in enumerate(shapes):
+        size = 4 * math.prod(shape)
+        facts[f"t{i}"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    name = f"t{which % len(shapes)}"
+    if field is None:
+        facts[name] = odd
+    else:
+        facts[name][field] = odd
+    header = json.dumps(facts).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(range(end)) + more
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.safetensors")
+        path.write_bytes(data)
+        try:
+            theirs = safetensors.numpy.load(data)
+        except (safetensors.SafetensorError, KeyError, ValueError, OverflowError):
+            with pytest.raises(ValueError, match=r"^[^\n]{1,250}$"):
+                array_files.read_safetensors(path)
+            return
+        ours = array_files.read_safetensors(path)
+        assert set(ours) == set(theirs)
+        for tensor in theirs:
+            np.testing.assert_array_equal(
+                ours[tensor].view(np.uint8), theirs[tensor].view(np.uint8)
+            )
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"a": ([4], [0, 4]), "b": ([4], [16, 32])}, "a must have 16 bytes by its shape"),
+        ({"a": ([2], [-8, 0])}, "whole numbers"),
+        ({"a": ([8], [0, 32]), "b": ([8], [0, 32])}, "b must begin at byte 32"),
+        ({"a": ([-1], [0, 4])}, "whole numbers"),
+        ({"a": ([1 << 40], [0, 4])}, "must have 4398046511104 bytes"),
+        ({"a": ([4], [0, 16]), "b": ([2], [24, 32])}, "b must begin at byte 16"),
+        ({"a": ([4], [0, 16])}, "must end with its last tensor"),
+    ],
+)
+def test_a_header_that_lies_is_refused_with_the_tensor(tmp_path, facts, told):
+    header = json.dumps(
+        {n: {"dtype": "F32", "shape": s, "data_offsets": o} for n, (s, o) in facts.items()}
+    ).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(32))
+    with pytest.raises(ValueError, match=told):
+        array_files.read_safetensors(path)
 
 
 def test_shards_are_found_by_their_index(tmp_path):
