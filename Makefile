@@ -11,10 +11,11 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup demo check test test-deep night docs pictures clean
 
-# make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU.
+# make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU. EXTRAS=compilers: for what
+# chips that are not there JAX can compile.
 EXTRAS ?=
-ACCELERATORS := cuda12 cuda13 tpu
-$(if $(filter-out $(ACCELERATORS),$(EXTRAS)),$(error EXTRAS: one of $(ACCELERATORS), or nothing for the CPU alone, not "$(EXTRAS)"))
+OPTIONAL := compilers cuda12 cuda13 tpu
+$(if $(filter-out $(OPTIONAL),$(EXTRAS))$(word 2,$(EXTRAS)),$(error EXTRAS: one of $(OPTIONAL), or nothing for the CPU alone, not "$(EXTRAS)"))
 INSTALLED := .venv/.installed$(addprefix -,$(EXTRAS))
 
 setup: $(INSTALLED)

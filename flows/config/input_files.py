@@ -6,6 +6,7 @@ digests of their contents at that time, so that a changed file is a changed inpu
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
@@ -50,17 +51,18 @@ def input_file_paths(config: StudyConfig) -> dict[str, Path]:
     return paths
 
 
-def check_served_files(config: StudyConfig, stated: StudyConfig) -> None:
+def check_served_files(config: StudyConfig, stated: StudyConfig | None) -> None:
     """Checks that this process may read the files that a form names.
 
     Args:
       config: the study with the form's changes.
-      stated: the study as its file or its record states it, which may name any file.
+      stated: the study as its file or its record states it, which may name any file; None if that
+        is no study without the form's changes: then all files are checked.
 
     Raises:
       ConfigError: if it may not, before any of them is touched.
     """
-    known = _local_paths(stated)
+    known = {} if stated is None else _local_paths(stated)
     for key, path in _local_paths(config).items():
         if known.get(key) != path:
             check_served_path(key, path)
@@ -69,7 +71,9 @@ def check_served_files(config: StudyConfig, stated: StudyConfig) -> None:
 def _local_paths(config: StudyConfig) -> dict[str, str]:
     paths = config.input_paths
     if config.data_root is not None:
-        folders = {f"data_root/{f}": f"{config.data_root}/{f}" for f in data_folders(config)}
+        # Joined as the reader does: an absolute folder stands for itself.
+        root = config.data_root
+        folders = {f"data_root/{f}": os.path.join(root, f) for f in data_folders(config)}
         paths |= {"data_root": config.data_root, **folders}
     return paths
 

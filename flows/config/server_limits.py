@@ -34,6 +34,21 @@ def limit_variables(
     }
 
 
+def is_limited() -> bool:
+    """Returns whether this process runs studies for a form, within limits."""
+    return bool(os.environ.get(_RUNNER))
+
+
+def check_carried_studies(studies: object) -> None:
+    """Checks that the studies which a run's parameters carry are a deployment's.
+
+    Raises:
+      ConfigError: if they cannot be: those of `parcel serve` carry none.
+    """
+    if studies and os.environ.get(_ROOTS):
+        raise ConfigError("given must be left out where a run is started from the UI.")
+
+
 def check_served(config: Any, store: str) -> None:
     """Checks that a study keeps to the limits of this process; `parcel run` has no limits.
 
@@ -102,7 +117,7 @@ def check_served_path(field: str, path: str | Path) -> None:
     if "\0" in str(path):
         raise ConfigError(f"{field} must be a path, got {str(path)!r}.")
     # Resolved, so that neither `..` nor a link leads out.
-    if not any(Path(path).expanduser().resolve().is_relative_to(root) for root in roots):
+    if not any(Path(path).resolve().is_relative_to(root) for root in roots):
         raise ConfigError(
             f"{field} must lie below {' or '.join(map(str, roots))} where a run is started from "
             f"the UI, got {str(path)!r}; `--root DIR` of `parcel serve` adds a folder."

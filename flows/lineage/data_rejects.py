@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from pipelines.records.schema import Reject
 
 _CHUNK = 4 << 20
 """Size of one read of a list of rejects [bytes]."""
+
+_GLANCE = 16 << 20
+"""Most of a list that a page or a status reads [bytes], about a hundred thousand rejects."""
 
 
 def rejects_text(
@@ -44,11 +48,15 @@ def rejects_text(
 
 
 def rejects_of(artifact: Artifact) -> tuple[RejectHoldings, ...]:
-    """Returns the rejects of an artifact by reason; none if it has none, or `gc` let them go."""
+    """Returns the rejects of an artifact by reason; none if it has none, or `gc` let them go.
+
+    Of a long list the beginning counts.
+    """
     if not artifact.manifest.counts.get("rejected") or REJECTS not in artifact.manifest.files:
         return ()
     try:
-        return group_rejects(_read_rejects(artifact.files, f"{artifact.folder}/{REJECTS}"))
+        path = f"{artifact.folder}/{REJECTS}"
+        return group_rejects(_read_rejects(artifact.files, path, _GLANCE))
     except FileNotFoundError:  # gc let its files go.
         return ()
 
@@ -59,6 +67,8 @@ def _read_named(name: str, store: str) -> Iterator[Reject]:
         files, path = open_backend(folder), REJECTS
     else:
         try:
+            if "://" not in store and not Path(store).expanduser().is_dir():
+                raise KeyError(f"there is no store {store}")
             artifact = Store(store).resolve(name)
         except KeyError as error:
             raise ConfigError(
@@ -73,9 +83,9 @@ def _read_named(name: str, store: str) -> Iterator[Reject]:
         ) from None
 
 
-def _read_rejects(files: StoreBackend, path: str) -> Iterator[Reject]:
-    """Yields the rejects of a file; memory holds a part of it."""
-    size, rest = files.stat(path).size, b""
+def _read_rejects(files: StoreBackend, path: str, most: float = math.inf) -> Iterator[Reject]:
+    """Yields the rejects of a file, or of its first `most` bytes; memory holds a part of it."""
+    size, rest = int(min(files.stat(path).size, most)), b""
     for start in range(0, size, _CHUNK):
         data = rest + files.read_range(path, start, min(_CHUNK, size - start))
         *lines, rest = data.split(b"\n")

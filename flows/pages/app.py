@@ -34,7 +34,7 @@ def beside(store: Store) -> Beside:
     return Beside(
         function="flows.pages.app:pages_of",
         argument=store.uri,
-        check="flows.study.form_values:form_problem",
+        check="flows.study.form_values:served_form_problem",
     )
 
 

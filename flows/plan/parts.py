@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 
-from flows.config.benchmark import trained_on
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, StudyConfig
 from flows.study.costs import num_images_of
@@ -44,14 +43,11 @@ def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
     for view in config.resolutions:
         for method in view.methods:
             for benchmark in view.fine_tunings:
-                # The parent of a zero-shot benchmark, if only that is scored, has its images.
-                scored = (name for name in view.transfers if trained_on(name) == benchmark)
-                named = benchmark if benchmark in view.transfers else next(scored)
                 yield PlannedProgram(
                     name=f"transfer {method} {benchmark}{view.at}",
                     model=view.model_of(method, transfer=True),
                     train=view.fine_tuning_of(benchmark, method),
-                    num_images=num_images_of(view, named),
+                    num_images=num_images_of(view, benchmark),
                 )
 
 

@@ -298,7 +298,7 @@ class _Planner:
         # Sums over benchmarks; those whose epochs cannot be counted are named in the row.
         for benchmark in view.fine_tunings:
             train = view.fine_tuning_of(benchmark, method)
-            images = num_images_of(view, _stated_name(view, benchmark))
+            images = num_images_of(view, benchmark)
             shapes = _batch_shapes(model, train, images)
             bytes_on = functools.partial(
                 step_bytes, model, train, shapes[-1].tokens, num_images=images
@@ -651,13 +651,6 @@ def _seconds_per_flop(rows: Sequence[PlannedTraining]) -> tuple[float, float] | 
             flops = sum(shape.share * shape.flops for shape in row.shapes)
             return row.step_s[0] / flops, row.step_s[1] / flops
     return None
-
-
-def _stated_name(view: StudyConfig, benchmark: str) -> str:
-    """Returns the key in `transfers` of a fine-tuned benchmark: its own, or a zero-shot one's."""
-    if benchmark in view.transfers:
-        return benchmark
-    return next(name for name in view.transfers if trained_on(name) == benchmark)
 
 
 def _describe_uncounted(

@@ -1,6 +1,6 @@
 """The cost of a prompt, per benchmark, method and budget, by the paper's formulas."""
 
-from flows.config.benchmark import benchmark_of
+from flows.config.benchmark import benchmark_of, trained_on
 from flows.config.study import StudyConfig
 from flows.report.cells import Cost
 from model.analysis import flops
@@ -43,7 +43,12 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
 
 
 def num_images_of(config: StudyConfig, name: str) -> int:
-    """Returns how many images an example of a benchmark has."""
+    """Returns how many images an example of a benchmark has.
+
+    Of a benchmark that is only trained on, for another that is scored, it is that other's number.
+    """
+    if name not in config.transfers:
+        name = next(scored for scored in config.transfers if trained_on(scored) == name)
     transfer = config.transfers[name]
     if name in (nlvr.NLVR.name, marvl.MARVL.name):
         return 2

@@ -11,6 +11,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
+from flows.config.server_limits import check_carried_studies
 from flows.config.user_step import UserStep
 from flows.study.flow import run_once, run_passes
 from flows.study.form_values import DeployedStudies, open_form_store, study_of_form, sweep_of_form
@@ -56,6 +57,7 @@ def study_form(
     given: dict[str, Any] | None = None,
 ) -> Any:
     """Runs a study that a form names; see `flow.study` and `form_values`."""
+    check_carried_studies(given)
     opened = open_form_store(store)
     step_values = [dataclasses.asdict(step) for step in steps]
     config = study_of_form(study, opened, overrides, data_root, given, step_values)
@@ -74,6 +76,7 @@ def sweep(
     given: dict[str, Any] | None = None,
 ) -> Any:
     """Runs the missing steps of a sweep, and publishes what its next firing would run."""
+    check_carried_studies(given)
     # Checked as a whole before the first pass, so that a slip shows before anything runs.
     sweep_run = sweep_of_form(study, open_form_store(store), overrides, add, given)
     published(name_run, sweep_run.config.name)

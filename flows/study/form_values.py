@@ -9,7 +9,12 @@ import pydantic
 
 from flows.config.input_files import check_served_files
 from flows.config.load import DEMO, apply_overrides, read_config
-from flows.config.server_limits import check_served, check_served_cluster, check_served_store
+from flows.config.server_limits import (
+    check_served,
+    check_served_cluster,
+    check_served_store,
+    is_limited,
+)
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import ended_run_records
@@ -134,9 +139,14 @@ def sweep_of_form(
 def _check_limits(config: StudyConfig, values: Mapping[str, Any], study: str, store: Store) -> None:
     """Checks that this process may run a study, which a form changed from its stated `values`."""
     check_served(config, store.uri)
-    stated = apply_overrides(values, (), source=study)
+    if not is_limited():
+        return
+    try:
+        stated = apply_overrides(values, (), source=study)
+    except ConfigError:  # A study that only the form makes whole.
+        stated = None
     check_served_files(config, stated)
-    check_served_cluster(config.compute.ray_address, stated.compute.ray_address)
+    check_served_cluster(config.compute.ray_address, stated and stated.compute.ray_address)
 
 
 def open_form_store(store: str) -> Store:
@@ -147,6 +157,15 @@ def open_form_store(store: str) -> Store:
     """
     check_served_store(store)
     return Store(store)
+
+
+def served_form_problem(parameters: Mapping[str, Any]) -> str | None:
+    """Returns what `form_problem` does, on the server of `parcel serve`; elsewhere None.
+
+    A server that `parcel run` started knows no limits, and its folder is the run's: there the run
+    that the form starts says itself what is wrong.
+    """
+    return form_problem(parameters) if is_limited() else None
 
 
 def form_problem(parameters: Mapping[str, Any]) -> str | None:

@@ -68,7 +68,10 @@ class _Rejects:
         """Yields the rejects, by reason, of the datasets among a run's artifacts."""
         for key in sorted(self._left & set(keys)):
             self._left.discard(key)
-            artifact = self._store.get_cached(key)
+            try:
+                artifact = self._store.get_cached(key)
+            except KeyError:  # gc deleted it meanwhile.
+                continue
             groups = rejects_of(artifact)
             if not groups:
                 continue

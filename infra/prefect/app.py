@@ -54,8 +54,9 @@ _END_TIMEOUT = 1.5
 
 _ASK_TIMEOUT = 30.0
 """Longest wait for the server's answer about a deployment [s]."""
-_MADE = re.compile(r"/api/deployments/([0-9a-f-]+)/create_flow_run/?$")
-_DEPLOYMENT = re.compile(r"/api/deployments/([0-9a-f-]+/?)?$")
+_MADE = re.compile(r"/api/deployments/([^/]+)/create_flow_run/?$")
+_DEPLOYMENT = re.compile(r"/api/deployments/((?!filter|count|paginate)[^/]+/?)?$")
+"""Where deployments are made and changed; what only looks them up is not meant."""
 _OWN_CODE = "flows."
 _TAG = "parcel"
 """Tag of our deployments."""
@@ -235,13 +236,19 @@ class CheckedForms:
             asked = urllib.request.Request(f"{self._api}/deployments/{deployment}", headers=known)
             with urllib.request.urlopen(asked, timeout=_ASK_TIMEOUT) as answer:
                 found = json.load(answer)
-            given = json.loads(body).get("parameters") or {}
+            request = json.loads(body)
+            given, own = request.get("parameters") or {}, found["parameters"]
         except (OSError, ValueError, AttributeError):
             return None  # The server itself refuses or accepts the request.
         if _TAG not in found["tags"]:
             return None
+        # Neither is in the form, and each could undo the limits that a run has.
+        if given.get("given") != own.get("given") and "given" in given:
+            return "given must be left out: studies that a deployment carries are its own."
+        if request.get("job_variables"):
+            return "job_variables must be left out: they are the deployment's."
         module, _, name = self._check.partition(":")
-        return getattr(importlib.import_module(module), name)({**found["parameters"], **given})
+        return getattr(importlib.import_module(module), name)({**own, **given})
 
 
 class OwnCode:
@@ -275,7 +282,9 @@ class OwnCode:
             values = json.loads(body)
         except ValueError:
             return None  # The server itself refuses it.
-        code = {name: values[name] for name in _CODE if values.get(name)} if values else {}
+        if not isinstance(values, dict):
+            return None
+        code = {name: values[name] for name in _CODE if values.get(name)}
         if str(code.pop("entrypoint", self._module)).startswith(self._module) and not code:
             return None
         name = next(iter(code), "entrypoint")

@@ -28,7 +28,7 @@ _STOP_TIMEOUT = 5.0
 """Time for the driver to shut its cluster down, before both are killed [s]."""
 
 
-_MAX_TMPDIR = 24
+_MAX_TMPDIR = 23
 """Longest folder of temporary files that leaves room for the names of Ray's sockets [bytes]."""
 
 
@@ -272,4 +272,7 @@ def _private_folder() -> Path:
     """
     usual = tempfile.gettempdir()
     place = usual if len(os.fsencode(usual)) <= _MAX_TMPDIR else "/tmp"
-    return Path(tempfile.mkdtemp(prefix="parcel-", dir=place))
+    try:
+        return Path(tempfile.mkdtemp(prefix="parcel-", dir=place))
+    except OSError:  # The folder was cleaned away.
+        return Path(tempfile.mkdtemp(prefix="parcel-", dir="/tmp"))

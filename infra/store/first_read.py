@@ -3,28 +3,33 @@
 A disk may flip a bit, and an editor may save a file that nobody meant to change: the size and the
 name stay, and what is computed from them is wrong without a word. So every file is read once more
 than needed on each machine, and then remembered by its size, times and inode, which change with its
-content (see `raw_files`). Files too large to be read whole have checksums of their own, which their
-readers check: records one each, arrays one per block.
+content (see `raw_files`). Records and arrays have checksums of their own, which their readers check:
+one each, and one per block. So where they are read in ranges, they are left to these.
 """
 
 import contextlib
 import os
 import shutil
+import socket
 import threading
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from infra.store.manifest import File
 from infra.store.raw_files import RawDigestCache
 
-MEMORY = "first_reads.sqlite"
-"""File of a machine's state that remembers what was read; safe to delete."""
+MEMORY = "first_reads"
+"""Beginning of the files that remember what was read, one for each machine; safe to delete."""
 
-_MAX_WHOLE = 16 * 2**20
-"""Largest file that is checked where others are read in ranges [bytes]."""
+_CHECKED_BY_READERS = (".tfrecord", ".safetensors")
+"""Endings of files with checksums of their own."""
+
+_BUSY_S = 1.0
+"""Longest wait for another process's look at the memory [s]; reading a file again is no harm."""
 
 _checked: dict[str, bool] = {}
-"""Folder -> whether all its files were checked in this process, large ones too."""
+"""Folder -> whether all its files were checked in this process, those with checksums too."""
 _lock = threading.Lock()
 
 
@@ -33,15 +38,15 @@ class DamagedArtifactError(OSError):
 
 
 def check_first_read(
-    folder: Path, files: Mapping[str, File], memory: Path, *, in_ranges: bool = False
+    folder: Path, files: Mapping[str, File], state: Path, *, in_ranges: bool = False
 ) -> str | None:
     """Returns the first file whose bytes are not those of the manifest; None if there is none.
 
     Args:
       folder: local folder with the files.
       files: path in it -> digest and size.
-      memory: the machine's memory of what was read; made when first needed.
-      in_ranges: whether the files are to be read in ranges: large ones are then left to readers.
+      state: folder on this machine, or on a disk that it shares, with the memory of what it read.
+      in_ranges: whether the files are to be read in ranges.
 
     Raises:
       OSError: if a file is missing or cannot be read.
@@ -49,12 +54,14 @@ def check_first_read(
     with _lock:
         if _checked.get(str(folder), False) or (in_ranges and str(folder) in _checked):
             return None
-    names = [n for n, file in files.items() if not in_ranges or file.size <= _MAX_WHOLE]
+    names = [n for n in files if not in_ranges or not n.endswith(_CHECKED_BY_READERS)]
     # A store that may only be read has no memory: its files are read each time.
-    place = memory if memory.exists() else memory.parent
-    cache = RawDigestCache(memory if os.access(place, os.W_OK) else ":memory:")
+    memory = state / f"{MEMORY}.{socket.gethostname()}.sqlite"
+    place = memory if memory.exists() else state
+    cache = RawDigestCache(memory if os.access(place, os.W_OK) else ":memory:", _BUSY_S)
     try:
-        digests = cache.digests([folder / name for name in names])
+        # By its real path: a store may be a link to files of another one.
+        digests = cache.digests([folder.resolve() / name for name in names])
     finally:
         cache.close()
     for name, digest in zip(names, digests, strict=True):
@@ -75,10 +82,16 @@ def set_aside(folder: Path, name: str, *, is_copy: bool) -> str:
         fetched again.
     """
     if is_copy:
-        shutil.rmtree(folder, ignore_errors=True)
+        # Renamed first: half a folder would be taken for a whole one.
+        doomed = folder.with_name(f"{uuid.uuid4().hex}.partial")
+        with contextlib.suppress(OSError):
+            folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
         return "this machine's copy was deleted; the next read fetches it again"
     path = folder / name
-    with contextlib.suppress(OSError):  # A store that may only be read.
-        path.rename(path.with_name(f"{path.name}.damaged"))
-        return f"it is now {path.name}.damaged, and the next run makes the artifact again"
-    return "the store cannot be written, so it stays where it is"
+    try:
+        with contextlib.suppress(FileNotFoundError):  # Another process found it, too.
+            path.rename(path.with_name(f"{path.name}.damaged"))
+    except OSError:
+        return "the store cannot be written, so it stays where it is"
+    return f"it is now {path.name}.damaged, and the next run makes the artifact again"

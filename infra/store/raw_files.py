@@ -66,9 +66,14 @@ class RawDigestCache:
     It may be deleted at any time: then files are read again.
     """
 
-    def __init__(self, path: str | os.PathLike[str] = ":memory:") -> None:
-        """Opens the SQLite file `path`, made when first written; by default nothing is kept."""
-        self._path = os.fspath(path)
+    def __init__(self, path: str | os.PathLike[str] = ":memory:", busy_s: float = _BUSY_S) -> None:
+        """Opens the SQLite file `path`, made when first written; by default nothing is kept.
+
+        Args:
+          path: the file.
+          busy_s: longest wait for another process to finish its write [s].
+        """
+        self._path, self._busy_s = os.fspath(path), busy_s
         self._connection: sqlite3.Connection | None = None
 
     def digests(self, paths: Sequence[Path]) -> list[Digest]:
@@ -139,7 +144,7 @@ class RawDigestCache:
         if self._connection is None:
             if self._path != ":memory:":
                 Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(self._path, timeout=_BUSY_S)
+            self._connection = sqlite3.connect(self._path, timeout=self._busy_s)
             self._connection.execute(_TABLE)
             names = {row[1] for row in self._connection.execute("PRAGMA table_info(files)")}
             if "ctime_ns" not in names:
@@ -150,7 +155,7 @@ class RawDigestCache:
     def _warn_unusable(self, error: sqlite3.Error) -> None:
         # Without this memory a run takes longer, but it neither fails nor gets a wrong digest.
         logging.getLogger(__name__).warning(
-            "%s cannot be used (%s): raw files are read again. Delete it.", self._path, error
+            "%s cannot be used (%s): files are read again. Delete it.", self._path, error
         )
 
 

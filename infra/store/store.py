@@ -17,7 +17,7 @@
         deletions                        written anew before and after gc deletes artifacts
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
-        first_reads.sqlite               files whose digests were checked here (see `first_read`)
+        first_reads.<host>.sqlite        files whose digests were checked there (see `first_read`)
 
 <store> is a folder or gs://bucket/prefix, behind the same operations (see `backend`). <state> is a
 folder on this machine: the store itself if that is a folder.
@@ -43,12 +43,7 @@ from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
-from infra.store.first_read import (
-    MEMORY,
-    DamagedArtifactError,
-    check_first_read,
-    set_aside,
-)
+from infra.store.first_read import DamagedArtifactError, check_first_read, set_aside
 from infra.store.history import (
     ARTIFACTS,
     AttemptNote,
@@ -108,7 +103,7 @@ class Artifact:
         A local folder, or gs://… if this machine has no copy.
 
         Raises:
-          DamagedArtifactError: as `path`, of files that are not large.
+          DamagedArtifactError: as `path`, of files without checksums of their own.
         """
         uri = self._files.folder_uri(self.folder, self.manifest.files)
         if os.path.isabs(uri):  # Else gs://…, whose readers check what they get.
@@ -117,8 +112,7 @@ class Artifact:
 
     def _check(self, folder: Path, *, in_ranges: bool = False) -> None:
         files, state = self.manifest.files, self._files.state
-        memory = state / MEMORY
-        name = check_first_read(folder, files, memory, in_ranges=in_ranges)
+        name = check_first_read(folder, files, state, in_ranges=in_ranges)
         if name is not None:
             did = set_aside(folder, name, is_copy=self._files.uri != str(state))
             raise DamagedArtifactError(
