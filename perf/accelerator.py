@@ -265,7 +265,7 @@ def compare_stages(words: Sequence[str]) -> Iterator[Row]:
         again = [*_child(words, "stage", "--folder", f"{folder}/again")]
         killed = [*_child(words, "stage", "--folder", f"{folder}/killed", kill_at="saved")]
         resumed = [*_child(words, "stage", "--folder", f"{folder}/killed")]
-    ends = [rows[-1] for rows in (whole, again, killed, resumed)]
+    ends = [rows[-1] if rows else {} for rows in (whole, again, killed, resumed)]
     problem = next((end["left_out"] for end in ends if "left_out" in end), "")
     if problem:
         yield {"part": "stage", "left_out": problem}
@@ -292,6 +292,7 @@ def _child(words: Sequence[str], part: str, *more: str, kill_at: str = "") -> It
     command = [sys.executable, "-m", "perf.accelerator", *words, "--only", part, *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        was_killed = False
         for line in process.stdout:
             # Other lines are a library's, for people.
             row = json.loads(line) if line.startswith("{") else None
@@ -299,9 +300,10 @@ def _child(words: Sequence[str], part: str, *more: str, kill_at: str = "") -> It
                 continue
             yield row
             if kill_at and kill_at in row:
+                was_killed = True
                 process.send_signal(signal.SIGKILL)
     # A part that fails, for want of memory or by a fault of the driver's, leaves the others alone.
-    if process.returncode and not kill_at:
+    if process.returncode and not was_killed:
         yield {"part": part, "left_out": f"ended with status {process.returncode}"}
 
 

@@ -19,8 +19,13 @@ def check_groups(config: StudyConfig) -> None:
         if not train.groups:
             continue
         from model.train.memory import parameter_paths
-        from model.train.optimizer import unmatched_groups
+        from model.train.optimizer import frozen_adapters, unmatched_groups
 
+        if frozen := frozen_adapters(train, parameter_paths(models[-1], train)):
+            raise ConfigError(
+                f"{field}.groups: lr must be above 0 where a group reaches the adapters of "
+                f"{field}.lora, got 0 for {frozen[0]!r}; put a group for 'lora/.*' before it."
+            )
         # Patterns that no model has matched so far; each model can only take some away.
         never = [group.params for group in train.groups]
         for model in reversed(models):  # The last is usually PARCEL's, which has every part.

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from flows.config.benchmark import trained_on
 from flows.config.departures import describe_departures
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig

@@ -6,7 +6,6 @@ compiler that dies, for lack of memory say, ends the child alone.
 """
 
 import base64
-import dataclasses
 import json
 import os
 import pickle
@@ -31,6 +30,10 @@ class CompilerMissingError(Exception):
 
 class CompilationError(Exception):
     """A compiler refused a program, or died."""
+
+
+class RefusedError(CompilationError):
+    """A compiler refused a program."""
 
 
 class Compiler:
@@ -93,13 +96,22 @@ class Compiler:
             raise CompilerMissingError(_cure(lowered["missing"], topology))
         file = self._cache / f"{lowered['digest']}.json"
         if file.is_file():
-            return Outcome(**json.loads(file.read_text()))
+            earlier = json.loads(file.read_text())
+            if "error" in earlier:
+                raise RefusedError(earlier["error"])
+            return Outcome(**earlier)
         if only_cached:
             raise LookupError(f"{lowered['digest'][:12]} was not compiled yet")
-        outcome = Outcome(**self._ask(["compile"]))
-        text = json.dumps(dataclasses.asdict(outcome))
-        open_backend(str(self._cache)).put(file.name, text.encode())
-        return outcome
+        # A refusal is an outcome, too. That the compiler died is none: it may lack memory today.
+        refusal: RefusedError | None = None
+        try:
+            outcome = self._ask(["compile"])
+        except RefusedError as error:
+            refusal, outcome = error, {"error": str(error)}
+        open_backend(str(self._cache)).put(file.name, json.dumps(outcome).encode())
+        if refusal is not None:
+            raise refusal
+        return Outcome(**outcome)
 
     def _ask(self, request: list[Any]) -> dict[str, Any]:
         """Returns the child's answer to a request.
@@ -107,7 +119,13 @@ class Compiler:
         Raises:
           CompilationError: if it is an error, or the child died.
         """
-        child = self._child = self._child or self._start()
+        try:
+            child = self._child = self._child or self._start()
+        except OSError as error:
+            raise CompilationError(
+                f"{PYTHON}, or --compiler, must be a Python that runs, got {self._python}: "
+                f"{error.strerror}"
+            ) from None
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -125,7 +143,7 @@ class Compiler:
             )
         answer = json.loads(line)
         if "error" in answer:
-            raise CompilationError(answer["error"])
+            raise RefusedError(answer["error"])
         return answer
 
     def _start(self) -> subprocess.Popen[str]:

@@ -298,6 +298,7 @@ def _first_state(
         if restored is not None:
             start, state, notes = restored
             return start, state._replace(frozen=frozen), notes
+        del frozen  # No point could be used; the start is read again, and would be there twice.
     params = starting_params(model, paths.init, seeds.init)
     return 0, make_state(params, train, mesh, seeds.init), {}
 

@@ -168,9 +168,24 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
 
 
 def unmatched_groups(train: TrainConfig, paths: Collection[str]) -> list[str]:
-    """Returns the patterns of groups that are no parameter's first match."""
-    reached = {group_of(train, path) for path in paths}
-    return [group.params for i, group in enumerate(train.groups) if i not in reached]
+    """Returns the patterns of groups that are no parameter's first match.
+
+    A group with a rate must reach a parameter that is trained: of a decoder with adapters, these.
+    """
+    trained, _ = split_frozen(dict.fromkeys(paths), train)  # type: ignore[arg-type]
+    reached = {group_of(train, path) for path in paths if path in trained}
+    frozen = {group_of(train, path) for path in paths}
+    return [
+        group.params
+        for i, group in enumerate(train.groups)
+        if i not in (reached if group.lr > 0 else frozen)
+    ]
+
+
+def frozen_adapters(train: TrainConfig, paths: Collection[str]) -> list[str]:
+    """Returns the patterns of groups of rate 0 that reach adapters, which are to be trained."""
+    reached = {group_of(train, path) for path in paths if path.startswith("lora/")}
+    return [group.params for i, group in enumerate(train.groups) if group.lr == 0 and i in reached]
 
 
 def _decayed(params: Flat) -> dict[str, bool]:

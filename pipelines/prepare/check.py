@@ -35,7 +35,7 @@ from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
 from pipelines.transforms.decode import DecodeMedia
-from pipelines.transforms.make_records import MakeRecords
+from pipelines.transforms.make_records import MakeRecords, duplicate_reject
 from pipelines.video.client import SampledFrames, VideoChild, VideoLimits
 from pipelines.video.sampling import FrameSampling
 
@@ -274,7 +274,13 @@ class _Check:
                 if is_drawn and not is_double and not is_absent:
                     self._drawn_items[is_clip] += 1
                     self._drawn_ids.add(identity)
-                if is_drawn or is_double or is_absent:
+                # A picture that must be unpacked is only there if it was drawn.
+                is_packed = self._places and any(m.store for _, i in listed for m in i.media)
+                if is_double and not is_drawn and is_packed:
+                    self._note_record(listed[0][1])
+                    for _, item in listed[1:]:
+                        self._note_reject(duplicate_reject(item))
+                elif is_drawn or is_double or is_absent:
                     is_opened = True
                     yield from (item for _, item in listed)
                 else:

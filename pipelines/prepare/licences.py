@@ -58,12 +58,16 @@ class LicencesConfig:
             else:
                 yield entry
 
-    def check_spelling(self, stated: Mapping[str, str], known: Collection[str] = ()) -> None:
+    def check_spelling(
+        self, stated: Mapping[str, str], known: Collection[str] = (), *, with_slips: bool = True
+    ) -> None:
         """Refuses a licence that nothing states, where something states nearly the same.
 
         Args:
           stated: licences that are dropped -> where each is stated, in a few words.
           known: licences that are stated and allowed.
+          with_slips: whether a slip of some letters counts as nearly the same, as it should where
+            all that is stated is known; else only other capitals and signs do.
 
         Raises:
           ValueError: naming the licence, and the nearest one.
@@ -71,7 +75,8 @@ class LicencesConfig:
         for licence in self.allow:
             if licence in known or licence in stated:
                 continue
-            if near := _nearest(licence, [name for name in stated if name not in self.allow]):
+            others = [name for name in stated if name not in self.allow]
+            if near := _nearest(licence, others, with_slips=with_slips):
                 raise ValueError(
                     f"licences.allow must name licences as they are stated, got {licence!r}, which "
                     f"nothing states; the nearest is {near!r}, of {stated[near]}. Write that one."
@@ -86,13 +91,13 @@ def dropped_licence(reject: Mapping[str, str]) -> str | None:
     return "" if licence == NONE_STATED else licence
 
 
-def _nearest(licence: str, stated: Iterable[str]) -> str:
+def _nearest(licence: str, stated: Iterable[str], *, with_slips: bool) -> str:
     """Returns the licence that was probably meant; "" if none is near enough."""
     # "CC BY 4.0" and "cc-by-4.0" are "ccby40"; of other words, a slip of one or two letters counts.
     plain = {_plain(name): name for name in sorted(stated, reverse=True)}
     if _plain(licence) in plain:
         return plain[_plain(licence)]
-    if licence in _KNOWN:
+    if not with_slips or _plain(licence) in map(_plain, _KNOWN):
         return ""
     near = difflib.get_close_matches(_plain(licence), plain, n=1, cutoff=_NEAR)
     return plain[near[0]] if near else ""

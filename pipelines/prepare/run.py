@@ -120,7 +120,9 @@ def prepare_dataset(
     # A wrong source or split is refused before the output folder is touched.
     request: dict[str, Any] = {"source": source, "split": split}
     request |= {"data_root": data_root, "path": path, "features": features or {}}
-    request |= {"licence": licence, "licences": licences}
+    # Left out where nothing is stated: work that was begun before there were licences goes on.
+    request |= {"licence": licence} if licence != Licence() else {}
+    request |= {"licences": licences} if licences is not None else {}
     source_spec(source).parse(split)
     out = resolve_folder("out", out)
     files, work = open_backend(out), f"{out}/{_WORK}"
@@ -386,6 +388,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         job.licences.check_spelling(
             {licence: f"{num:,} records of {name}" for licence, num in dropped.items() if licence},
             [count.licence for count in licences],
+            with_slips=False,  # Another dataset may well state what this one does not.
         )
     _check_dropped(name, dropped, num_inputs)
     # Its constructor checks inputs = records + rejects once more, for whoever reads the dataset.

@@ -7,11 +7,13 @@ hang when one of them is killed. Here Beam hands out the work, and processes wit
 """
 
 import contextlib
+import os
 import pickle
 import queue
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -71,6 +73,7 @@ class WorkerPool:
     def __init__(self, job: PrepareJob, num_workers: int) -> None:
         from pipelines.prepare import worker_process  # Imports the decoders; only named here.
 
+        pickled = pickle.dumps(job)
         pairs = [socket.socketpair() for _ in range(num_workers)]
         sockets = [theirs.fileno() for _, theirs in pairs]
         # A program with a clean start, not a fork of this process, whose threads may hold locks.
@@ -83,13 +86,14 @@ class WorkerPool:
         self._connections = [Connection(ours.detach()) for ours, _ in pairs]
         for _, theirs in pairs:
             theirs.close()
+        self._num_alive, self._lock = num_workers, threading.Lock()
         self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for connection in self._connections:
             self._free.put(connection)
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="worker")
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # The first request shows that it has ended.
-            self._process.stdin.write(pickle.dumps(job))
+            self._process.stdin.write(pickled)
             self._process.stdin.flush()
 
     @property
@@ -100,8 +104,9 @@ class WorkerPool:
     def submit(self, step: Any, *arguments: Any) -> Future[list[Any]]:
         """Returns the results of a step to come, as soon as a worker has made them.
 
-        The future raises RuntimeError if the step fails, in one line, and WorkerLostError if the
-        worker ends in the middle of it.
+        A worker that ends in the middle of it is not used again, and another tries once more. The
+        future raises RuntimeError if the step fails, in one line, and WorkerLostError if both
+        workers ended, or there is none left.
         """
         return self._threads.submit(self._exchange, step, arguments)
 
@@ -112,21 +117,39 @@ class WorkerPool:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+        # A worker that outlived the process which ends it would keep its thread waiting.
+        for connection in self._connections:
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(fileno=os.dup(connection.fileno())) as s,
+            ):
+                s.shutdown(socket.SHUT_RDWR)
         self._threads.shutdown()
         for connection in self._connections:
             connection.close()
 
     def _exchange(self, step: Any, arguments: tuple[Any, ...]) -> list[Any]:
-        connection = self._free.get()
-        try:
-            connection.send((step, arguments))
-            error, results = connection.recv()
-        except (EOFError, OSError):
-            raise WorkerLostError("a worker process ended in the middle of its work") from None
-        finally:
-            # That of a lost worker too: the next request fails as well, where it would wait if all
-            # workers were lost.
+        for is_last in (False, True):
+            connection = self._free.get()
+            try:
+                connection.send((step, arguments))
+                error, results = connection.recv()
+            except (EOFError, OSError):
+                if self._is_last_lost(connection) or is_last:
+                    break
+                continue
             self._free.put(connection)
-        if error:
-            raise RuntimeError(error)
-        return results
+            if error:
+                raise RuntimeError(error)
+            return results
+        raise WorkerLostError("a worker process ended in the middle of its work") from None
+
+    def _is_last_lost(self, connection: Connection) -> bool:
+        """Notes that a worker is lost; returns whether no other is left."""
+        with self._lock:
+            self._num_alive -= 1
+            if self._num_alive > 0:
+                return False
+            # Put back, so that later requests fail as well, where they would wait without end.
+            self._free.put(connection)
+            return True

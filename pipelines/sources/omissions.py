@@ -88,7 +88,7 @@ def unfollowed(
             if not is_unicode(name):
                 source = corpus.relative(corpus.folder / printable_name(name))
                 yield Omission(source=source, reason="name is not UTF-8; rename it")
-            elif path.is_file() or not is_of_source(name):
+            elif not is_of_source(name) or path.is_file():
                 continue
             elif path.is_symlink():
                 what = "folder, which is not followed" if path.is_dir() else "missing file"

@@ -7,14 +7,18 @@ from pipelines.records.codes import format_box
 from pipelines.records.schema import BadInput
 
 
-def check_pixels(box: Sequence[float]) -> None:
-    """Refuses a box that lies in the picture's first pixel, as fractions of its sides do.
+def check_pixels(boxes: Sequence[Sequence[float]]) -> None:
+    """Refuses boxes that all lie in the picture's first pixel, as fractions of its sides do.
+
+    One small box among others is an annotator's.
 
     Raises:
-      BadInput: naming the box.
+      BadInput: naming the first box.
     """
-    if all(0 <= value <= 1 for value in box):
-        raise BadInput(f"box must be in pixels, got {list(box)}: it lies within the first pixel")
+    if boxes and all(0 <= value <= 1 for box in boxes for value in box):
+        raise BadInput(
+            f"box must be in pixels, got {list(boxes[0])}: it lies within the first pixel"
+        )
 
 
 def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:

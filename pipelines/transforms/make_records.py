@@ -36,7 +36,7 @@ class MakeRecords:
             # The digest gets both of two equal ids: a duplicate that goes away changes the shard.
             if item.id == previous:
                 self._note(item, [])
-                yield item, _reject_item(item, "read", "duplicate id", "")
+                yield item, duplicate_reject(item)
             else:
                 yield item, self._record(item)
             previous = item.id
@@ -47,7 +47,7 @@ class MakeRecords:
         The second of two with the same id is a reject. Memory holds all ids.
         """
         if item.id in self._ids:
-            return _reject_item(item, "read", "duplicate id", "")
+            return duplicate_reject(item)
         self._ids.add(item.id)
         return self._record(item)
 
@@ -81,6 +81,11 @@ class MakeRecords:
             if not any(decoded.crop for decoded in pixels):
                 raise
         return render_record(item, [self._decode(media, item, plain=True) for media in item.media])
+
+
+def duplicate_reject(item: Item) -> Reject:
+    """Returns the reject of an item whose id an item before it has."""
+    return _reject_item(item, "read", "duplicate id", "")
 
 
 def _reject_item(item: Item, stage: str, reason: str, sha256: str) -> Reject:

@@ -22,8 +22,7 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     if item.boxes and item.annotated_size not in (None, (width, height)):
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
     x0, y0, x1, y1 = crop = pixels[0].crop or (0, 0, width, height)
-    for box in item.boxes:
-        check_pixels(box)
+    check_pixels(item.boxes)
     boxes = [
         box_tokens(_shift_box(box, x0, y0), width=x1 - x0, height=y1 - y0) for box in item.boxes
     ]

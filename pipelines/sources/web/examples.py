@@ -46,7 +46,7 @@ from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfol
 from pipelines.sources.row_files import load_dict
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, unpack
-from pipelines.sources.values import answer_of, without_absent
+from pipelines.sources.values import answer_of, rows_under, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
@@ -479,7 +479,7 @@ def _as_web_image(
     answered = zip(questions, answers if ragged_answers is None else ragged_answers, strict=False)
     pairs = [{"question": q, "answer": a, "lang": lang} for q, a in answered]
     if pairs:
-        metadata["qa"] = [*metadata.get("qa", ()), *pairs]
+        metadata["qa"] = [*rows_under(metadata, "qa"), *pairs]
     captions = tuple(caption for caption in values("caption") if caption.strip())
     # The feature of captions in this language counts, not a JSON object that has some, too.
     if captions and isinstance(metadata.get("captions"), dict):

@@ -158,6 +158,7 @@ def _caption_items(sample: WebImage) -> Iterator[Item | Reject]:
     captions = {language: sample.captions, **_captions_by_language(sample, language)}
     for lang, listed in sorted(captions.items()):
         try:
+            language_of(lang, "captions")
             texts = [_one_line(text, f"caption {lang}") for text in _values_of(listed)]
             if texts := [text for text in texts if text]:
                 yield _task_item(sample, "caption", lang, f"caption {lang}", *texts, lang=lang)
@@ -175,7 +176,13 @@ def _captions_by_language(sample: WebImage, language: str) -> dict[str, Any]:
     )
     if not is_map:
         return {language: captions}
-    by_language = {language_of(lang, "captions"): text for lang, text in dict(captions).items()}
+    by_language = {}
+    for lang, text in dict(captions).items():
+        try:
+            name = language_of(lang, "captions")
+        except BadInput:  # Refused where its caption is read: the other languages are good.
+            name = str(lang)
+        by_language[name] = text
     return {lang: text for lang, text in by_language.items() if not is_absent(text)}
 
 
@@ -247,9 +254,10 @@ def _question_pair(raw: Any) -> _QuestionPair:
         if is_absent(raw.get(field)) or raw[field] == []:
             raise BadInput(f"qa has no {field}: it is absent, null or NaN in {raw!r}"[:160])
     # Several people may have answered.
-    answers = [
+    texts = (
         _one_line(answer_of(answer, "answer"), "answer") for answer in _values_of(raw["answer"])
-    ]
+    )
+    answers = [text for text in texts if text]
     question = _one_line(raw["question"], "question")
     for field, text in (("question", question), ("answer", "".join(answers))):
         if not text:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
-from flows.config.server_limits import check_served, limit_variables
+from flows.config.server_limits import check_carried_studies, check_served, limit_variables
 from flows.study.form_values import form_problem
 from flows.study.serve import parse_auth
 from infra.errors import ConfigError
@@ -107,6 +107,14 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
         ({"data_root": "{root}/../outside"}, "data_root must lie below"),
         ({"data_root": "{root}/link"}, "data_root must lie below"),
         ({"data_root": "a\0b"}, "data_root must be a path, got 'a\\x00b'"),
+        ({"data_root": "~nobody-has-this-name/x"}, "data_root must lie below"),
+        (
+            {
+                "data_root": "{root}/data",
+                "overrides": ["sources=[{reader: web, path: /etc}]"],
+            },
+            "data_root//etc must lie below",
+        ),
         ({"overrides": ["start=/etc/passwd"]}, "start must lie below"),
         ({"overrides": ["tokenizer.path=/etc/passwd"]}, "tokenizer.path must lie below"),
         ({"overrides": ["mask_codec.path=/etc/passwd"]}, "mask_codec.path must lie below"),
@@ -135,6 +143,24 @@ def test_what_a_study_states_itself_may_lie_anywhere(form: dict[str, Any], tmp_p
     assert str(form_problem(changed)).startswith("start must lie below")
     changed["overrides"] = ["compute.ray_address=10.9.8.8:6379"]
     assert str(form_problem(changed)).startswith("compute.ray_address must be 10.9.8.7:6379, as")
+
+
+def test_a_study_that_only_the_form_makes_whole_is_checked_in_full(
+    form: dict[str, Any], tmp_path: Path
+):
+    study = tmp_path / "root" / "study.yaml"
+    study.write_text(
+        "base: demo\nname: mine\nstart: /etc/hosts\n"
+        "compute: {processes_per_stage: 2, launcher: ray}\n"
+    )
+    changed = {**form, "study": str(study), "overrides": ["compute.ray_address=auto"]}
+    assert str(form_problem(changed)).startswith("start must lie below")
+
+
+def test_a_run_of_the_form_carries_no_studies(form: dict[str, Any]):
+    check_carried_studies(None)
+    with pytest.raises(ConfigError, match="given must be left out"):
+        check_carried_studies({"x": {"name": "x"}})
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,19 @@ def test_a_worker_that_is_killed_is_reported_at_once(job: PrepareJob):
                 pool.submit(steps.list_step, (0, [""])).result(timeout=60)
 
 
+def test_what_a_killed_worker_had_another_one_does(job: PrepareJob):
+    with contextlib.closing(WorkerPool(job, 2)) as pool:
+        pool.submit(steps.list_step, (0, [""])).result()
+        first, second = processes_of(pool)
+        first.kill()
+        # Of many requests none fails: the lost worker is not asked a second time.
+        waiting = [pool.submit(steps.list_step, (0, [""])) for _ in range(8)]
+        assert len({repr(each.result(timeout=60)) for each in waiting}) == 1
+        second.kill()
+        with pytest.raises(WorkerLostError):
+            pool.submit(steps.list_step, (0, [""])).result(timeout=60)
+
+
 def test_only_local_runs_without_workers_of_beam_use_processes(job: PrepareJob):
     def options(**changes) -> tuple[bool, int, str]:
         changed = dataclasses.replace(job, config=dataclasses.replace(CONFIG, **changes))
