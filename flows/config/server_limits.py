@@ -27,11 +27,13 @@ def limit_variables(
         functions by file or module.
       roots: folders below which the local files lie that they may name; none allows all.
     """
-    return {
+    variables = {
         _STORE: "" if any_store else canonical_uri(store),
         _RUNNER: "any" if any_runner else "own",
-        _ROOTS: os.pathsep.join(str(root.resolve()) for root in roots),
     }
+    if roots:
+        variables[_ROOTS] = os.pathsep.join(str(root.resolve()) for root in roots)
+    return variables
 
 
 def is_limited() -> bool:

@@ -296,8 +296,10 @@ class _Planner:
         largest: list[tuple[float, BatchShape, TrainConfig, int]] = []
         # Sums over benchmarks; those whose epochs cannot be counted are named in the row.
         for benchmark in view.fine_tunings:
-            train = view.fine_tuning_of(benchmark, method)
+            stated = view.fine_tuning_of(benchmark, method)
             images = num_images_of(view, benchmark)
+            planned = PlannedProgram(name=benchmark, model=model, train=stated, num_images=images)
+            train = with_planned_microbatch(planned, self._topology)
             shapes = _batch_shapes(model, train, images)
             bytes_on = functools.partial(
                 step_bytes, model, train, shapes[-1].tokens, num_images=images
@@ -305,7 +307,8 @@ class _Planner:
             largest.append((bytes_on(devices=chips), shapes[-1], train, images))
             frames = f"{images} frames of {shapes[-1].tokens} tokens"
             what = f"{benchmark} {method}: {train.batch_size} rows of {frames}"
-            self._note_video(what, images, bytes_on(devices=1))
+            if stated.microbatch != "auto":  # Which takes as many rows as fit, on one GPU too.
+                self._note_video(what, images, bytes_on(devices=1))
             if train.epochs is not None:
                 num_records = self._sizes.num_train(view, benchmark)
                 if num_records is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from flows.config.benchmark import trained_on
 from flows.config.stage_list import Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.plan.parts import PlannedProgram, with_planned_microbatch
 from flows.study.costs import num_images_of
 from flows.study.graph import decode_of, watch_of
 from infra.chips.topology import Topology
@@ -60,24 +61,26 @@ def programs_of(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, 
 def _named_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str, DeviceProgram]]:
     for stage in stages_of(config):
         for method in (REFERENCE,) if stage.is_shared else stage.methods:
-            yield from _stage_programs(stage, method, deterministic=config.compute.deterministic)
+            yield from _stage_programs(stage, method, topology)
     for view in config.resolutions:
         for method in view.methods:
-            yield from _transfer_programs(view, method)
+            yield from _transfer_programs(view, method, topology)
             yield from _evaluation_programs(view, method, topology)
             yield from _spectral_programs(view, method)
 
 
 def _stage_programs(
-    stage: Stage, method: Method, *, deterministic: bool
+    stage: Stage, method: Method, topology: Topology
 ) -> Iterator[tuple[str, DeviceProgram]]:
+    deterministic = stage.view.compute.deterministic
     model, train = stage.view.model_of(method), stage.train_config_of(method)
     name = f"{stage.name} {method}"
-    yield from _updates(name, model, train, 1, deterministic=deterministic)
+    yield from _updates(name, model, train, 1, topology, deterministic=deterministic)
     watch = watch_of(stage.view, method)
     if watch is None:
         return
-    held_out = dataclasses.replace(train, batch_size=min(train.batch_size, watch.examples))
+    size = min(train.batch_size, watch.examples)
+    held_out = dataclasses.replace(train, batch_size=size, microbatch=None)
     for budget in watch.budgets:
         tokens = budgets.bucket_of(model, budget).size
         yield (
@@ -88,11 +91,13 @@ def _stage_programs(
         images = num_images_of(stage.view, stage.view.watch.probe.benchmark)  # type: ignore[union-attr]
         probe = watch.probe
         yield from _updates(
-            f"{name} probe", probe.model, probe.train, images, deterministic=deterministic
+            f"{name} probe", probe.model, probe.train, images, topology, deterministic=deterministic
         )
 
 
-def _transfer_programs(view: StudyConfig, method: Method) -> Iterator[tuple[str, DeviceProgram]]:
+def _transfer_programs(
+    view: StudyConfig, method: Method, topology: Topology
+) -> Iterator[tuple[str, DeviceProgram]]:
     model = view.model_of(method, transfer=True)
     for benchmark in view.fine_tunings:
         yield from _updates(
@@ -100,13 +105,22 @@ def _transfer_programs(view: StudyConfig, method: Method) -> Iterator[tuple[str,
             model,
             view.fine_tuning_of(benchmark, method),
             num_images_of(view, benchmark),
+            topology,
             deterministic=view.compute.deterministic,
         )
 
 
 def _updates(
-    name: str, model: ModelConfig, train: TrainConfig, num_images: int, *, deterministic: bool
+    name: str,
+    model: ModelConfig,
+    train: TrainConfig,
+    num_images: int,
+    topology: Topology,
+    *,
+    deterministic: bool,
 ) -> Iterator[tuple[str, DeviceProgram]]:
+    planned = PlannedProgram(name=name, model=model, train=train, num_images=num_images)
+    train = with_planned_microbatch(planned, topology)
     for tokens in declared_buckets(model, train):
         frames = f" x {num_images}" if num_images > 1 else ""
         yield (

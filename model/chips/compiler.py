@@ -104,10 +104,11 @@ class Compiler:
             raise LookupError(f"{lowered['digest'][:12]} was not compiled yet")
         # A refusal is an outcome, too. That the compiler died is none: it may lack memory today.
         refusal: RefusedError | None = None
+        outcome: dict[str, Any] = {}
         try:
-            outcome = self._ask(["compile"])
+            outcome |= self._ask(["compile"])
         except RefusedError as error:
-            refusal, outcome = error, {"error": str(error)}
+            refusal, outcome["error"] = error, str(error)
         open_backend(str(self._cache)).put(file.name, json.dumps(outcome).encode())
         if refusal is not None:
             raise refusal

@@ -18,7 +18,7 @@ from pipelines.prepare.config import PrepareConfig
 
 @pytest.fixture
 def _own(monkeypatch: pytest.MonkeyPatch):
-    names = limit_variables("/store", any_store=False, any_runner=False)
+    names = limit_variables("/store", any_store=False, any_runner=False, roots=[Path("/")])
     for name in names:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
