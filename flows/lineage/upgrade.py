@@ -30,27 +30,25 @@ _DIGITS = 16
 
 _SAME_BYTES = {
     "flows.steps.kinds.chance": ("e767fe4272eb69f9", "1b197615bf8f0ebb"),
-    "flows.steps.kinds.checkpoint": ("86ca8e5a405f6d7c", "b740e0ab57a35b4d"),
+    "flows.steps.kinds.checkpoint": ("86ca8e5a405f6d7c", "3a1dc353cf5424c7"),
     "flows.steps.kinds.corpus": ("f3e4f4982992d3b8", "c1abf5c943b8a8fe"),
-    "flows.steps.kinds.dataset": ("b5984398bf3a3398", "3dafae6604bdedab"),
+    "flows.steps.kinds.dataset": ("b5984398bf3a3398", "ef104836442e74f8"),
     "flows.steps.kinds.files": ("38ff71c6899a1f80", "320f8755893869df"),
     "flows.steps.kinds.mask_codec": ("dc71682aee2aa6dd", "56944f54e8bdad36"),
     "flows.steps.kinds.predictions": ("283e80d0fe67f6ef", "46ccb55d2ca56f47"),
     "flows.steps.kinds.raw_files": ("fecb2c33942b64b4", "51bbb710c99770e0"),
-    "flows.steps.kinds.screened": ("4b9d722b52a10455", "4fee162f083c33b4"),
+    "flows.steps.kinds.screened": ("4b9d722b52a10455", "0933bf72cd5a5edd"),
     "flows.steps.kinds.start": ("ab8507f095051b2a", "4e14df303657d857"),
     "flows.steps.kinds.tokenizer": ("bb99fd6f06d4ebcc", "767d44b4d77d260e"),
     "model.connector.registry": ("cf351793c6a83ebd", "8448229cc7efdd91"),
     "model.decode.config": ("487dcfd893249cf3", "837e9dc4616bbb5c"),
     "model.eval.config": ("c4b8dc853bab4ace", "7b2c6e0eee224c8a"),
     "model.eval.items_file": ("", "a071dabbe5193a68"),
-    "model.eval.metrics.registry": ("5567f6ef44d8977e", "0283a2e2545ae3b2"),
     "model.eval.predictions_file": ("", "7ddacc661e83ea6f"),
     "model.eval.score": ("", "169350313938b9d8"),
     "model.files": ("d40f2567634b9196", "c0c33cbcbc7f52bf"),
     "model.masks.codec": ("d0434fb1b4e2f5fa", "c6809086d62e5928"),
     "pipelines.hygiene.screen": ("b3c922b8a61055c7", "8c8aaf5fa8ad64a1"),
-    "pipelines.records.rewrite": ("", "2cb6a883dc42a256"),
 }
 """Module -> its digests in the last version of format 2, and in the first of format 3; "" where
 that version has none. These edits moved settings and code: no step makes other answers, parameters
