@@ -9,6 +9,7 @@ folder (see `job`); every step first checks there whether its output already exi
 """
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,8 @@ _FILE_SYSTEMS = (
 """Modules by which runners on other machines reach the files that they stage."""
 
 # These take half of Beam's import time, and a third of its memory; our graphs do not use them.
+# It would say each time that it lacks what is left out.
+logging.getLogger("apache_beam.io.mongodbio").setLevel(logging.ERROR)
 with imports_without(*_FILE_SYSTEMS, "apache_beam.io.gcp.bigquery", "pandas", "pyarrow", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
