@@ -38,8 +38,9 @@ def test_empty_or_malformed_box_is_refused(box):
 def test_a_box_in_fractions_is_refused_and_not_drawn_in_the_corner(box, integers):
     numbers = [float(round(value)) for value in box] if integers else box
     with pytest.raises(BadInput, match="box must be in pixels"):
-        check_pixels(numbers)
-    check_pixels([*numbers[:3], 2.0])
+        check_pixels([numbers, numbers])
+    check_pixels([[*numbers[:3], 2.0]])
+    check_pixels([numbers, [2.0, 2.0, 9.0, 9.0]])  # One tiny box among others is an annotator's.
 
 
 def test_rectangle_covers_its_pixels():
