@@ -134,11 +134,8 @@ def measure_train(request: Request) -> Iterator[Row]:
             for budget in request.at:
                 bucket = budgets.bucket_of(model, budget).size
                 row = row | {"budget": budget, **_memory(step.program(bucket))}
-                if row.get("compiled_gib", 0) > _device_gib():
-                    yield row | {"left_out": "does not fit"}
-                    continue
-                if time.time() > request.until:
-                    yield row | {"left_out": "out of time"}
+                if reason := _why_left_out(request, row):
+                    yield row | {"left_out": reason}
                     continue
 
                 def update(budget: int = budget, step: StepPrograms = step, batch: Any = batch):
@@ -171,11 +168,8 @@ def measure_prefill(request: Request) -> Iterator[Row]:
         ):
             what = "video" if images > 1 else "prefill"
             row: Row = {"part": what, "batch": rows, "budget": budget, **_memory(program)}
-            if time.time() > request.until:
-                yield row | {"left_out": "out of time"}
-                continue
-            if row.get("compiled_gib", 0) > _device_gib():
-                yield row | {"left_out": "does not fit"}
+            if reason := _why_left_out(request, row):
+                yield row | {"left_out": reason}
                 continue
             run = functools.partial(program, params, prompt, exact_slots(cfg, budget))
             timing = take_turns({"": run}, request.rounds)[""]
@@ -375,6 +369,13 @@ def _memory(program: jax.stages.Compiled) -> Row:
     """Returns what the compiler says that a program holds at most on one device."""
     memory = program.memory_analysis()
     return {"compiled_gib": round(memory.peak_memory_in_bytes / _GIB, 3)} if memory else {}
+
+
+def _why_left_out(request: Request, row: Row) -> str:
+    """Returns why a compiled program is not run; "" if it is."""
+    if row.get("compiled_gib", 0) > _device_gib():
+        return "does not fit"
+    return "out of time" if time.time() > request.until else ""
 
 
 def _peak() -> Row:

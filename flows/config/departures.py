@@ -4,7 +4,11 @@ from collections.abc import Iterator
 
 from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
+from flows.report.text_lists import abbreviate_list
 from model.train.config import TrainConfig
+
+_MAX_NAMES = 3
+"""Most trainings named in a line; the others are counted."""
 
 _DEPARTURES = {
     "lora": "train adapters of the decoder",
@@ -22,8 +26,7 @@ def describe_departures(config: StudyConfig) -> Iterator[str]:
     for field, does in _DEPARTURES.items():
         names = [name for name, train in trainings.items() if getattr(train, field)]
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             yield (
-                f"note: {', '.join(names[:3])}{more} {does} ({field}), a departure from the paper, "
-                f"which trains all weights."
+                f"note: {abbreviate_list(names, _MAX_NAMES)} {does} ({field}), a departure from "
+                f"the paper, which trains all weights."
             )

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, StudyConfig
+from flows.report.text_lists import abbreviate_list
 from flows.study.costs import num_images_of
 from infra.chips.topology import GIB, Topology
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 from model.train.memory import fitting_microbatch, step_bytes
 from model.train.step import declared_buckets
+
+_MAX_NAMES = 3
+"""Most trainings named in a line; the others are counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,8 +75,7 @@ def describe_parts(config: StudyConfig, topology: Topology) -> Iterator[str]:
             programs_by_line.setdefault(line, []).append((program.name, needed / GIB))
     for line, programs in programs_by_line.items():
         names, gib = [name for name, _ in programs], max(gib for _, gib in programs)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield f"{', '.join(names[:3])}{more}: {line.format(gib=gib)}"
+        yield f"{abbreviate_list(names, _MAX_NAMES)}: {line.format(gib=gib)}"
 
 
 def _describe(program: PlannedProgram, topology: Topology) -> str:

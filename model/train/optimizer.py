@@ -17,6 +17,7 @@ import optax
 from jaxtyping import Array, Float
 
 from model.train.config import GroupConfig, TrainConfig
+from model.train.lora import LORA
 
 Flat = dict[str, jax.Array]
 
@@ -184,7 +185,7 @@ def unmatched_groups(train: TrainConfig, paths: Collection[str]) -> list[str]:
 
 def frozen_adapters(train: TrainConfig, paths: Collection[str]) -> list[str]:
     """Returns the patterns of groups of rate 0 that reach adapters, which are to be trained."""
-    reached = {group_of(train, path) for path in paths if path.startswith("lora/")}
+    reached = {group_of(train, path) for path in paths if path.startswith(LORA)}
     return [group.params for i, group in enumerate(train.groups) if group.lr == 0 and i in reached]
 
 
