@@ -143,7 +143,7 @@ def summarise_data(store: Store, target: LineageTarget) -> DataSummary:
         )
     counter = _DataCounter(view)
     counted = tuple(map(counter.count, trainings))
-    return DataSummary(name=target.name, trainings=counted, seen=counter.seen_by_all())
+    return DataSummary(name=target.name, trainings=counted, seen=counter.totals())
 
 
 def _trainings(store: Store, artifacts: Sequence[Artifact]) -> Iterator[Manifest]:
@@ -179,7 +179,7 @@ class _DataCounter:
         self._examples = collections.Counter[tuple[str, int]]()
 
     def count(self, training: Manifest) -> TrainingData:
-        """Returns what a training saw."""
+        """Returns the examples and records of a training, by source and licence."""
         data, steps = data_of_training(training), int(training.counts["steps"])
         seen: list[SeenData] = []
         try:
@@ -216,8 +216,8 @@ class _DataCounter:
             changed=changed_since(self._store, training.source),
         )
 
-    def seen_by_all(self) -> tuple[SeenData, ...]:
-        """Returns what the trainings that were counted saw together."""
+    def totals(self) -> tuple[SeenData, ...]:
+        """Returns the same over all trainings counted so far; a record of several counts once."""
         rows: list[SeenData] = []
         for dataset in self._datasets.values():
             numbers = range(len(dataset.licences))

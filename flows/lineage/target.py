@@ -49,7 +49,7 @@ def find_lineage_target(store: Store, name: str) -> LineageTarget:
 
 
 def find_training_target(store: Store, name: str) -> LineageTarget:
-    """Returns what `find_lineage_target` does; of a training step's name, its newest checkpoint.
+    """Finds a lineage target by name, or the newest checkpoint of a training step of that name.
 
     Raises:
       ConfigError: if nothing has that name.

@@ -136,7 +136,7 @@ def _updates(
 
 
 def _shapes_of(train: TrainConfig) -> TrainConfig:
-    """Returns what a recipe's programs depend on: no rates, no length, no choice of budgets."""
+    """Returns a recipe without rates, length and budgets, on which its programs do not depend."""
     return dataclasses.replace(train.program, budgets=None)
 
 

@@ -52,7 +52,7 @@ def holdings_text(holdings: Holdings) -> str:
 
 
 def corpus_check_text(check: CorpusCheck) -> str:
-    """Returns what a check of a corpus has found; the last line says what to do."""
+    """Returns the findings of a check of a corpus as lines; the last one says what to do."""
     lines = [_opened_line(check)]
     for duplicate in check.duplicates:
         lines.append(f"same id: {duplicate.id}: {', '.join(duplicate.places)}")
