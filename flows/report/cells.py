@@ -303,6 +303,9 @@ class Comparison:
       holm: p-value corrected for the number of benchmarks that these methods are compared on; None
         in a comparison over several benchmarks.
       over: sources of variance in the interval: "seeds and items", "seeds", "items" or "".
+      seeds: number of seeds that both methods have.
+      pretrainings: number of pretrainings that these seeds start from.
+      items: number of items under each seed; 0 if they are unknown.
       better: number of benchmarks on which `method` is better, with `holm` up to 5 %.
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
@@ -318,6 +321,9 @@ class Comparison:
     p: float | None = None
     holm: float | None = None
     over: str = ""
+    seeds: int = 0
+    pretrainings: int = 1
+    items: int = 0
     better: int = 0
     worse: int = 0
     resolution: int | None = None

@@ -117,7 +117,8 @@ class PairedScores:
                 items=items,
                 is_binary=bool(np.isin(items, (0.0, SCALE)).all()),
             )
-        if is_percentage and ((scores >= 0) & (scores <= SCALE)).all():
+        within = bool(((scores >= 0) & (scores <= SCALE)).all())
+        if paired.is_binary or (is_percentage and within):
             paired = dataclasses.replace(paired, low=0.0, high=SCALE)
         return paired
 
@@ -145,6 +146,28 @@ class PairedScores:
             high=high,
             is_binary=self.is_binary and other.is_binary,
         )
+
+    @staticmethod
+    def mean_of(rows: Sequence["PairedScores"]) -> "PairedScores":
+        """Returns the mean of some scores of the same seeds, such as those of several budgets.
+
+        The items are dropped if they differ.
+        """
+        if len(rows) == 1:
+            return rows[0]
+        first = rows[0]
+        mean = dataclasses.replace(
+            first, values=np.mean([row.values for row in rows], axis=0), is_binary=False
+        )
+        if any(
+            row.sources != first.sources or not np.array_equal(row.counts, first.counts)
+            for row in rows
+        ):
+            none = PairedScores(values=mean.values)
+            return dataclasses.replace(
+                mean, sources=none.sources, counts=none.counts, items=none.items
+            )
+        return dataclasses.replace(mean, items=np.mean([row.items for row in rows], axis=0))
 
     @property
     def num_seeds(self) -> int:
@@ -251,7 +274,8 @@ def mcnemar_test(row: PairedScores) -> float | None:
 
     Source: McNemar, Psychometrika 12(2), 1947; the exact form is the sign test's.
     """
-    if row.num_seeds != 1 or not row.is_binary or row.low == 0 or row.counts.max() > 1:
+    is_difference = row.low == -SCALE
+    if row.num_seeds != 1 or not (row.is_binary and is_difference) or row.counts.max() > 1:
         return None
     # A difference of 100 is an item that only the first method has right. Items that both have
     # right, or wrong, say nothing about which is better.
@@ -458,10 +482,17 @@ def _percentage_interval(
     if row.is_binary:
         variance += prior / _num_prior_answers(row)
     answers = (share * (1 - share) + prior) / variance
-    answers *= (special.ndtri(1 - level / 2) / _quantile(spread.freedom, level)) ** 2
-    low = _binomial_end(answers * share, answers, level)
-    high = 1 - _binomial_end(answers * (1 - share), answers, level)
+    # Single answers of one training have the binomial variance itself, which is not estimated.
+    if not (row.is_binary and row.num_seeds == 1 and row.counts.max() == 1):
+        answers *= (special.ndtri(1 - level / 2) / _quantile(spread.freedom, level)) ** 2
+    low, high = binomial_interval(share, answers, level)
     return SCALE * low, SCALE * high
+
+
+def binomial_interval(share: float, answers: float, level: float) -> tuple[float, float]:
+    """Returns the mid-P interval of a share of right answers; the number may be a fraction."""
+    low = _binomial_end(answers * share, answers, level)
+    return low, 1 - _binomial_end(answers * (1 - share), answers, level)
 
 
 def _binomial_end(right: float, answers: float, level: float) -> float:

@@ -19,6 +19,11 @@ NUM_ERRORS = 3.0
 """Number of standard errors by which a mean must exceed chance to count as above it."""
 
 
+def is_percentage(metric: str) -> bool:
+    """Returns whether scores in a metric stay within 0-100."""
+    return metric != "cider"
+
+
 def guess_rows(folder: Path, names: Sequence[str]) -> list[tuple]:
     """Returns some fields of each row of a `chance` artifact; None where a row lacks one."""
     with (folder / PREDICTIONS).open(encoding="utf-8") as lines:

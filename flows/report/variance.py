@@ -20,10 +20,12 @@ def satterthwaite(parts: Sequence[VariancePart]) -> VariancePart:
 
     Satterthwaite's are (sum v)^2 / (sum v^2 / f). A part of one or two degrees of freedom that
     dominates, but was estimated too low by chance, makes them too many; so each part in turn is
-    taken 1 + 2 / f times as large, and the fewest degrees of freedom count.
+    taken 1 + 3 / f^1.5 times as large, and the fewest degrees of freedom count.
 
     Source: Satterthwaite, Biometrics Bulletin 2(6), 1946. The factor is ours: without it, intervals
-    of three seeds held in 92 % of simulated studies in which the seeds' part was 80 to 95 %.
+    of three seeds held in 92 % of simulated studies in which the seeds' part was 80 to 95 %, and
+    those of two seeds in 88 % where one of 27 trainings was very noisy. With 1 + 2 / f the latter
+    are 91 %; a larger factor makes the intervals of many equal trainings wider.
     """
     variances = np.array([part.variance for part in parts])
     freedoms = np.array([part.freedom for part in parts], dtype=np.float64)
@@ -31,7 +33,7 @@ def satterthwaite(parts: Sequence[VariancePart]) -> VariancePart:
     if not total:
         return VariancePart(0.0, float(freedoms.max()))
     # In units of the whole, so that nothing underflows.
-    shares, factors = variances / total, 1 + 2 / freedoms
+    shares, factors = variances / total, 1 + 3 / freedoms**1.5
     sums = 1 + (factors - 1) * shares
     squares = (shares**2 / freedoms).sum() + (factors**2 - 1) * shares**2 / freedoms
     return VariancePart(total, float((sums**2 / squares).min()))

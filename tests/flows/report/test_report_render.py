@@ -45,7 +45,7 @@ def test_markdown_shows_scores_retention_intervals_and_chance():
         "over chance @64",
     ]
     assert rows["parcel"] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", "95.0", "83.9", "12.5"]
-    assert spreads["parcel"] == ["49.5 … 64.5", "30.4 … 68.6", "44.5", "37.0"]
+    assert spreads["parcel"] == ["49.5 … 64.3", "31.0 … 68.1", "44.5", "37.0"]
     assert rows["vanilla"] == ["60.0 ± 2.0", "", "100.0", "", "12.5"]
     assert spreads["vanilla"] == ["55.0 … 65.0", "", "47.5", ""]
     assert rows_of(text, "refcoco (miou)", 1)["m3"][-1] == "-2.0 ✗"
