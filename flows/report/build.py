@@ -172,6 +172,8 @@ def _build_section(
             scores=scores,
             unseen=_unseen_mean(scores, contaminated_sources),
             cost=costs.get((method, budget)),
+            pretrainings=interval.pretrainings if interval else 0,
+            items=interval.items if interval else 0,
         )
 
     # `cell` above reads `costs` and `reference`, which are set from here on. It is first called

@@ -226,6 +226,8 @@ class Cell:
       unseen: mean over the items whose picture hygiene found in no training corpus. None if that
         leaves all items or none, the items are unknown, or the score is not their plain mean.
       cost: cost of a prompt; None if unknown.
+      pretrainings: number of pretrainings that its seeds start from; 0 if unknown.
+      items: number of items under each seed; 0 if unknown, or not the same for all seeds.
     """
 
     benchmark: str
@@ -244,6 +246,8 @@ class Cell:
     scores: tuple[Score, ...] = ()
     unseen: float | None = None
     cost: Cost | None = None
+    pretrainings: int = 0
+    items: int = 0
 
     @property
     def margin(self) -> float | None:
@@ -377,6 +381,24 @@ class Section:
         """Returns the cell of `method` at `budget`."""
         row = self.methods.index(method)
         return self.cells[row * len(self.budgets) + self.budgets.index(budget)]
+
+    def is_best(self, cell: Cell) -> bool:
+        """Whether no complete cell at its budget has a higher mean, and some has a lower one."""
+        means = [
+            other.mean
+            for method in self.methods
+            if (other := self.cell(method, cell.budget)).complete and other.mean is not None
+        ]
+        return cell.complete and cell.mean == max(means) > min(means)
+
+    def stands_out(self, cell: Cell) -> bool:
+        """Whether it is the best at its budget, and its difference to each other method stands."""
+        against = [
+            entry
+            for entry in self.comparisons
+            if entry.budget == cell.budget and cell.method in (entry.method, entry.other)
+        ]
+        return self.is_best(cell) and bool(against) and all(entry.is_sure for entry in against)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
