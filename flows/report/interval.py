@@ -20,7 +20,6 @@ often these intervals hold is simulated by `perf.intervals`.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -44,6 +43,9 @@ PRIOR_ANSWERS = 0.5
 
 Twenty right answers of twenty have no spread, but their score is not certain.
 """
+
+PRIOR_CORRELATION = 0.25
+"""Correlation of answers about one source, of several seeds or items, while there is no spread."""
 
 PRIOR_SEEDS = 8.0
 """Weight of the seeds' variance due to single answers alone, over the number of wrong answers.
@@ -332,9 +334,10 @@ def _num_prior_answers(row: PairedScores) -> float:
     """Returns how many independent answers the items are worth, where nothing is known of it.
 
     It is between the number of sources, if all seeds and all items of a source agree, and the
-    number of all answers.
+    number of all answers: answers about a source are taken to correlate by `PRIOR_CORRELATION`.
     """
-    return 2 / (1 / row.items.size + 1 / row.num_effective_sources)
+    share = PRIOR_CORRELATION
+    return 1 / ((1 - share) / row.items.size + share / row.num_effective_sources)
 
 
 def _seeds_parts(
@@ -397,26 +400,25 @@ def _linked_rows(rows: Sequence[PairedScores]) -> list[list[PairedScores]]:
 def _source_part(row: PairedScores, clusters: Int[np.ndarray, " S"]) -> tuple[VariancePart, float]:
     """Returns the part of one benchmark's sources, and their interaction with the draws."""
     starts = np.concatenate([[0], np.cumsum(row.counts)[:-1]])
+
+    def of_sources(items: Float[np.ndarray, "*B N"]) -> tuple[Float[np.ndarray, "*B C"], float]:
+        means = np.add.reduceat(items, starts, axis=-1) / row.counts
+        if len(starts) == items.shape[-1]:
+            return means, 0.0
+        return means, float(((items - np.repeat(means, row.counts, axis=-1)) ** 2).sum())
+
     mean = row.items.mean(axis=0)
-
-    def of_sources(items: Float[np.ndarray, " N"]) -> tuple[Any, Any, float]:
-        means = np.add.reduceat(items, starts) / row.counts
-        rest = (
-            ((items - np.repeat(means, row.counts)) ** 2).sum() if len(starts) < len(items) else 0
-        )
-        return means, row.counts, float(rest)
-
-    means, _, rest = of_sources(mean)
-    num_draws = int(clusters.max()) + 1
-    if num_draws == 1:
+    means, rest = of_sources(mean)
+    counts = np.bincount(clusters)
+    if len(counts) == 1:
         return mean_over_clusters(means, row.counts, rest), 0.0
-    # Each draw's deviations from the mean, source by source, show the interaction; a sum over them
-    # is estimated like the mean itself.
+    # Each draw's deviations from the mean, source by source, show the interaction; the sum of their
+    # squares is estimated like the variance of the mean itself.
     weights = cluster_weights(means, row.counts, rest)
-    squares = 0.0
-    for draw in range(num_draws):
-        deviations = row.items[clusters == draw].mean(axis=0) - mean
-        squares += clustered_variance(*of_sources(deviations), weights)
+    draws = np.zeros((len(counts), row.items.shape[1]))
+    np.add.at(draws, clusters, row.items / counts[clusters][:, None])
+    deviations, rests = of_sources(draws - mean)
+    squares = clustered_variance(deviations, row.counts, rests, weights)
     interaction = _draws_share(clusters) * squares
     variance = clustered_variance(means, row.counts, rest, weights) - interaction
     return VariancePart(max(variance, 0.0), len(row.counts) - 1), interaction

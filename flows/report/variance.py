@@ -84,7 +84,7 @@ def cluster_weights(
 
 
 def _between_clusters(
-    means: Float[np.ndarray, " C"],
+    means: Float[np.ndarray, "*B C"],
     counts: Int[np.ndarray, " C"],
     rest: float,
     weights: Float[np.ndarray, " C"],
@@ -92,7 +92,7 @@ def _between_clusters(
     """Returns the variance of clusters' effects, without bias and so perhaps below 0."""
     # Q = sum g (y - mean of y weighted by g)^2 has the mean a t + b r, for any weights g.
     total = weights.sum()
-    deviations = means - (weights * means).sum() / total
+    deviations = means - (weights * means).sum(axis=-1, keepdims=True) / total
     own = rest / (counts.sum() - len(counts)) if rest else 0.0
     a = total - (weights**2).sum() / total
     b = (weights / counts).sum() - (weights**2 / counts).sum() / total
@@ -100,12 +100,19 @@ def _between_clusters(
 
 
 def clustered_variance(
-    means: Float[np.ndarray, " C"],
+    means: Float[np.ndarray, "*B C"],
     counts: Int[np.ndarray, " C"],
     rest: float,
     weights: Float[np.ndarray, " C"],
 ) -> float:
-    """Returns the variance of the mean over all values, without bias."""
+    """Returns the variance of the mean over all values, without bias, summed over any rows.
+
+    Args:
+      means: mean of each cluster; with a row for each of several sets of values.
+      counts: number of values of each cluster.
+      rest: sum of squares of the values' deviations from their clusters' means, over all rows.
+      weights: weight of each cluster's squared deviation.
+    """
     num = counts.sum()
     own = rest / (num - len(counts)) if rest else 0.0
     between = _between_clusters(means, counts, rest, weights)

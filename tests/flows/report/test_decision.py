@@ -15,6 +15,7 @@ from flows.report.decision import (
     decision_bound,
 )
 from flows.report.interval import PairedScores, estimate_interval
+from perf import decision as simulation
 
 RNG = np.random.default_rng(7)
 
@@ -131,3 +132,43 @@ def test_what_is_no_comparison_is_refused(rows: list[PairedScores], message: str
 def test_an_error_of_none_is_refused():
     with pytest.raises(ValueError, match=r"error must be in \(0, 0.1\], got 0"):
         decide(np.ones(3), error=0)
+
+
+def share_wrong(shape: simulation.Equal, sweeps: int, max_seeds: int) -> float:
+    ends = simulation.decide_equal(shape, sweeps, max_seeds)
+    return float(np.mean([end.decided for end in ends]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape",
+    [
+        simulation.trainings("1 training", [1.0]),
+        simulation.pictures(200, 20.0, 0.5),
+        simulation.pretrainings(2, 2.0, 1.0),
+        simulation.collapses(0.0),
+    ],
+    ids=lambda shape: shape.name,
+)
+def test_equal_methods_are_seldom_called_different(shape: simulation.Equal):
+    """A small edition of `perf.decision`; the noise is two binomial standard errors."""
+    assert share_wrong(shape, 300, 12) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
+
+
+@pytest.mark.deep
+def test_equal_methods_are_seldom_called_different_in_every_shape():
+    # Where only the means are equal, and 95 of 100 seeds favour one method, no test of a few seeds
+    # can know of the others; that is said beside the decision.
+    shapes = [shape for shape in simulation.EQUAL if not shape.name.endswith("in the mean")]
+    assert len(shapes) == len(simulation.EQUAL) - 1
+    for shape in shapes:
+        assert share_wrong(shape, 600, 30) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 600), shape.name
+
+
+@pytest.mark.slow
+def test_effects_larger_than_the_smallest_take_fewer_seeds_than_a_fixed_study():
+    for effect, fixed in ((0.5, 34), (1.0, 10)):
+        assert simulation.fixed_design(effect) == fixed
+        ends = simulation.decide_effect(1.5 * effect, 200, 2 * fixed)
+        assert np.mean([end.num_seeds for end in ends]) <= 0.8 * fixed
+        assert np.mean([end.decided and end.mean > 0 for end in ends]) >= 0.95
