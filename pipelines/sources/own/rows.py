@@ -104,7 +104,7 @@ def items_of(
             yield Reject(
                 id=f"{source.name}/{split}",
                 stage="read",
-                reason=str(error),
+                reason=error.after(position),
                 source=corpus.relative(file),
             )
             return

@@ -4,6 +4,7 @@ import array
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import column_names, is_inline, picture_cell, rows_of_batch
 from pipelines.sources.item import Media
 from pipelines.sources.omissions import is_hidden
-from pipelines.sources.unpacking import PACKINGS, open_lines
+from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tasks import CAPTIONS, STAGE, WebImage
 
@@ -94,13 +95,13 @@ def _read_lines(
 ) -> Iterator[WebImage | Reject]:
     """Yields a sample per line that is not empty; a damaged packed file adds a reject."""
     lines = _number_lines(corpus.annotation(path))
-    while True:
+    for num_read in itertools.count():
         try:
             number, line = next(lines)
         except StopIteration:
             return
-        except ValueError as error:
-            yield _reject_row(corpus, path, None, str(error))
+        except DamagedFile as error:
+            yield _reject_row(corpus, path, None, error.after(num_read))
             return
         yield _sample_or_reject(corpus, path, number, lambda line=line: parse(_check_length(line)))
 

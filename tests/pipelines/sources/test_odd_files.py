@@ -1,11 +1,14 @@
 """Archives, lists and folders as strangers leave them: each is read, refused or in the account."""
 
+import bz2
+import codecs
 import gzip
 import io
 import json
 import lzma
 import os
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -90,21 +93,46 @@ def test_long_and_foreign_names_are_whole(tmp_path, form):
 # Own lists.
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
-def test_a_damaged_list_of_ones_own_is_one_reject(tmp_path, form, suffix, pack):
-    rows = [{**ROW, "question": f"{n * 7919 % 1000}?"} for n in range(4000)]
+PACKINGS = {
+    "gz": (gzip.compress, lambda: zlib.decompressobj(wbits=31)),
+    "xz": (lzma.compress, lzma.LZMADecompressor),
+    "bz2": (lambda data: bz2.compress(data, 1), bz2.BZ2Decompressor),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "encoding"),
+    [
+        *(("jsonl", "gz", "utf-8"), ("csv", "xz", "utf-8"), ("web", "bz2", "utf-8")),
+        *(("jsonl", "gz", "utf-16"), ("csv", "bz2", "utf-16"), ("web", "xz", "utf-16")),
+    ],
+)
+def test_a_list_that_is_cut_off_gives_all_whole_rows_before_the_cut(
+    tmp_path, form, suffix, encoding
+):
+    pack, opener = PACKINGS[suffix]
+    rows = [{**ROW, "question": f"{n * 7919 % 1000} {n * 104729}?"} for n in range(4000)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if form == "csv":
         cells = "".join(f"a.png,{row['question']},red\n" for row in rows)
         text = f"image,question,answers\n{cells}"
+    elif form == "web":
+        text = "".join(f'{{"image": "a.png", "caption": "{row["question"]}"}}\n' for row in rows)
+    name = "web/train.jsonl" if form == "web" else f"{form}/train.{form}"
     write_rows(tmp_path, [], f"{form}/train.x")
-    whole = pack(text.encode())
-    (tmp_path / f"{form}/train.{form}.{suffix}").write_bytes(whole[: len(whole) // 2])
+    cut = pack(text.encode(encoding))
+    cut = cut[: len(cut) * 4 // 5]
+    (tmp_path / f"{name}.{suffix}").write_bytes(cut)
+    # What the library unpacks of the cut file, as far as its lines are whole.
+    left = codecs.getincrementaldecoder(encoding)().decode(opener().decompress(cut))
+    num_rows = left.count("\n") - (form == "csv")
     listed = Listed(tmp_path, form)
-    assert 0 < len(listed.items) < 4000
+    assert 0 < len(listed.items) == num_rows < 4000
     (reason,) = listed.reasons.values()
-    assert reason.startswith(f"train.{form}.{suffix} is damaged: ")
+    assert reason.startswith(
+        f"train.{name.rpartition('.')[2]}.{suffix} is damaged after {num_rows:,} whole rows, "
+        f"which were read: "
+    )
 
 
 @pytest.mark.parametrize(("form", "text"), [("jsonl", "\n \n"), ("csv", "image,answers\n")])
