@@ -80,6 +80,10 @@ class OmissionCounts:
         count, first = self._counts.get(reason, (0, example))
         self._counts[reason] = count + num, min(first, example)
 
+    def __len__(self) -> int:
+        """Returns the number of reasons."""
+        return len(self._counts)
+
     def clear(self) -> None:
         """Forgets all counts, before the file is read again."""
         self._counts.clear()
