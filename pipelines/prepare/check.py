@@ -25,12 +25,12 @@ from infra.store.raw_path import raw_path
 from pipelines.prepare.check_media import MediaFacts, MediaOpener, OpenedItems, open_step
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import PrepareJob
-from pipelines.prepare.licences import LicencesConfig
+from pipelines.prepare.licences import LicencesConfig, dropped_licence
 from pipelines.prepare.listing import item_id, items_of_units, line_of_item, pixels_key
 from pipelines.prepare.worker_pool import local_workers, pool_of, uses_processes
 from pipelines.records.hashing import stable_hash
 from pipelines.records.holdings import Holdings, PartHoldings, RejectGroups, group_omissions
-from pipelines.records.licence import LICENCE_STAGE, NO_LICENCE, Licence, LicenceCount
+from pipelines.records.licence import NO_LICENCE, Licence, LicenceCount
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import UnpackedMedia
@@ -173,7 +173,8 @@ def check_corpus(
       on_progress: called with what was done so far, often.
 
     Raises:
-      ValueError: if the source, the split or an annotation file is wrong.
+      ValueError: if the source, the split or an annotation file is wrong, or an allowed licence is
+        probably misspelt.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
     spec = source_spec(source)
@@ -214,7 +215,8 @@ class _Check:
         self._rejects = RejectGroups()
         self._parts: dict[str, PartHoldings] = {}
         self._duplicates: list[DuplicateId] = []
-        self._num_inputs = self._num_rejects = self._num_dropped = self._num_duplicates = 0
+        self._num_inputs = self._num_rejects = self._num_duplicates = 0
+        self._dropped = collections.Counter[str]()  # Licence -> inputs that it costs.
         self._licences = collections.Counter[str]()
         # By whether they are clips: all items; all media, those opened; items not opened; items
         # opened because they were drawn, and those of them that were rejected.
@@ -246,7 +248,12 @@ class _Check:
                 for item, reject in zip(items, opened.rejects, strict=True):
                     self._note_result(item, reject)
         unseen = sum(self._expected_unseen(kind) for kind in (False, True))
-        expected = self._num_rejects - self._num_dropped + unseen
+        expected = self._num_rejects - self._dropped.total() + unseen
+        if job.licences is not None:
+            job.licences.check_spelling(
+                {name: f"{num:,} inputs" for name, num in self._dropped.items() if name},
+                self._licences,
+            )
         licences = [
             LicenceCount(licence=name, records=num) for name, num in sorted(self._licences.items())
         ]
@@ -265,16 +272,16 @@ class _Check:
             num_duplicates=self._num_duplicates,
             pictures=_picture_facts(self._facts),
             clip_seconds=_spread(self._facts.clip_seconds),
-            num_dropped=self._num_dropped,
+            num_dropped=self._dropped.total(),
             expected_rejects=expected,
             failure=self._failure(expected),
         )
 
     def _failure(self, expected: float) -> str:
         """Returns why preparing would fail, as the end of a sentence; "" if it would not."""
-        if self._num_dropped and self._num_dropped == self._num_inputs:
+        if self._num_inputs and self._dropped.total() == self._num_inputs:
             return f"all {self._num_inputs:,} inputs were dropped by licences.allow"
-        num_inputs = self._num_inputs - self._num_dropped
+        num_inputs = self._num_inputs - self._dropped.total()
         return self._job.config.reject_fault(expected, num_inputs)
 
     def _opened_items(
@@ -401,7 +408,8 @@ class _Check:
 
     def _note_reject(self, reject: Reject) -> None:
         self._num_rejects += 1
-        self._num_dropped += reject.stage == LICENCE_STAGE
+        if (licence := dropped_licence(vars(reject))) is not None:
+            self._dropped[licence] += 1
         self._rejects.add(reject)
 
     def _note_record(self, item: Item) -> None:
