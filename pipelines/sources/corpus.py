@@ -145,7 +145,7 @@ class Corpus:
           BadInput: if it is outside, which a hostile or absolute path in an annotation may be.
         """
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
-            raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
+            raise BadInput(f"path is not a name of a file: {os.path.basename(path)[-120:]!r}")
         # By its text: a/../../b leaves the root, whatever links there are.
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):

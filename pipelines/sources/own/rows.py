@@ -21,6 +21,7 @@ import functools
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,9 @@ from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.csv_cells import csv_cells, parse_cell
 from pipelines.sources.item import Item, checked_task
-from pipelines.sources.layout import find_annotation
+from pipelines.sources.layout import find_annotation, find_file
 from pipelines.sources.licences import OWN_NAMES, stated_licence
-from pipelines.sources.omissions import data_files, note_empty, unfollowed
+from pipelines.sources.omissions import data_files, looks_like_data, note_empty, unfollowed
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
@@ -245,10 +246,20 @@ def _possible_names(split: str, form: str, *other_names: str) -> tuple[str, ...]
 def _row_omissions(corpus: Corpus, split: str, *, form: str) -> Iterator[Omission]:
     """Yields the files that are named like the split and look like data, but the one read."""
     names = _FORMATS[form][1](split)[0]
-    for path in corpus.folder.iterdir():
-        if path.name.startswith(f"{split}.") and path.name not in names and path.is_file():
+    # "train.zip" is of the split in another form; "train-00001.jsonl", "train_part2.jsonl" and
+    # "Train.jsonl" may be of it, or splits of their own.
+    alike = re.compile(rf"{re.escape(split)}[._-]", re.IGNORECASE)
+    read = find_file(corpus.folder, *names)
+    for path in sorted(corpus.folder.iterdir()):
+        is_other = path.name not in names and alike.match(path.name) and path.is_file()
+        if not is_other or (corpus.is_local and read and os.path.samefile(path, read)):
+            continue
+        if path.name.startswith(f"{split}."):
             yield from data_files(corpus, form, [path.name])
-    yield from unfollowed(corpus, lambda name: name.startswith(f"{split}."))
+        elif looks_like_data(path.name):
+            reason = f"its name is like that of split {split}, which {names[0]} alone holds"
+            yield Omission(source=corpus.relative(path), reason=reason)
+    yield from unfollowed(corpus, lambda name: alike.match(name) is not None)
 
 
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}

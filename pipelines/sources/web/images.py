@@ -49,7 +49,7 @@ from pipelines.sources.omissions import (
     unfollowed,
 )
 from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.unpacking import DAMAGE, is_packed
+from pipelines.sources.unpacking import DAMAGE, is_packed, unpack
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tables import table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
@@ -199,7 +199,11 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
         try:
-            with tarfile.open(None, "r|*" if packed else "r:", file, tarinfo=_Member) as archive:
+            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's.
+            with (
+                unpack(cast(BinaryIO, file)) as content,
+                tarfile.open(None, "r|" if packed else "r:", content, tarinfo=_Member) as archive,
+            ):
                 contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
                     num_members += 1

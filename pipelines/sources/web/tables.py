@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import posixpath
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -249,14 +250,34 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     for field, data in pictures[:1]:
         place: dict[str, Any] = corpus.unpacked.append(data)
         return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
-    for field in filter(row.__contains__, _PATHS):
-        if name := picture_cell(row[field], field)[1]:
-            if "://" in name:
-                return _find_download(corpus, path, name)
-            return corpus.media(path.parent / name, video=field.startswith("video"))
+    names = _paths_of_row(row)
+    # Several fields may name one picture, from here and from elsewhere: the file that is here
+    # counts. Which of several files is the picture is not guessed.
+    places = {name: field for name, field in names.items() if "://" not in name}
+    here = [n for n in places if corpus.has(path.parent / n)] if len(places) > 1 else []
+    if len({posixpath.normpath(name) for name in here}) > 1:
+        fields = ", ".join(places[name] for name in here)
+        raise BadInput(f"different files in the fields {fields}, one is expected")
+    for name in here or places:
+        return corpus.media(path.parent / name, video=places[name].startswith("video"))
+    for name in names:
+        return _find_download(corpus, path, name)
     for field in filter(row.__contains__, _URLS):
         return _find_download(corpus, path, text_of(row[field], field))
     return None
+
+
+def _paths_of_row(row: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the paths and URLs in a row's fields for paths, each with the first such field.
+
+    Raises:
+      BadInput: if a field holds neither a picture nor a path.
+    """
+    names: dict[str, str] = {}
+    for field in filter(row.__contains__, _PATHS):
+        if name := picture_cell(row[field], field)[1]:
+            names.setdefault(name, field)
+    return names
 
 
 def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
@@ -393,10 +414,9 @@ def _url_of_row(row: object) -> list[str]:
     """Returns the URL under which `_media_of_row` looks for a row's picture."""
     if not isinstance(row, Mapping):
         return []
-    for field in filter(row.__contains__, _PATHS):
-        with contextlib.suppress(BadInput):
-            if name := picture_cell(row[field], field)[1]:
-                return [name] if "://" in name else []
+    with contextlib.suppress(BadInput):
+        if names := _paths_of_row(row):
+            return [] if any("://" not in name for name in names) else [next(iter(names))]
     return [url for url in map(row.get, _URLS) if isinstance(url, str)][:1]
 
 

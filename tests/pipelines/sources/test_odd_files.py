@@ -15,7 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.records.schema import BadInput
 from pipelines.records.tfrecord import write_shard
+from pipelines.sources.item import Media
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.omissions import looks_like_data
 from tests.pipelines.sources.test_odd_inputs import Listed, picture, write_rows, write_tar
 
@@ -227,3 +230,88 @@ def test_a_copy_of_data_looks_like_data(extension, rest, capitals):
     name = f"a.{extension}{rest}"
     assert looks_like_data(name.upper() if capitals else name)
     assert not looks_like_data(f"a{extension}{rest.replace('.gz', '')}.md")
+
+
+@pytest.mark.parametrize("source", ["web", "jsonl"])
+def test_pipes_and_devices_are_no_pictures(tmp_path, source):
+    row = {"question": "?", "answers": ["x"]} if source == "jsonl" else {"caption": "x"}
+    names = ["a.png", "pipe.png", "zero.png"]
+    name = "jsonl/train.jsonl" if source == "jsonl" else "web/a.jsonl"
+    write_rows(tmp_path, [{**row, "image": image} for image in names], name)
+    os.mkfifo(tmp_path / source / "pipe.png")
+    (tmp_path / source / "zero.png").symlink_to("/dev/zero")
+    reader, reasons = MediaReader(tmp_path), []
+    for image in names:
+        for read in (reader.read, reader.sha256):
+            try:
+                read(Media(path=f"{source}/{image}"))
+            except BadInput as error:
+                reasons.append(str(error))
+    assert reasons == [f"neither a file nor a folder: {name}" for name in names[1:] for _ in "12"]
+    with (
+        pytest.raises(BadInput, match=r"neither a file nor a folder: pipe\.png"),
+        reader.local(Media(path=f"{source}/pipe.png", video=True)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [("tgz", gzip.compress), ("tar.bz2", bz2.compress), ("txz", lzma.compress)]
+)
+def test_an_archive_packed_in_several_streams_is_read_to_its_end(tmp_path, suffix, pack):
+    members = [
+        (f"{n}.{end}", data) for n in range(3) for end, data in (("png", picture(n)), ("txt", b"x"))
+    ]
+    write_tar(tmp_path / "plain.tar", members)
+    whole = (tmp_path / "plain.tar").read_bytes()
+    (tmp_path / "web").mkdir()
+    streams = b"".join(pack(whole[start : start + 999]) for start in range(0, len(whole), 999))
+    (tmp_path / f"web/a.{suffix}").write_bytes(streams)
+    listed = Listed(tmp_path)
+    assert listed.pixels == {f"web/a/{n}#caption.en": picture(n) for n in range(3)}
+    assert not listed.rejects
+
+
+def test_lists_whose_names_are_like_the_splits_are_named(tmp_path):
+    names = ["train-00001.jsonl", "train_part2.csv.gz", "Train.jsonl", "train.parquet"]
+    write_rows(tmp_path, [ROW], "jsonl/train.jsonl")
+    for name in (*names, "trainval.jsonl", "val.jsonl", "train-notes.txt"):
+        if not (tmp_path / "jsonl" / name).exists():
+            (tmp_path / "jsonl" / name).write_text("{}")
+    listed = Listed(tmp_path, "jsonl")
+    assert len(listed.items) == 1
+    expected = {
+        name
+        for name in names
+        if not (tmp_path / "jsonl" / name).samefile(tmp_path / "jsonl/train.jsonl")
+    }
+    assert {omission.source for omission in listed.omissions} == {f"jsonl/{n}" for n in expected}
+    assert {omission.reason for omission in listed.omissions} == {
+        "its name is like that of split train, which train.jsonl alone holds",
+        "no kind of file that jsonl reads",
+    }
+
+
+@pytest.mark.parametrize(
+    "fields", [("image", "image_path"), ("image", "video"), ("path", "file_name")]
+)
+def test_different_files_of_one_row_are_not_chosen_from(tmp_path, fields):
+    first, second = fields
+    rows = [
+        {first: "a.png", second: "b.png", "caption": "both"},
+        {first: "a.png", second: "./a.png", "caption": "same"},
+        {first: "a.png", second: "elsewhere/a.png", "caption": "first"},
+        {first: "elsewhere/a.png", second: "b.png", "caption": "second"},
+        {first: "http://x/a.png", second: "b.png", "caption": "here"},
+    ]
+    write_rows(tmp_path, rows)
+    (tmp_path / "web/b.png").write_bytes(picture(1))
+    listed = Listed(tmp_path)
+    (reason,) = listed.reasons.values()
+    assert reason.startswith("different files in the fields ")
+    assert {item.suffixes[0]: item.media[0].path for item in listed.items} == {
+        "same": "web/a.png",
+        "first": "web/a.png",
+        "second": "web/b.png",
+        "here": "web/b.png",
+    }
