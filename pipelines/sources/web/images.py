@@ -1,10 +1,13 @@
-"""Image-text corpora from the web: webdataset shards, parquet, JSONL and CC3M-style TSV.
+"""Image-text corpora from the web: webdataset shards, parquet, Arrow, JSONL, CSV and CC3M's TSV.
 
     00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata, or the caption),
                   as img2dataset and webdataset write them; also packed: .tgz, .tar.bz2, .tar.xz
     x.parquet     a column of image bytes or of paths, and one of captions
     x.jsonl       per line, "image"/"images" or "video"/"videos" (paths) and "text"/"caption";
                   .ndjson is the same
+    x.csv         the same fields in columns, named in the first line; ocr, objects, qa and captions
+                  as JSON
+    x.arrow       the columns of parquet, as a stream or a file (.feather is the same)
     x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
@@ -46,7 +49,7 @@ from pipelines.sources.omissions import (
     unfollowed,
 )
 from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.unpacking import DAMAGE, is_packed
+from pipelines.sources.unpacking import DAMAGE, is_packed, unpack
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tables import table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
@@ -76,7 +79,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
             yield name
     if not has_units:
         raise FileNotFoundError(
-            f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
+            f"{corpus.folder} holds no .tar, .tgz, .parquet, .arrow, .jsonl, .csv or .tsv file."
         )
 
 
@@ -196,7 +199,11 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
         try:
-            with tarfile.open(None, "r|*" if packed else "r:", file, tarinfo=_Member) as archive:
+            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's.
+            with (
+                unpack(cast(BinaryIO, file)) as content,
+                tarfile.open(None, "r|" if packed else "r:", content, tarinfo=_Member) as archive,
+            ):
                 contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
                     num_members += 1
