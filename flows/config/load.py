@@ -12,6 +12,10 @@ from infra.errors import ConfigError
 from infra.references import file_reference
 from pipelines.sources.registry import BENCHMARKS
 
+_ODD_VALUES = (ValueError, AttributeError, RecursionError)
+"""Errors of PyYAML's, besides its own, for dates that there are not, numbers of more digits than
+Python reads, and endless nesting."""
+
 _MAX_SHOWN = 80
 """Most of a value that an error shows [characters]."""
 
@@ -128,6 +132,9 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except _ODD_VALUES as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a value is none"
+        raise ConfigError(f"{path} is not YAML that can be read: {reason}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
     # Before the base is merged in: `./mine.py` means a file beside the YAML file that says so.
@@ -235,8 +242,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         value = yaml.load(text, _Loader)
     except _DuplicateKeyError as error:
         raise ConfigError(f"{path}: {error}") from None
-    # PyYAML lets errors of other kinds out for dates that there are not, and for endless nesting.
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
+    except (yaml.YAMLError, *_ODD_VALUES):
         shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
         raise ConfigError(f"{path}: value must be YAML, got {shown!r}.") from None
     # Copied on the way down, so that the caller's values stay as they are.

@@ -148,7 +148,9 @@ class Scratch:
 
     def _download_copy(self, token: str) -> None:
         folder = f"{self._folder}/{token}"
-        index = json.loads(self._files.read(f"{folder}/{_INDEX}"))
+        place = f"{folder}/{_INDEX}"
+        kind = dict[str, tuple[str, int]]
+        index: dict[str, tuple[str, int]] = parse_typed(kind, self._files.read(place), place)
 
         def fetch(name: str) -> None:
             sha256, size = index[name]

@@ -63,6 +63,7 @@ from infra.store.manifest import (
 )
 from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
+from infra.typed_json import parse_typed
 
 FORMAT = 3
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
@@ -675,8 +676,8 @@ class Store:
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
-            layout = json.loads(text)["format"]
-        except (ValueError, KeyError, TypeError):
+            layout = parse_typed(dict[str, int], text, name)["format"]
+        except (ValueError, KeyError):
             raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
         if layout not in formats:
             cure = (

@@ -1,5 +1,6 @@
 """Changes that make odd inputs of whole ones: of bytes, of JSON and YAML, of headers."""
 
+import copy
 import io
 import json
 import random
@@ -65,7 +66,7 @@ def change_value(rng: random.Random, value: Any) -> Any:
     for _ in range(rng.choice((1, 1, 2, 3))):
         path = rng.choice([*_paths(value)])
         if not path:
-            return rng.choice(_ODD_VALUES)
+            return copy.deepcopy(rng.choice(_ODD_VALUES))
         owner = value
         for key in path[:-1]:
             owner = owner[key]
@@ -75,11 +76,11 @@ def change_value(rng: random.Random, value: Any) -> Any:
         elif kind < 0.25 and isinstance(owner, dict):
             owner[rng.choice(_ODD_KEYS)] = owner.pop(path[-1])
         elif kind < 0.35 and isinstance(owner, list):
-            owner.append(owner[path[-1]])
+            owner.append(copy.deepcopy(owner[path[-1]]))
         elif kind < 0.5 and isinstance(owner[path[-1]], int | float):
             owner[path[-1]] += rng.choice((-1, 1, 0.5, 1000))
         else:
-            owner[path[-1]] = rng.choice(_ODD_VALUES)
+            owner[path[-1]] = copy.deepcopy(rng.choice(_ODD_VALUES))
     return value
 
 

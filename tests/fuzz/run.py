@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from infra.errors import one_line_message
 from tests.fuzz.targets import Reader
 
 CPU_S, WALL_S = 20, 180.0
@@ -38,11 +39,9 @@ CPU_S, WALL_S = 20, 180.0
 MEMORY_MB = 300
 """Most memory that one input may take [MB]."""
 
-MAX_LINE = 1000
-"""Longest message of an error [characters]."""
-
 _ROOT = Path(__file__).parents[2]
-_OURS = tuple(str(_ROOT / room) for room in ("flows", "infra", "model", "parcel", "pipelines"))
+_ROOMS = ("flows", "infra", "model", "parcel", "pipelines")
+_OURS = tuple(str(_ROOT / room) for room in _ROOMS)
 READY = "ready"
 
 OUTCOMES = ("ok", "refused", "unclean", "hang", "memory", "crash")
@@ -153,14 +152,10 @@ def _outcome(reader: Reader, data: bytes) -> tuple[str, str, str]:
         return "memory", _place(error)[1], str(error)[:200]
     except Exception as error:
         is_ours, place = _place(error)
-        message = str(error)
-        is_clear = (
-            is_ours
-            and isinstance(error, ValueError | OSError)
-            and 0 < len(message) <= MAX_LINE
-            and message.isprintable()
-            and reader.named in message
-        )
+        message = one_line_message(error)  # As people see it.
+        room = type(error).__module__.partition(".")[0]
+        is_expected = isinstance(error, ValueError | OSError) or room in _ROOMS
+        is_clear = is_ours and is_expected and reader.named in message
         return (
             "refused" if is_clear else "unclean",
             place,

@@ -420,7 +420,7 @@ def tables(folder: Path) -> list[Reader]:
 
 def downloads(folder: Path) -> list[Reader]:
     """Archives that `parcel data fetch` unpacks."""
-    from pipelines.fetch.fetch import _unpack as unpack_archive
+    from pipelines.fetch.fetch import unpack_archive
 
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -451,6 +451,7 @@ def scores(folder: Path) -> list[Reader]:
     """The artifact of an evaluation's scores: the table of items, and the score."""
     from flows.report.items_reader import ItemsReader
     from model.eval.items_file import ItemsFile, write_items
+    from model.eval.score_json import read_score
     from model.files import ITEMS, SCORE
 
     rows = [
@@ -469,7 +470,7 @@ def scores(folder: Path) -> list[Reader]:
     (folder / SCORE).write_text('{"metric": "exact", "score": 42.85, "num": 7}')
 
     def read() -> None:
-        score = json.loads((folder / SCORE).read_text())
+        score = read_score(folder / SCORE)
         items = ItemsFile(folder)
         ItemsReader().of_scores(folder, score["score"])
         items.row("3")

@@ -54,7 +54,7 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
                         number += 1
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if is_of_machine(error):
                 raise
             message = " ".join(str(error).split())[:120]
