@@ -1,6 +1,7 @@
 """Loads a checked `StudyConfig` from a YAML file and `key.path=value` overrides."""
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from pipelines.sources.registry import BENCHMARKS
 _ODD_VALUES = (ValueError, AttributeError, RecursionError)
 """Errors of PyYAML's, besides its own, for dates that there are not, numbers of more digits than
 Python reads, and endless nesting."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _MAX_SHOWN = 80
 """Most of a value that an error shows [characters]."""
@@ -31,7 +34,18 @@ class _DuplicateKeyError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice; PyYAML would take the last one without a word."""
+    """Refuses a key that is there twice; PyYAML would take the last one without a word.
+
+    It refuses texts, too, that no file and no path can hold: a zero, or half of a surrogate pair.
+    """
+
+    def construct_scalar(self, node: Any) -> Any:
+        text = super().construct_scalar(node)
+        if isinstance(text, str) and ("\0" in text or _SURROGATE.search(text)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a text must be of characters, got {text!r:.60}", node.start_mark
+            )
+        return text
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Checked before `<<` is resolved, which may well repeat keys of the mapping.

@@ -649,8 +649,8 @@ class Store:
                 raise ValueError(f"it is the manifest of {manifest.key}")
         except ValueError as error:
             raise ValueError(
-                f"{self.uri}/{name} cannot be read: {error}; restore it, or move it out of the "
-                f"store to have its step run again."
+                f"{self.uri}/{name} cannot be read: {str(error).rstrip('.')}; restore it, or move "
+                f"it out of the store to have its step run again."
             ) from None
         return Artifact(self.files, manifest)
 

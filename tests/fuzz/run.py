@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from infra.errors import one_line_message
-from tests.fuzz.targets import Reader
+from tests.fuzz.targets import TARGETS, Reader, Target
 
 CPU_S, WALL_S = 20, 180.0
 """Limits for one input [s]. Only processor time is short: a busy machine makes no hang."""
@@ -75,14 +75,14 @@ class Tally:
             self.first.setdefault(kind, f"#{number}: {message}")
 
 
-def fuzz(name: str, num: int, seed: int) -> Tally:
-    """Returns what became of `num` odd inputs of a target."""
+def fuzz(target: Target, num: int, seed: int, cpu_s: float = CPU_S) -> Tally:
+    """Returns what became of `num` odd inputs of a target, each within `cpu_s` [s]."""
     tally, start = Tally(), 0
     # Not forked from here: this process may have threads, of JAX for one.
     context = multiprocessing.get_context("spawn")
     while start < num:
         ours, its = context.Pipe()
-        process = context.Process(target=_read_all, args=(its, name, start, num, seed))
+        process = context.Process(target=_read_all, args=(its, target, start, num, seed, cpu_s))
         process.start()
         its.close()
         try:
@@ -120,13 +120,13 @@ def _follow(
     return num
 
 
-def _read_all(its: Connection, name: str, start: int, num: int, seed: int) -> None:
+def _read_all(
+    its: Connection, target: Target, start: int, num: int, seed: int, cpu_s: float
+) -> None:
     """Reads inputs `start` to `num` of a target, and sends what became of each."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-    from tests.fuzz.targets import TARGETS
-
     with tempfile.TemporaryDirectory() as folder:
-        readers = TARGETS[name](Path(folder))
+        readers = target(Path(folder))
         # Whole inputs first. They are read, or nothing is tried here; and what is imported and
         # compiled at the first reading is no input's memory.
         for reader in readers:
@@ -134,18 +134,18 @@ def _read_all(its: Connection, name: str, start: int, num: int, seed: int) -> No
         its.send(READY)
         for number in range(start, num):
             # From a text: the same on every Python, and another for each input, target and seed.
-            rng = random.Random(f"{seed} {name} {number}")
+            rng = random.Random(f"{seed} {target.__name__} {number}")
             reader = rng.choice(readers)
-            its.send(_outcome(reader, reader.change(rng, reader.whole)))
+            its.send(read_odd(reader, reader.change(rng, reader.whole), cpu_s))
 
 
-def _outcome(reader: Reader, data: bytes) -> tuple[str, str, str]:
+def read_odd(reader: Reader, data: bytes, cpu_s: float = CPU_S) -> tuple[str, str, str]:
     """Reads an input, and returns its outcome, the place of an error, and its message."""
     before = _status("VmData")
     limit = (before + MEMORY_MB * 1000) * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
     # The kernel ends a process that computes for longer, whatever library it is in.
-    signal.setitimer(signal.ITIMER_PROF, CPU_S)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
     try:
         reader.read(data)
     except MemoryError as error:
@@ -190,8 +190,6 @@ def shares(targets: Sequence[str], num: int) -> Iterator[tuple[str, int]]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table of what became of the inputs; returns 1 if one was not clean."""
-    from tests.fuzz.targets import TARGETS
-
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument(
         "--inputs", type=int, default=100_000, help="number of inputs, over all targets"
@@ -204,7 +202,7 @@ def main(words: Sequence[str] | None = None) -> int:
     rows, lines, total = [], [], 0
     for name, num in shares(args.targets.split(","), args.inputs):
         started = time.monotonic()
-        tally = fuzz(name, num, args.seed)
+        tally = fuzz(TARGETS[name], num, args.seed)
         total += tally.unclean
         seconds = f"{time.monotonic() - started:.0f}"
         rows.append([name, num, *(tally.counts[outcome] for outcome in OUTCOMES), seconds])

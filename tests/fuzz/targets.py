@@ -47,6 +47,10 @@ class Reader:
     named: str = ""
 
 
+Target = Callable[[Path], list["Reader"]]
+"""Makes the readers of one kind of input, with an empty folder for their files."""
+
+
 def _of_file(
     path: Path, whole: bytes, change: Change, read: Callable[[], object], named: str | None = None
 ) -> Reader:
@@ -557,7 +561,7 @@ def published(folder: Path) -> list[Reader]:
     ]
 
 
-TARGETS: dict[str, Callable[[Path], list[Reader]]] = {
+TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         config, overrides, manifest, records, safetensors, npz, checkpoint, dataset, frames,
