@@ -36,12 +36,12 @@ class _DuplicateKeyError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is there twice; PyYAML would take the last one without a word.
 
-    It refuses texts, too, that no file and no path can hold: a zero, or half of a surrogate pair.
+    It refuses texts, too, that no file can hold: half of a surrogate pair.
     """
 
     def construct_scalar(self, node: Any) -> Any:
         text = super().construct_scalar(node)
-        if isinstance(text, str) and ("\0" in text or _SURROGATE.search(text)):
+        if isinstance(text, str) and _SURROGATE.search(text):
             raise yaml.constructor.ConstructorError(
                 None, None, f"a text must be of characters, got {text!r:.60}", node.start_mark
             )
@@ -157,6 +157,8 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = values.pop("base", None)
     below: dict[str, Any] = {}
     if base is not None:
+        if "\0" in str(base):
+            raise ConfigError(f"{path}: base must be a path, got {base!r:.{_MAX_SHOWN}}.")
         base = DEMO if base == "demo" else path.parent / str(base)
         if base.resolve() in above:
             raise ConfigError(

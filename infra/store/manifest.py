@@ -181,7 +181,7 @@ class Manifest:
     content: str
     folder: str
     files: dict[str, File]
-    counts: dict[str, float | int | str]
+    counts: dict[str, float | int | str | bool]
     attempts: list[dict[str, str]]
     environment: dict[str, Any]
     started: str

@@ -171,7 +171,6 @@ def test_a_damaged_file_is_named_before_a_map_is_asked_for(tmp_path, encoded):
         read(tmp_path, "tfrecord", features={})
 
 
-
 def put_tfds(root: Path, encoded, *, lengths=("1", "2")) -> Path:
     folder = root / "tfds/pets/1.0.0"
     text = {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}
