@@ -28,6 +28,9 @@ CODE_LENGTH = 8
 
 KEY = re.compile(rf"[a-z]+(?:-[a-z]+)*-[0-9a-f]{{{IDENTITY_LENGTH}}}-[0-9a-f]{{0,{CODE_LENGTH}}}")
 _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
+_MAX_NAME = 255
+"""Longest part of a path that file systems take [bytes]."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
 
@@ -56,11 +59,12 @@ def validate_path(name: str) -> str:
     Raises:
       ValueError: if it is absolute, leads out of the folder, or is spelled otherwise.
     """
+    parts = name.split("/")
     try:
-        is_name = b"\0" not in name.encode()
+        is_name = "\0" not in name and all(len(part.encode()) <= _MAX_NAME for part in parts)
     except UnicodeEncodeError:  # Half of a surrogate pair.
         is_name = False
-    if not is_name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+    if not is_name or not {"", ".", ".."}.isdisjoint(parts):
         raise ValueError(f"a file's name must be a plain path below its folder, got {name!r}.")
     return name
 
