@@ -4,6 +4,7 @@ A file may be damaged, of another version, or somebody's own. What reads it gets
 fields have the types that they state; anything else is refused with the field and its value.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -134,17 +135,15 @@ def _plain(hint: type, value: Any, at: str) -> Any:
 
 
 def _one_of(args: Sequence[Any], value: Any, at: str) -> Any:
-    for hint in args:
-        try:
+    if value is None and types.NoneType in args:
+        return None
+    hints = [hint for hint in args if hint is not types.NoneType]
+    if len(hints) == 1:  # It says best what is wrong with the value.
+        return typed(hints[0], value, at)
+    for hint in hints:
+        with contextlib.suppress(ValueError):
             return typed(hint, value, at)
-        except ValueError as error:
-            refusal = error
-            # Of `X | None` only X says what is wrong with a value that is not null.
-            is_optional = types.NoneType in args and len(args) == 2
-            if value is not None and is_optional and hint is not types.NoneType:
-                raise
-    words = " or ".join(_WORDS.get(hint, str(hint)) for hint in args)
-    raise _refusal(at, words, value) from refusal
+    raise _refusal(at, " or ".join(_WORDS.get(hint, str(hint)) for hint in hints), value)
 
 
 def _sequence(kind: type, args: Sequence[Any], value: Any, at: str) -> Any:

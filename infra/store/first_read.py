@@ -4,7 +4,8 @@ A disk may flip a bit, and an editor may save a file that nobody meant to change
 name stay, and what is computed from them is wrong without a word. So every file is read once more
 than needed on each machine, and then remembered by its size, times and inode, which change with
 its content (see `raw_files`). Records and arrays have checksums of their own, which their readers
-check: one each, and one per block. So where they are read in ranges, they are left to these.
+check: one each, and one per block. So where they are read in ranges, they are left to these; what
+such a reader finds is compared with the file's digest then.
 """
 
 import contextlib

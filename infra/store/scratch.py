@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from infra.store.backend import StoreBackend
 from infra.store.digest import file_sha256
 from infra.store.manifest import File, validate_path
+from infra.typed_json import parse_typed
 
 SCRATCH = "scratch"
 _INDEX = "kept.json"

@@ -115,11 +115,28 @@ class Artifact:
         files, state = self.manifest.files, self._files.state
         name = check_first_read(folder, files, state, in_ranges=in_ranges)
         if name is not None:
-            did = set_aside(folder, name, is_copy=self._files.uri != str(state))
-            raise DamagedArtifactError(
-                f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was "
-                f"committed with: {did}."
-            )
+            raise self._set_aside(folder, name)
+
+    def check_named(self, message: str) -> None:
+        """Checks the digests of those files that the message of an error names.
+
+        A reader of ranges finds that a block is damaged; what becomes of its file is said here.
+
+        Raises:
+          DamagedArtifactError: if one of them is damaged; it is then set aside.
+        """
+        folder = self._files.folder_uri(self.folder, self.manifest.files)
+        for name, file in self.manifest.files.items():
+            path = Path(folder, name)
+            if str(path) in message and path.is_file() and file_sha256(path) != file.sha256:
+                raise self._set_aside(Path(folder), name)
+
+    def _set_aside(self, folder: Path, name: str) -> DamagedArtifactError:
+        did = set_aside(folder, name, is_copy=self._files.uri != str(self._files.state))
+        return DamagedArtifactError(
+            f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was committed "
+            f"with: {did}."
+        )
 
     @property
     def files(self) -> StoreBackend:

@@ -12,7 +12,7 @@ import numpy as np
 from infra.errors import ConfigError
 from model.analysis.figures import LabelledCurves, draw_concentration, draw_profiles
 from model.analysis.measure import Curve, measure_spectra
-from model.checkpoint.place import load_config, load_params, stated_digest
+from model.checkpoint.folder import load_config, load_params, stated_digest
 from model.config import ModelConfig
 from model.connector import budgets
 

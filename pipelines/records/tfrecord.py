@@ -180,7 +180,10 @@ class Shard:
         #   record 1  =  bytes 40 .. 90     length = 130 at the end, or the two files do not fit
         index = self._place.local_folder(INDEX_ENDING) / index_path(self._name)
         self._offsets = _read_index(index)
-        size = self._place.size(self._name)
+        try:
+            size = self._place.size(self._name)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.path} is missing; prepare it again.") from None
         if int(self._offsets[-1]) != size:
             raise ValueError(
                 f"{self.path} has {size} bytes, its index says {self._offsets[-1]}; prepare it "

@@ -11,7 +11,7 @@ from PIL import Image
 
 from infra.typed_json import parse_typed
 from pipelines.records.boxes import OBJECT, paint_box, paint_mask, pixel_box
-from pipelines.records.dataset import Dataset
+from pipelines.records.dataset import DESCRIPTION, Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import MASK_MARKER, Record, Reject
 

@@ -28,6 +28,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from infra.errors import one_line_message
@@ -95,7 +96,7 @@ def fuzz(target: Target, num: int, seed: int, cpu_s: float = CPU_S) -> Tally:
 
 def _follow(
     ours: Connection,
-    process: multiprocessing.process.BaseProcess,
+    process: BaseProcess,
     tally: Tally,
     start: int,
     num: int,
@@ -163,7 +164,7 @@ def read_odd(reader: Reader, data: bytes, cpu_s: float = CPU_S) -> tuple[str, st
         )
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return "ok", "", ""
 
 

@@ -249,7 +249,7 @@ def npz(folder: Path) -> list[Reader]:
     from model.masks.config import MaskCodecConfig
 
     codec, plain = io.BytesIO(), folder / "x.npz"
-    np.savez(codec, **init_params(MaskCodecConfig(width=8), 0))
+    np.savez(codec, **init_params(MaskCodecConfig(width=8), 0))  # pyright: ignore[reportArgumentType]
 
     def read() -> None:
         arrays = read_npz(plain)
@@ -274,7 +274,7 @@ def checkpoint(folder: Path) -> list[Reader]:
     arrays = {"a": np.arange(6, dtype=np.float32), "b": np.ones((2, 3), np.float32)}
     index = write_arrays(arrays, put_into(folder))
     (folder / DIGEST).write_text("0" * 64)
-    train_tokenizer(["a cat", "two dogs", "answer en is it red?"], folder / TOKENIZER, 300)
+    train_tokenizer(["a cat", "two dogs", "answer en is it red?"], str(folder / TOKENIZER), 300)
 
     def read_params() -> None:
         arrays = params_of(str(folder)).arrays
