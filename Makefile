@@ -50,8 +50,11 @@ test-deep: setup
 # What is long by nature, whole: every ending of every command, the demo's margins, compile matrices.
 # The matrix of all studies on all chips takes days: each night goes on where the last one ended.
 MATRIX ?= 40
+# Odd inputs of every reader of bytes.
+INPUTS ?= 100000
 night: setup
 	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m night tests
+	$(PY) -m tests.fuzz.run --inputs $(INPUTS)
 	$(PY) -m perf.matrix --limit $(MATRIX)
 
 # The site of docs/, in site/; a link that leads nowhere fails.

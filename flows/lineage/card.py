@@ -4,7 +4,6 @@ Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 
 import yaml
@@ -25,6 +24,7 @@ from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
+from model.eval.score_json import read_score
 from model.files import SCORE
 from pipelines.hygiene.matches import CONTAMINATION, read_matches
 
@@ -227,7 +227,7 @@ def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
     reader = ItemsReader()
     for artifact in origin.scores:
         manifest = artifact.manifest
-        metrics = json.loads((artifact.path / SCORE).read_text())
+        metrics = read_score(artifact.path / SCORE)
         items, _ = reader.of_scores(artifact.path, metrics["score"])
         split = origin.store.get_cached(manifest.inputs["data"].key).manifest.name
         yield _BenchmarkScore(

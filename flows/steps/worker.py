@@ -181,13 +181,15 @@ def _make_piece(
                     _install_user_code(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
-                progress_stream = make_piece(
-                    [StepContext(r, store, out, out) for r in group], number, num_pieces
-                )
+                contexts = [StepContext(r, store, out, out) for r in group]
+                progress_stream = make_piece(contexts, number, num_pieces)
                 # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
                         yield group[0].name, next(progress_stream)
+                    except ValueError as error:
+                        _check_inputs(contexts, error)
+                        raise
                     except StopIteration as end:
                         took = f"{time.monotonic() - began:.3f} {device_count()}\n"
                         store.volatile.put(name, took.encode() + end.value)
@@ -283,6 +285,9 @@ def _make(
                 if progress.resumable:
                     scratch.save()
                 yield group[0].name, progress
+        except Exception as error:
+            _check_inputs(contexts, error)
+            raise
         finally:  # A step may fail before its first progress, or long after its last one.
             costs.count()
             clock.end()
@@ -294,6 +299,17 @@ def _make(
             # Progress is of no use once the artifact is committed; before that it must stay.
             step_scratch.clear()
             yield StepOutcome(name=attempt.step.name)
+
+
+def _check_inputs(contexts: Sequence[StepContext], error: Exception) -> None:
+    """Sets a damaged input aside, if that is what an error is about.
+
+    Raises:
+      DamagedArtifactError: if it is; it says what became of the input.
+    """
+    inputs = {artifact.key: artifact for work in contexts for artifact in work.artifacts.values()}
+    for artifact in inputs.values():
+        artifact.check_named(str(error))
 
 
 def _begin_attempt(

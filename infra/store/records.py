@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from infra.store.backend import StoreBackend
 from infra.store.manifest import KEY
 from infra.store.parallel import map_reads
+from infra.typed_json import parse_json
 
 RUNS, ACCEPTED = "runs", "accepted"
 
@@ -87,6 +88,8 @@ def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
         if not is_right(record[field]):
             value = f"{json.dumps(record[field]):.40}"
             raise RecordError(files, name, f"{field} must be {accepted}, got {value}")
+    if record.get("state") == RUNNING and "flow_run_id" not in record:
+        raise RecordError(files, name, "a run under way must have a flow_run_id, got none")
     return {**record, "run": run}
 
 
@@ -163,9 +166,9 @@ def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
     except OSError as error:
         raise OSError(f"{files.uri}/{name} could not be read: {error}; try it again.") from error
     try:
-        record = json.loads(data)
+        record = parse_json(data, "it")
     except ValueError as error:
-        raise RecordError(files, name, f"{error}") from None
+        raise RecordError(files, name, f"{error}".rstrip(".")) from None
     if not isinstance(record, dict):
         raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
     if (version := record.get("format", 1)) not in (1, FORMAT):

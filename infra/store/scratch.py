@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from infra.store.backend import StoreBackend
 from infra.store.digest import file_sha256
 from infra.store.manifest import File, validate_path
+from infra.typed_json import parse_typed
 
 SCRATCH = "scratch"
 _INDEX = "kept.json"
@@ -148,7 +149,9 @@ class Scratch:
 
     def _download_copy(self, token: str) -> None:
         folder = f"{self._folder}/{token}"
-        index = json.loads(self._files.read(f"{folder}/{_INDEX}"))
+        place = f"{folder}/{_INDEX}"
+        kind = dict[str, tuple[str, int]]
+        index: dict[str, tuple[str, int]] = parse_typed(kind, self._files.read(place), place)
 
         def fetch(name: str) -> None:
             sha256, size = index[name]
