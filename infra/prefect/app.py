@@ -34,6 +34,7 @@ from typing import Any
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from infra.prefect.encryption import take_key_out_of_database
 from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
     PAGES,
@@ -435,6 +436,7 @@ def main() -> None:
     class Noted(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
+            await take_key_out_of_database()
             _write_note(noted, api, auth)
 
     take_turns()
