@@ -9,7 +9,7 @@ check test test-deep night: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/devices.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup demo check test test-deep night docs pictures clean
+.PHONY: setup lock demo check test test-deep night docs pictures clean
 
 # make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU. EXTRAS=compilers: for what
 # chips that are not there JAX can compile.
@@ -29,6 +29,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev$(addprefix $(COMMA),$(EXTRAS))]'
 	touch $(sort .venv/.installed $@)
+
+# locks/: what images are installed from. The versions are those of constraints.txt, with the digests of all their
+# files and no address. parcel.txt has what the project needs, EXTRA.txt what an extra adds, build.txt what builds it.
+LOCKED := kubernetes docker dataflow cuda12 cuda13 tpu
+LOCK := .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --constraint constraints.txt \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+lock: setup
+	mkdir -p locks
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(LOCK) --output-file locks/build.txt - > /dev/null
+	$(LOCK) --output-file locks/parcel.txt pyproject.toml > /dev/null
+	for extra in $(LOCKED); do $(LOCK) --extra $$extra --output-file locks/$$extra.txt pyproject.toml \
+		$$(sed -n 's/==.*//; t name; d; :name s/^/--no-emit-package /p' locks/parcel.txt) > /dev/null || exit 1; done
 
 demo: setup
 	.venv/bin/parcel run

@@ -34,6 +34,7 @@ from typing import Any
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from infra.prefect.encryption import take_key_out_of_database
 from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
     PAGES,
@@ -63,6 +64,13 @@ _TAG = "parcel"
 
 _MAX_BODY = 16 * 2**20
 """Largest body of a request [bytes]: Prefect's own are a few, a page with pictures is one."""
+
+_MAX_MESSAGE = 2 * 2**20
+"""Largest message on a socket [bytes]: Prefect's events have at most 1.5 MB."""
+_MAX_UNPROVEN = 32
+"""Most sockets at a time that have not yet sent their first message, which has the auth string."""
+_FIRST_MESSAGE_TIMEOUT = 10.0
+"""Longest wait for that message [s]; Prefect's clients send it at once."""
 
 _FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """Header of every page: no other site can show it in a frame, under a button of its own."""
@@ -120,6 +128,7 @@ class Login:
 
     def __init__(self, app: ASGIApp, auth: str, hint: str) -> None:
         self._app, self._hint = app, hint
+        self._unproven = 0
         self._basic = f"Basic {base64.b64encode(auth.encode()).decode()}".encode()
         self._auth, self._token = auth.encode(), token_of(auth)
         # Cookies do not tell the ports of a host apart: servers of other stores have other names.
@@ -132,9 +141,11 @@ class Login:
         headers = dict(scope["headers"])
         is_known = self._has_string(headers) or self._has_cookie(headers)
         if scope["type"] == "websocket":
-            # Prefect's clients send the string in their first message, and Prefect checks it.
-            if is_known or "prefect" in scope.get("subprotocols", ()):
+            if is_known:
                 await self._app(scope, receive, send)
+            # Prefect's clients send the string in their first message, and Prefect checks it.
+            elif "prefect" in scope.get("subprotocols", ()) and self._unproven < _MAX_UNPROVEN:
+                await self._await_string(scope, receive, send)
             else:
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": self._hint})
@@ -150,6 +161,29 @@ class Login:
         else:
             realm = (b"www-authenticate", b'Basic realm="parcel", charset="UTF-8"')
             await _refuse(send, 401, self._hint, realm)
+
+    async def _await_string(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has a socket's first message checked; until then it counts as unproven, for so long."""
+        is_unproven = True
+        self._unproven += 1
+
+        async def received() -> Message:
+            nonlocal is_unproven
+            if not is_unproven:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), _FIRST_MESSAGE_TIMEOUT)
+            except TimeoutError:
+                return {"type": "websocket.disconnect", "code": 1008}
+            if message["type"] != "websocket.connect":
+                is_unproven = False
+                self._unproven -= 1
+            return message
+
+        try:
+            await self._app(scope, received, send)
+        finally:
+            self._unproven -= is_unproven
 
     def _has_string(self, headers: Mapping[bytes, bytes]) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -435,6 +469,7 @@ def main() -> None:
     class Noted(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
+            await take_key_out_of_database()
             _write_note(noted, api, auth)
 
     take_turns()
@@ -460,7 +495,12 @@ def main() -> None:
         served = CheckedForms(served, api, beside.check)
     login = Login(BoundedBodies(served), auth, _hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        ws_max_size=_MAX_MESSAGE,
+    )
     server = Noted(config)
     end.append(lambda: setattr(server, "should_exit", True))
     server.run(sockets=[listening])

@@ -1,5 +1,6 @@
 """Who may speak to a store's server: its own pages, and clients that are no browser."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
+from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin
@@ -208,3 +210,49 @@ def test_a_socket_needs_the_string_or_prefects_own_check():
     for options in known:
         with asking().websocket_connect("/in", **options) as socket:
             assert socket.receive_text() == "come in"
+
+
+def test_a_socket_that_says_nothing_is_let_go_and_only_so_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("infra.prefect.app._MAX_UNPROVEN", 2)
+    monkeypatch.setattr("infra.prefect.app._FIRST_MESSAGE_TIMEOUT", 2.0)
+    silent, left = asyncio.Event(), []
+
+    async def prefect(socket: WebSocket) -> None:
+        await socket.accept()
+        try:
+            await socket.receive_text()
+            await socket.send_text("come in")
+            await socket.close()
+        except WebSocketDisconnect:
+            left.append(socket)
+
+    app = Login(Starlette(routes=[WebSocketRoute("/in", prefect)]), AUTH, "see the file")
+    scope = {"type": "websocket", "path": "/in", "headers": [], "subprotocols": ["prefect"]}
+
+    async def ask(*messages: Message) -> list[str]:
+        coming, said = iter(messages), []
+
+        async def receive() -> Message:
+            message = next(coming, None)
+            return message or {"type": str(await silent.wait())}
+
+        async def send(message: Message) -> None:
+            said.append(message["type"].removeprefix("websocket."))
+
+        await app(dict(scope), receive, send)
+        return said
+
+    connect, text = {"type": "websocket.connect"}, {"type": "websocket.receive", "text": "string"}
+
+    async def main() -> None:
+        waiting = [asyncio.create_task(ask(connect)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await ask(connect, text) == ["close"]  # No third.
+        assert await asyncio.gather(*waiting) == [["accept"]] * 2
+        assert len(left) == 2
+        for _ in range(3):  # What has sent its message is not counted, nor what has left.
+            assert await ask(connect, text) == ["accept", "send", "close"]
+
+    asyncio.run(main())
