@@ -44,6 +44,8 @@ def events_of(changes: Iterable[Change]) -> list[Event]:
     ended: set[str] = set()
     for change in changes:
         folder, _, rest = change.name.partition("/")
+        if folder not in ("manifests", "aside") and "/history/" not in rest:
+            continue
         record = json.loads(change.data) if change.data is not None else {}
         if folder == "manifests":
             key = rest.partition("/")[2].removesuffix(".json")
@@ -63,7 +65,7 @@ def events_of(changes: Iterable[Change]) -> list[Event]:
             )
         elif folder == "aside" and record:
             events.append(Event(kind="set aside", key=record["key"], process=change.pid))
-        elif folder == "artifacts" and "/history/" in rest and record:
+        elif folder == "artifacts" and record:
             key, attempt = rest.split("/")[0], record["id"]
             common = {"key": key, "attempt": attempt, "process": record["holder"]["pid"]}
             if not any(e.kind == "begun" and e.attempt == attempt for e in events):

@@ -275,7 +275,7 @@ class Trials:
                 if PHASES[phase].makes(manifest["kind"], manifest["name"]):
                     gone.add(manifest["key"])
         files = {n: d for n, d in self._made.items() if not any(key in n for key in gone)}
-        # What was there before is taken as it is: some of what it was made from is to be made again.
+        # What is there is taken as it is: some of what it was made from is to be made again.
         before = [
             dataclasses.replace(event, inputs={})
             for event in events_of(self._changes)
