@@ -32,8 +32,11 @@ class Place(Protocol):
       environment: variables that name the store and the state.
     """
 
-    state: Path
-    environment: Mapping[str, str]
+    @property
+    def state(self) -> Path: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
 
     def put(self, files: Files) -> None:
         """Puts files there, before the trial begins."""
@@ -102,13 +105,25 @@ class Disk:
 class InBucket:
     """A store in a bucket, watched by its server."""
 
-    def __init__(self, gcs: GCS, state: Path) -> None:
-        self.gcs, self.state = gcs, state
-        self._put = 0
+    def __init__(self, gcs: GCS, machines: Path) -> None:
+        self.gcs = gcs
+        self._machines, self._machine, self._put = machines, 0, 0
+
+    @property
+    def _own(self) -> Path:
+        return self._machines / str(self._machine)
+
+    @property
+    def state(self) -> Path:
+        return next(self._own.glob(f"{BUCKET}-*"), self._own)
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**self.gcs.environment, "PARCEL_STORE": URI, "PARCEL_STATE": str(self.state)}
+        return {**self.gcs.environment, "PARCEL_STORE": URI, "PARCEL_STATE": str(self._own)}
+
+    def lose_machine(self) -> None:
+        """Has the next command run on another machine, which has nothing but the bucket."""
+        self._machine += 1
 
     def put(self, files: Files) -> None:
         for name, data in files.items():
@@ -144,11 +159,11 @@ class InBucket:
 
 
 @contextlib.contextmanager
-def in_bucket(state: Path) -> Iterator[InBucket]:
-    """Yields a place in a bucket of its own server."""
+def in_bucket(machines: Path) -> Iterator[InBucket]:
+    """Yields a place in a bucket of its own server, with a folder for what machines keep."""
     with GCS() as gcs:
         gcs.bucket(BUCKET)
-        yield InBucket(gcs, state)
+        yield InBucket(gcs, machines)
 
 
 def artifacts_of(files: Files) -> Artifacts:

@@ -14,6 +14,7 @@ import dataclasses
 import json
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import threading
@@ -258,6 +259,8 @@ class Trials:
             world.heal()
             if code == 0:
                 return ""
+            if code == -signal.SIGKILL and isinstance(world.place, InBucket):
+                world.place.lose_machine()
             ends = any(KINDS[trial.faults[i].kind].ends and seen[i] for i in strikes)
             if not ends:
                 return f"{begun.last_words()} without a fault that may end it"
@@ -339,8 +342,12 @@ class World:
         self.damaged: dict[str, str] = {}
         self.keep = False
         self._folder, self._words, self._before = folder, words, before
-        self._environment = environment(place.state) | place.environment | compiled
+        self._compiled = compiled
         self._marks: list[str] = []
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return environment(self._folder) | dict(self.place.environment) | dict(self._compiled)
 
     def beside(self) -> subprocess.Popen[bytes]:
         """Begins the command once more, while another is under way."""
