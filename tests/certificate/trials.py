@@ -41,7 +41,7 @@ from tests.e2e.conftest import PARCEL, environment
 from tests.processes import command_line
 
 STUDY = str(Path(__file__).with_name("study.yaml"))
-TIMEOUT = 400.0
+TIMEOUT = 600.0
 """Of a command [s]."""
 RUNS = 5
 """How often a command may be tried, the last time without faults."""
@@ -138,13 +138,27 @@ class Undisturbed:
     seconds: float
 
 
-def draw(number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Trial:
-    """Returns a trial: kinds come in turn, on a disk and in a bucket in turn, the rest is drawn."""
+def draw(
+    number: int,
+    seed: int,
+    kinds: Sequence[str] = tuple(KINDS),
+    at: tuple[str, str] | None = None,
+) -> Trial:
+    """Returns a trial: kinds come in turn, on a disk and in a bucket in turn, the rest is drawn.
+
+    Args:
+      number: its number.
+      seed: with the number, gives all that is drawn.
+      kinds: the kinds that come in turn.
+      at: a place and a phase, which then are not drawn.
+    """
     dice = random.Random(f"{seed}/{number}")
     turn, index = divmod(number, len(kinds))
     first = KINDS[kinds[index]]
     place = first.places[(turn + index) % len(first.places)]
     phase = dice.choice(first.phases)
+    if at is not None:
+        place, phase = at
     beside = [
         name
         for name, kind in KINDS.items()
@@ -153,7 +167,7 @@ def draw(number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Trial:
         and phase in kind.phases
         and name != "request hung"
     ]
-    others = 0 if first.alone else dice.choice((0, 1, 1, 2))
+    others = 0 if first.alone else dice.randint(1, 4)
     names = [kinds[index], *dice.sample(beside, min(others, len(beside)))]
     faults = [
         Fault(
@@ -183,9 +197,12 @@ class Trials:
         self._lock = threading.Lock()
         self._changes: list[Change] = []
         self._made: Files = {}
+        self._database = b""  # Of an earlier run's server, since to make one takes seconds.
+        self._state_name = ""  # Of the folder of a bucket's state on a machine.
         with self._world("disk", "all") as world:
             world.finish()
             self._made, self._changes = world.place.files(), world.place.changes()
+            self._database = (world.place.state / "prefect" / "prefect.db").read_bytes()
             if wrong := world.wrong(artifacts_of(self._made)):
                 raise RuntimeError(f"the undisturbed run is not as it should be: {wrong}")
 
@@ -205,6 +222,7 @@ class Trials:
             if isinstance(world.place, InBucket):
                 counts = world.place.gcs.requests()
                 requests = {verb: count["requests"] for verb, count in counts.items()}
+                self._state_name = world.place.state.name
             operations = world.shim.operations
             artifacts = artifacts_of(world.place.files())
             expected = artifacts_of(self._made) if PHASES[phase].same else artifacts
@@ -292,6 +310,10 @@ class Trials:
             else:
                 where = stack.enter_context(in_bucket(folder / "store"))
             where.put(files)
+            prefect = where.state / (self._state_name if place == "bucket" else "") / "prefect"
+            if self._database and (place == "disk" or self._state_name):
+                prefect.mkdir(mode=0o700, parents=True)
+                (prefect / "prefect.db").write_bytes(self._database)
             world = World(folder, where, shim, PHASES[phase].words, self._compiled, before)
             yield world
         if not world.keep:
