@@ -8,11 +8,12 @@ The seed and a trial's number alone give the trial, so `--first 17 --trials 1` r
 import argparse
 import collections
 import contextlib
+import itertools
 import statistics
 import tempfile
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from tests.certificate.kinds import KINDS
@@ -72,25 +73,27 @@ def main() -> int:
             parser.error("cc is not on PATH: a C compiler makes what strikes disks and clocks")
         trials = Trials(folder, library)
         kinds = (given.only,) if given.only else tuple(KINDS)
-        number, struck = given.first, 0
-
-        def is_enough() -> bool:
-            if given.trials is not None:
-                return number >= given.first + given.trials
-            return struck >= given.faults
-
+        numbers = itertools.count(given.first)
+        if given.trials is not None:
+            numbers = iter(range(given.first, given.first + given.trials))
+        struck = 0
         with ThreadPoolExecutor(given.lanes) as pool:
-            while not is_enough():
-                # A round of trials at a time: how many more are wanted depends on what struck.
-                size = 2 * given.lanes if given.trials is None else given.trials
-                drawn = [draw(number + i, given.seed, kinds) for i in range(size)]
-                number += size
-                for trial, outcome in zip(drawn, pool.map(trials.run, drawn), strict=True):
+
+            def begin(count: int) -> dict[Future[Outcome], Trial]:
+                drawn = [draw(n, given.seed, kinds) for n in itertools.islice(numbers, count)]
+                return {pool.submit(trials.run, trial): trial for trial in drawn}
+
+            under_way = begin(given.lanes)
+            while under_way:
+                for done in wait(under_way, return_when=FIRST_COMPLETED).done:
+                    trial, outcome = under_way.pop(done), done.result()
                     outcomes.append((trial, outcome))
                     struck += sum(map(bool, outcome.seen))
                     end = outcome.wrong or "survived"
                     seen = "; ".join(what or "did not strike" for what in outcome.seen)
                     print(f"{trial}: {seen}; lost {outcome.lost:.0f} s: {end}", flush=True)
+                    if given.trials is not None or struck < given.faults:
+                        under_way |= begin(1)
     print(f"\n{table(outcomes)}\n")
     failed = sum(bool(outcome.wrong) for _, outcome in outcomes)
     minutes = (time.monotonic() - began) / 60

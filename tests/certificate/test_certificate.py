@@ -22,7 +22,7 @@ def test_drawn_faults_are_survived(tmp_path: Path):
         pytest.skip("no C compiler (cc): it makes what strikes disks and clocks")
     trials = Trials(tmp_path, library)
     # Of one phase and place, so that how it goes without a fault is measured once.
-    drawn = [draw(0, SEED, (kind,), at=("disk", "data")) for kind in SLICE]
+    drawn = [draw(number, SEED, (kind,), at=("disk", "data")) for number, kind in enumerate(SLICE)]
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(zip(drawn, pool.map(trials.run, drawn), strict=True))
     wrong = [f"{trial}: {outcome.wrong}" for trial, outcome in outcomes if outcome.wrong]

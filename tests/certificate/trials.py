@@ -194,7 +194,7 @@ class Trials:
         self._folder, self._library = folder, library
         self._compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
         self._undisturbed: dict[tuple[str, str], Undisturbed] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._changes: list[Change] = []
         self._made: Files = {}
         self._database = b""  # Of an earlier run's server, since to make one takes seconds.
@@ -208,7 +208,7 @@ class Trials:
 
     def undisturbed(self, place: str, phase: str) -> Undisturbed:
         """Returns how a phase goes without a fault; it is run once."""
-        with self._lock:
+        with self._locks.setdefault((place, phase), threading.Lock()):
             if (place, phase) not in self._undisturbed:
                 self._undisturbed[place, phase] = self._measure(place, phase)
             return self._undisturbed[place, phase]
