@@ -242,8 +242,9 @@ class Trials:
                 wrong = self._under(trial, world, usual, seen)
                 lost = time.monotonic() - began - usual.seconds
                 wrong = wrong or world.wrong(usual.artifacts)
-            except RuntimeError as failed:
-                wrong, lost = str(failed), time.monotonic() - began - usual.seconds
+            except Exception as failed:  # What cannot be judged was not survived.
+                wrong = str(failed) if isinstance(failed, RuntimeError) else repr(failed)
+                lost = time.monotonic() - began - usual.seconds
             world.keep = bool(wrong)
         return Outcome(seen=tuple(seen), wrong=wrong, lost=max(lost, 0.0))
 
