@@ -278,6 +278,7 @@ class Trials:
             world.heal()
             if code == 0:
                 return ""
+            world.failed = True
             if code == -signal.SIGKILL and isinstance(world.place, InBucket):
                 world.place.lose_machine()
             ends = any(KINDS[trial.faults[i].kind].ends and seen[i] for i in strikes)
@@ -349,6 +350,7 @@ class World:
       place: the store.
       shim: below the store, or the machine's state.
       damaged: keys of artifacts that a fault has damaged -> the file.
+      failed: whether a command ended without having made everything.
       keep: whether the folder is kept, for a person to look at.
     """
 
@@ -363,7 +365,7 @@ class World:
     ) -> None:
         self.place, self.shim = place, shim
         self.damaged: dict[str, str] = {}
-        self.keep = False
+        self.failed = self.keep = False
         self._folder, self._words, self._before = folder, words, before
         self._compiled = compiled
         self._marks: list[str] = []
@@ -421,10 +423,19 @@ class World:
         return (
             self._left()
             or self._verified()
-            or difference(expected, artifacts_of(self.place.files()))
+            or difference(expected, self._artifacts(expected))
             or "; ".join(violations(self.history(), self.damaged)[:3])
             or self._rows()
         )
+
+    def _artifacts(self, expected: Artifacts) -> Artifacts:
+        """Returns the store's artifacts, without tables with holes, which failed runs made."""
+        found = artifacts_of(self.place.files())
+        return {
+            key: values
+            for key, values in found.items()
+            if key in expected or not (self.failed and key.startswith("results-"))
+        }
 
     def history(self) -> list[Event]:
         """Returns the history of the store, with what the runs said to have made at its end."""
