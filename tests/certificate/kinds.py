@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,6 +23,8 @@ from tests.gcs.faults import Rule
 from tests.processes import command_line
 
 MARK = "PARCEL_TEST_FAMILY"
+
+_LOOK_EVERY_S = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +58,10 @@ class Scene:
       shim: below its store, or its state.
       of: operations of the phase without a fault.
       requests: requests of the phase without a fault, by verb; empty on a disk.
-      again: begins the same command once more, on a machine of its own, and returns it.
+      again: begins the same command once more beside it; returns the process and its log.
       damaged: key of an artifact that was damaged -> the file; a strike adds to it.
       before: operations before the command began.
+      looks: what `_family` keeps.
     """
 
     process: subprocess.Popen[bytes]
@@ -66,9 +70,10 @@ class Scene:
     shim: Shim
     of: int
     requests: Mapping[str, int]
-    again: Callable[[], subprocess.Popen[bytes]]
+    again: Callable[[], tuple[subprocess.Popen[bytes], Path]]
     damaged: dict[str, str]
     before: int
+    looks: list[tuple[float, list[psutil.Process]]] = dataclasses.field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -94,6 +99,7 @@ class Kind:
       ends: whether the command may end by it, without having made everything.
       places: where it can.
       alone: whether a trial has no other fault beside it.
+      group: of those of one group a trial has at most one, since they would count as each other.
     """
 
     strike: Strike
@@ -101,6 +107,7 @@ class Kind:
     ends: bool = False
     places: tuple[str, ...] = ("disk", "bucket")
     alone: bool = False
+    group: str = ""
 
 
 def family(mark: str) -> list[psutil.Process]:
@@ -125,6 +132,13 @@ def kill_family(mark: str) -> None:
 # Processes.
 
 
+def _family(scene: Scene) -> list[psutil.Process]:
+    """Returns a command's family as of a moment ago: a look at every process takes a while."""
+    if not scene.looks or time.monotonic() - scene.looks[-1][0] > _LOOK_EVERY_S:
+        scene.looks[:] = [(time.monotonic(), family(scene.mark))]
+    return scene.looks[-1][1]
+
+
 def _flow(scene: Scene) -> list[psutil.Process]:
     return [psutil.Process(scene.process.pid)]
 
@@ -133,14 +147,14 @@ def _members(*words: str) -> Callable[[Scene], list[psutil.Process]]:
     """Returns a look-up of those of a family whose command line has one of the words."""
 
     def found(scene: Scene) -> list[psutil.Process]:
-        return [p for p in family(scene.mark) if any(word in command_line(p) for word in words)]
+        return [p for p in _family(scene) if any(word in command_line(p) for word in words)]
 
     return found
 
 
 def _workers(scene: Scene) -> list[psutil.Process]:
     """Ray's workers with a task."""
-    lines = [(process, command_line(process)) for process in family(scene.mark)]
+    lines = [(process, command_line(process)) for process in _family(scene)]
     return [p for p, line in lines if "ray::" in line and "ray::IDLE" not in line]
 
 
@@ -170,7 +184,7 @@ def _wait(scene: Scene, operations: int, condition: Callable[[], Any] = lambda: 
     while scene.runs:
         if scene.done >= operations and condition():
             return True
-        time.sleep(0.02)
+        time.sleep(0.05)
     return False
 
 
@@ -193,6 +207,10 @@ def _signalled(target: str, number: signal.Signals) -> Strike:
                 victim = dice.choice(look(scene))
                 words = command_line(victim)[:40]
                 if seen := _send(victim, number, fault.seconds):
+                    # A command may have ended by itself just then; its exit code tells.
+                    by_signal = (-number, 128 + number)
+                    if target == "flow" and number != signal.SIGSTOP:
+                        return seen if scene.process.wait() in by_signal else ""
                     return f"{seen}: {victim.pid} {words}"
         return ""
 
@@ -204,7 +222,7 @@ def _send(victim: psutil.Process, number: signal.Signals, seconds: float) -> str
     if victim.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return ""
     victim.send_signal(number)
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 20.0  # What ends later may have ended by itself.
     if number == signal.SIGSTOP:
         while victim.status() != psutil.STATUS_STOPPED:
             if time.monotonic() > deadline:
@@ -288,8 +306,7 @@ def _rule(verbs: frozenset[str], **values: Any) -> Strike:
         # Not the very last: how many there are differs a little from run to run.
         skip = int(0.9 * fault.share * scene.requests.get(verb, 0))
         faults, status = scene.place.gcs.faults, values.get("status")
-        number = len(faults.fired())
-        faults.add(Rule(**{**values, "verb": verb, "skip": skip}))
+        number = faults.add(Rule(**{**values, "verb": verb, "skip": skip}))
         scene.process.wait()
         fired = faults.fired()[number]
         return f"{fired} x {verb} {status or ''}".strip() if fired else ""
@@ -304,12 +321,15 @@ def _second_run(scene: Scene, fault: Fault) -> str:
     """Has the same config run twice at once."""
     if not _wait(scene, int(0.5 * fault.share * scene.of)):
         return ""
-    other = scene.again()
-    together = scene.runs and other.poll() is None
+    other, log = scene.again()
+    together = False
+    while not together and scene.runs and other.poll() is None:
+        together = "[ " in log.read_text(errors="replace")  # Its first step.
+        time.sleep(0.05)
     code = other.wait()
     if code:
         raise RuntimeError(f"the second run ended with exit code {code}")
-    return "both ran" if together else ""
+    return "both had steps under way" if together else ""
 
 
 def _late_holder(scene: Scene, fault: Fault) -> str:
@@ -329,8 +349,10 @@ def _late_holder(scene: Scene, fault: Fault) -> str:
     victim.suspend()
     try:
         scene.place.age_lease(name)
-        code = scene.again().wait()
-        taken = victim.status() == psutil.STATUS_STOPPED
+        code = scene.again()[0].wait()
+        key = name.removeprefix("leases/").removesuffix(".json")
+        made = any(n.startswith("manifests/") and f"/{key}.json" in n for n in scene.place.files())
+        taken = made and victim.status() == psutil.STATUS_STOPPED
     finally:
         victim.resume()
     if code:
@@ -340,7 +362,7 @@ def _late_holder(scene: Scene, fault: Fault) -> str:
 
 def _holders(scene: Scene) -> list[tuple[str, psutil.Process]]:
     """Returns the steps' leases that processes of the command hold, but for the command's own."""
-    pids = {process.pid: process for process in family(scene.mark)}
+    pids = {process.pid: process for process in _family(scene)}
     found = []
     for name, data in _leases(scene.place).items():
         with contextlib.suppress(ValueError, KeyError):
@@ -426,7 +448,7 @@ KINDS: Mapping[str, Kind] = {
     "SIGKILL gang member": Kind(strike=_signalled("gang member", signal.SIGKILL), phases=("gang",)),
     "SIGTERM gang member": Kind(strike=_signalled("gang member", signal.SIGTERM), phases=("gang",)),
     "SIGSTOP gang member": Kind(strike=_signalled("gang member", signal.SIGSTOP), phases=("gang",)),
-    **{name: Kind(strike=_disk_error(name), ends=True) for name in DISK_ERRORS},
+    **{name: Kind(strike=_disk_error(name), ends=True, group="disk") for name in DISK_ERRORS},
     "503": _of_bucket(action="answer", status=503, times=5),
     "429": _of_bucket(action="answer", status=429, times=5),
     "reply lost": _of_bucket(action="lose"),
@@ -440,10 +462,14 @@ KINDS: Mapping[str, Kind] = {
     "request stalled": _of_bucket(action="stall", seconds=5.0),
     "reply late": _of_bucket(action="late", seconds=5.0),
     "request hung": _of_bucket(action="stall", seconds=75.0),
-    "clock an hour ahead": Kind(strike=_clock(3600.0)),
-    "clock an hour behind": Kind(strike=_clock(-3600.0)),
-    "bucket's clock ahead": Kind(strike=_clock_of_bucket(3600.0), places=("bucket",)),
-    "bucket's clock behind": Kind(strike=_clock_of_bucket(-3600.0), places=("bucket",)),
+    "clock an hour ahead": Kind(strike=_clock(3600.0), group="clock"),
+    "clock an hour behind": Kind(strike=_clock(-3600.0), group="clock"),
+    "bucket's clock ahead": Kind(
+        strike=_clock_of_bucket(3600.0), places=("bucket",), group="clock"
+    ),
+    "bucket's clock behind": Kind(
+        strike=_clock_of_bucket(-3600.0), places=("bucket",), group="clock"
+    ),
     "two runs at once": Kind(strike=_second_run, alone=True),
     "holder after its lease": Kind(strike=_late_holder, phases=_COMPUTE, alone=True),
     "bit flipped": Kind(strike=_flip, ends=True, alone=True),

@@ -42,3 +42,5 @@ def test_a_trial_is_given_by_its_number_and_the_seed():
             assert trial.place in kind.places
             assert trial.phase in kind.phases
             assert len(trial.faults) == 1 or not kind.alone
+        groups = [group for fault in trial.faults if (group := KINDS[fault.kind].group)]
+        assert len(set(groups)) == len(groups)

@@ -159,16 +159,19 @@ def draw(
     phase = dice.choice(first.phases)
     if at is not None:
         place, phase = at
-    beside = [
-        name
-        for name, kind in KINDS.items()
-        if not kind.alone
-        and place in kind.places
-        and phase in kind.phases
-        and name != "request hung"
-    ]
-    others = 0 if first.alone else dice.randint(1, 4)
-    names = [kinds[index], *dice.sample(beside, min(others, len(beside)))]
+    names = [kinds[index]]
+    for _ in range(0 if first.alone else dice.randint(1, 4)):
+        groups = {KINDS[name].group for name in names} - {""}
+        beside = [
+            name
+            for name, kind in KINDS.items()
+            if not kind.alone
+            and place in kind.places
+            and phase in kind.phases
+            and name not in (*names, "request hung")
+            and kind.group not in groups
+        ]
+        names += dice.sample(beside, min(1, len(beside)))
     faults = [
         Fault(
             kind=name,
@@ -250,6 +253,7 @@ class Trials:
 
     def _under(self, trial: Trial, world: "World", usual: Undisturbed, seen: list[str]) -> str:
         """Runs the command under the faults until it ends well; fills in what was seen of them."""
+        last = ""
         for run in range(RUNS):
             armed = [i for i, what in enumerate(seen) if not what] if run < RUNS - 1 else []
             with world.begun() as begun, ThreadPoolExecutor(len(armed) or 1) as pool:
@@ -278,13 +282,13 @@ class Trials:
             world.heal()
             if code == 0:
                 return ""
-            world.failed = True
+            world.failed, last = True, begun.last_words()
             if code == -signal.SIGKILL and isinstance(world.place, InBucket):
                 world.place.lose_machine()
             ends = any(KINDS[trial.faults[i].kind].ends and seen[i] for i in strikes)
             if not ends:
-                return f"{begun.last_words()} without a fault that may end it"
-        return f"not finished after {RUNS} runs: {begun.last_words()}"
+                return f"{last} without a fault that may end it"
+        return f"not finished after {RUNS} runs: {last}"
 
     @contextlib.contextmanager
     def _world(self, place: str, phase: str) -> Iterator["World"]:
@@ -317,6 +321,7 @@ class Trials:
                 prefect.mkdir(mode=0o700, parents=True)
                 (prefect / "prefect.db").write_bytes(self._database)
             world = World(folder, where, shim, PHASES[phase].words, self._compiled, before)
+            stack.callback(world.end)
             yield world
         if not world.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -374,9 +379,10 @@ class World:
     def _environment(self) -> dict[str, str]:
         return environment(self._folder) | dict(self.place.environment) | dict(self._compiled)
 
-    def beside(self) -> subprocess.Popen[bytes]:
-        """Begins the command once more, while another is under way."""
-        return self._begin().process
+    def beside(self) -> tuple[subprocess.Popen[bytes], Path]:
+        """Begins the command once more, while another is under way; returns it and its log."""
+        begun = self._begin()
+        return begun.process, begun.log
 
     def _begin(self) -> Begun:
         mark = uuid.uuid4().hex
@@ -410,6 +416,11 @@ class World:
             begun.process.wait(TIMEOUT)
         if begun.process.returncode:
             raise RuntimeError(f"without a fault: {begun.last_words()}")
+
+    def end(self) -> None:
+        """Kills whatever of its commands is still there."""
+        for mark in self._marks:
+            kill_family(mark)
 
     def heal(self) -> None:
         """Ends what faults are still in force."""
@@ -453,10 +464,7 @@ class World:
         deadline = time.monotonic() + 20.0
         while left := [process for mark in self._marks for process in family(mark)]:
             if time.monotonic() > deadline:
-                lines = [command_line(process)[:80] for process in left]
-                for mark in self._marks:
-                    kill_family(mark)
-                return f"processes are left: {lines}"
+                return f"processes are left: {[command_line(process)[:80] for process in left]}"
             time.sleep(0.2)
         return ""
 
