@@ -205,9 +205,10 @@ class Trials:
         with self._world("disk", "all") as world:
             world.finish()
             self._made, self._changes = world.place.files(), world.place.changes()
-            self._database = (world.place.state / "prefect" / "prefect.db").read_bytes()
             if wrong := world.wrong(artifacts_of(self._made)):
                 raise RuntimeError(f"the undisturbed run is not as it should be: {wrong}")
+            # Now that its server has ended, it is all in one file.
+            self._database = (world.place.state / "prefect" / "prefect.db").read_bytes()
 
     def undisturbed(self, place: str, phase: str) -> Undisturbed:
         """Returns how a phase goes without a fault; it is run once."""
