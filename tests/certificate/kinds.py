@@ -205,13 +205,12 @@ def _signalled(target: str, number: signal.Signals) -> Strike:
         while _wait(scene, moment, lambda: look(scene)):
             with contextlib.suppress(psutil.Error, IndexError):
                 victim = dice.choice(look(scene))
-                words = command_line(victim)[:40]
                 if seen := _send(victim, number, fault.seconds):
                     # A command may have ended by itself just then; its exit code tells.
                     by_signal = (-number, 128 + number)
                     if target == "flow" and number != signal.SIGSTOP:
                         return seen if scene.process.wait() in by_signal else ""
-                    return f"{seen}: {victim.pid} {words}"
+                    return f"{seen}: {victim.pid}"
         return ""
 
     return strike
@@ -229,16 +228,23 @@ def _send(victim: psutil.Process, number: signal.Signals, seconds: float) -> str
                 return ""
             time.sleep(0.01)
         time.sleep(seconds)
-        was_stopped = victim.is_running() and victim.status() == psutil.STATUS_STOPPED
+        was_stopped = not _has_ended(victim) and victim.status() == psutil.STATUS_STOPPED
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.send_signal(signal.SIGCONT)
         # One that was given up and killed meanwhile was stopped until then.
         return f"stopped for {seconds:.1f} s" if was_stopped else "stopped, then killed by its own"
     while time.monotonic() < deadline:
-        if not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE:
+        if _has_ended(victim):
             return f"ended by {number.name}"
         time.sleep(0.01)
     return ""
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 # Disks and clocks.
