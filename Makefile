@@ -5,11 +5,11 @@ SUPPORTED := -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) o
 PY := .venv/bin/python
 COMMA := ,
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
-check test test-deep night: export JAX_PLATFORMS ?= cpu
+check test test-deep night certify: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/devices.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup lock demo check test test-deep night docs pictures clean
+.PHONY: setup lock demo check test test-deep night certify docs pictures clean
 
 # make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU. EXTRAS=compilers: for what
 # chips that are not there JAX can compile.
@@ -68,7 +68,14 @@ INPUTS ?= 100000
 night: setup
 	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m night tests
 	$(PY) -m tests.fuzz.run --inputs $(INPUTS)
+	$(MAKE) certify SEED=$$(date +%j)
 	$(PY) -m perf.matrix --limit $(MATRIX)
+
+# A study under seeded kills, failing disks, bad replies, clocks that are set and bits that flip; needs a C compiler.
+FAULTS ?= 200
+SEED ?= 1
+certify: setup
+	$(PY) -m tests.certificate --faults $(FAULTS) --seed $(SEED)
 
 # The site of docs/, in site/; a link that leads nowhere fails.
 docs: setup
