@@ -2,6 +2,9 @@
 
 import dataclasses
 
+COMPILING = "compiles"
+"""Note of work whose programs are being compiled, before the next of its units is done."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:

@@ -55,6 +55,7 @@ from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import journal_of
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.progress import ProgressFile
 from infra.prefect.published import warn_only
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
@@ -369,6 +370,7 @@ def run_study_graph(
             workers=workers,
             display=display,
             journal=journal,
+            progress=ProgressFile(store.state, journal.flow_run_id),
             pages=pages,
             expected=expected,
             forecast=forecast,

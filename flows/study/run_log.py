@@ -2,6 +2,7 @@
 
     42 steps, 9 of them there already; to make: prepare 2, intermediary 3, transfer 24 and 4 others
     intermediary parcel begins, with 100 updates of 32 examples; others like it took 41 s
+    intermediary parcel: compiles
     intermediary parcel: 60 of 100, loss 2.31
     intermediary parcel: made in 39.8 s: steps 100
     33 made, 9 re-used, in 4 min 10 s; the table is results-59ca…
