@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from flows.report.durations import time_left_text
 from infra.processes.signals import add_exit_hook
 from infra.progress import Progress as StepProgress
 
@@ -199,18 +200,3 @@ class Display:
             count=f"{done}/{self._num_steps}",
             note=", ".join(filter(None, (self._time_left_text, more))),
         )
-
-
-def time_left_text(seconds: float | None) -> str:
-    """Returns the time left in words, as "5 min left"; "" where it is unknown.
-
-    Args:
-      seconds: the time left [s].
-    """
-    if seconds is None:
-        return ""
-    if seconds < 50:
-        return f"{max(10, round(seconds, -1)):.0f} s left"
-    if seconds < 5400:
-        return f"{round(seconds / 60)} min left"
-    return f"{seconds / 3600:.1f} h left"

@@ -471,8 +471,8 @@ def _run_job(
             context["launcher"] = job.launcher
     if math.isfinite(closes):
         context["closes"] = closes
-    # A job for a worker may wait for one that is free: it begins with its first progress, which comes
-    # before it imports or compiles anything. Others begin now.
+    # A job for a worker may wait for one that is free: it begins with its first progress, which
+    # comes before it imports or compiles anything. Others begin now.
     clock, began, last = None, 0.0, None
     show = _progress_reporter(session, recipes[0].key)
     # Without cores of its own, a job is small and runs in this process.

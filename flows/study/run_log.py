@@ -13,6 +13,7 @@ Re-used steps get no line: a study of thousands of steps may re-use most of them
 import collections
 from collections.abc import Collection
 
+from flows.report.durations import duration_text
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.study.nodes import GraphNode, StudyGraph
@@ -75,12 +76,3 @@ def closing_line(summary: str, failed: Collection[str], seconds: float, results:
     wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
     table = f"; the table is {results}" if results else ""
     return f"{summary}, in {duration_text(seconds)}{wrong}{table}"
-
-
-def duration_text(seconds: float) -> str:
-    """Returns a duration in words, as "4 min 10 s"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -230,7 +230,7 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
     opened = open_store(store)
     apply_prefect(opened)
-    from flows.pages.app import beside
+    from flows.study.live_pages import beside
     from infra.prefect.server import reporting
 
     with reporting(opened.state, beside(opened)):
