@@ -136,7 +136,8 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
     """Returns the paired difference of the cells that two sides have under a key."""
     (section, a), (_, b) = first.cells[key], second.cells[key]
     names = (_cell_name(first, a), _cell_name(second, b))
-    label = " ".join(map(str, key)) if key else section.benchmark
+    # As tables have it: "chartqa parcel@64", or without what the two do not share.
+    label = f"{' '.join(map(str, key[:-1]))} @{key[-1]}" if key else section.benchmark
     of_a, of_b = ({score.seed: score for score in cell.scores} for cell in (a, b))
     seeds = [seed for seed in of_a if seed in of_b]
     if not seeds:
@@ -255,12 +256,12 @@ def charts_of_study(
 
 
 def _checkpoint(store: Store, scores: str) -> Iterator[Manifest]:
-    """Yields the checkpoint behind some scores; nothing if `gc` has deleted one on the way."""
+    """Yields the checkpoint behind some scores; nothing if an artifact on the way is not there."""
     try:
         predictions = store.get_cached(scores).manifest.inputs["predictions"]
         manifest = store.get_cached(predictions.key).manifest
         yield trained_checkpoint(manifest, store.get_cached)
-    except KeyError:
+    except (KeyError, ValueError):  # Deleted by `gc`; or a key that this version does not make.
         return
 
 

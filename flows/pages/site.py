@@ -23,7 +23,7 @@ from flows.pages.compare import (
 )
 from flows.pages.curve_chart import LossReader
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import Uses, draw
+from flows.pages.history import Uses, distinct_names, draw
 from flows.pages.items import SHOWS, Item, is_right
 from flows.pages.masks import mask_of, veil_png
 from flows.pages.page import Page
@@ -33,8 +33,7 @@ from flows.report.durations import age_text, time_left_text
 from flows.report.layout import report_blocks, report_notes
 from flows.report.text_lists import abbreviate_list
 from infra.errors import one_line_message
-from infra.store.store import Store
-from pipelines.records.holdings import reject_lines
+from infra.store.store import Artifact, Store
 
 _HERE = Path(__file__).parent
 STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
@@ -51,6 +50,8 @@ _ROWS = 25
 """Number of pairs of cells on one page of a comparison: the items of each are read."""
 _MAX_SIDES = 6
 """Most cells, methods or runs that are compared on one page."""
+_REJECTS = 20
+"""Number of rejects of one kind that a dataset's page names; the others are counted."""
 _NAMED = 200
 """Largest number of inputs listed on an artifact's page, and of users."""
 
@@ -133,7 +134,7 @@ class Site:
             "prefect": prefect,
             "is_folder": is_folder,
             "outcome": outcome,
-            "differences": differences_text,
+            "changes": differences_text,
         }
         self._templates.filters |= {
             "number": _number,
@@ -291,10 +292,11 @@ class Site:
         second = sides[1]
         if first.sort == "run":
             given["settings"] = run_differences(first.study, second.study)
-        elif first.sort == "cell" and common:
-            targets = [lineage_target(self._store, side, ()) for side in (first, second)]
-            given["differences"] = compare_lineages(self._store, *targets)
-            given |= self._changed_items(page, first, second)
+        elif common:
+            targets = [lineage_target(self._store, side, common[0]) for side in (first, second)]
+            given["lineage"] = compare_lineages(self._store, *targets)
+            if first.sort == "cell":
+                given |= self._changed_items(page, first, second)
         return given
 
     def _changed_items(self, page: Page, first: Side, second: Side) -> Mapping[str, Any]:
@@ -444,13 +446,21 @@ class Site:
             "manifest": artifact.manifest,
             "drawing": draw(self._store, [artifact]),
             "inputs": inputs,
-            "users": dict(list(users.items())[:_NAMED]),
+            "users": distinct_names(self._store, dict(list(users.items())[:_NAMED])),
             "num_users": len(users),
             "curves": list(curves_of(artifact)),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
-            "rejects": list(reject_lines(rejects_of(artifact))),
+            "rejects": rejects_of(artifact, _REJECTS),
+            "namesakes": {} if self._is_folder else self._namesakes(artifact),
         }
+
+    def _namesakes(self, artifact: Artifact) -> Mapping[str, str]:
+        """Returns key -> label of the artifacts of the same step, of other runs or times."""
+        keys = self.uses.namesakes(artifact)[:_NAMED]
+        name = artifact.manifest.name
+        labels = distinct_names(self._store, dict.fromkeys([artifact.key, *keys], name))
+        return {key: labels[key] for key in keys}
 
     def _diff(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare_lineages
