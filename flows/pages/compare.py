@@ -69,15 +69,12 @@ class CellPair:
     num_items: int
 
 
-def find_side(store: Store, name: str) -> Side:
-    """Returns the side of a name.
+def _find_side(study: Study, parts: Sequence[str]) -> Side:
+    """Returns the side of a run that the rest of a name means.
 
     Raises:
-      ConfigError: if there is no such run.
-      KeyError: if the run has no such cell or method, or the name is none of these.
+      KeyError: if the run has no such cell or method, or the name is neither.
     """
-    run, *parts = name.split("/")
-    study = study_of(store, run)
     filled = [
         (section, cell) for section in study.report.sections for cell in section.cells if cell.n
     ]
@@ -93,7 +90,7 @@ def find_side(store: Store, name: str) -> Side:
             cells = {(): named[key]} if (key := (benchmark, method, budget)) in named else {}
             label, sort = f"{method}@{budget} on {benchmark}", "cell"
         case _:
-            raise KeyError(f"There is nothing to compare with the name {name!r}.")
+            raise KeyError(f"There is nothing to compare with the name {'/'.join(parts)!r}.")
     if not cells:
         raise KeyError(f"{study.run} has no scores of {'/'.join(parts) or 'any cell'}.")
     return Side(
@@ -108,7 +105,10 @@ def find_sides(store: Store, names: Sequence[str]) -> list[Side]:
       ConfigError: if there is no such run.
       KeyError: if a side does not exist, or the sides are not all of one sort.
     """
-    sides = [find_side(store, name) for name in dict.fromkeys(names)]
+    parts = [name.split("/") for name in dict.fromkeys(names)]
+    # The table of a run may have thousands of cells: it is read once for all sides of the run.
+    studies = {run: study_of(store, run) for run in dict.fromkeys(run for run, *_ in parts)}
+    sides = [_find_side(studies[run], rest) for run, *rest in parts]
     if len(sorts := dict.fromkeys(side.sort for side in sides)) > 1:
         raise KeyError(f"Only like is compared with like, not a {' with a '.join(sorts)}.")
     if len({side.study.run for side in sides}) > 1:

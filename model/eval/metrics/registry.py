@@ -146,8 +146,8 @@ def _checked(
         # Where their code raised, or called what raised: the innermost line of the metric's file.
         own = score.__code__.co_filename if inspect.isfunction(score) else ""
         raise ValueError(
-            f"your metric {name} fails at {raised_at(error, own)} for {fields.get('id')!r}: {type(error).__name__}: "
-            f"{message}; the record has {', '.join(sorted(fields))}."
+            f"your metric {name} fails at {raised_at(error, own)} for {fields.get('id')!r}: "
+            f"{type(error).__name__}: {message}; the record has {', '.join(sorted(fields))}."
         ) from error
     # Sums of scores are exact fractions, and neither NaN nor infinity is one: refused at its
     # record.
