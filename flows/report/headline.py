@@ -12,7 +12,7 @@ def headline_text(report: Report) -> str:
     means = [(entry.mean, entry) for entry in report.aggregates if entry.mean is not None]
     if means:
         mean, entry = max(means, key=lambda one: one[0])
-        return f"{entry.method}@{entry.budget}: {mean:.1f} over {entry.rows} benchmarks"
+        return f"{entry.method}@{entry.budget}: {mean:.1f} over {entry.expected} benchmarks"
     cells = [cell for section in report.sections for cell in section.cells if cell.n]
     if not cells:
         return ""

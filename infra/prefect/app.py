@@ -67,8 +67,8 @@ _MAX_BODY = 16 * 2**20
 _FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """Header of every page: no other site can show it in a frame, under a button of its own."""
 
-_VALIDATORS = (b"if-none-match", b"if-modified-since")
-"""Headers by which a browser says what it has kept of a page."""
+_ANEW = (b"if-none-match", b"if-modified-since", b"accept-encoding")
+"""Headers by which a browser says what it has kept of a page, and that it may come compressed."""
 _OF_BODY = (b"content-length", b"etag", b"last-modified")
 """Headers that hold for the body as it was."""
 _START_LINK = (
@@ -319,8 +319,9 @@ class StartLink:
         if not is_get or scope["path"].startswith(PAGES) or not _of_page(dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
-        # Asked for anew each time: what a browser has kept may be without the link.
-        kept = [header for header in scope["headers"] if header[0] not in _VALIDATORS]
+        # Asked for anew each time, since what a browser has kept may be without the link; and as
+        # plain text.
+        asked = [header for header in scope["headers"] if header[0] not in _ANEW]
         start: Message | None = None
         body = b""
 
@@ -342,7 +343,7 @@ class StartLink:
                 message = {"type": "http.response.body", "body": whole}
             await send(message)
 
-        await self._app({**scope, "headers": kept}, receive, sending)
+        await self._app({**scope, "headers": asked}, receive, sending)
 
 
 class BoundedBodies:

@@ -22,10 +22,12 @@ def complete_study(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_config(context: typer.Context, incomplete: str) -> list[str]:
     """Returns the studies of the store, the YAML files and the folders that begin so."""
-    folder = Path(incomplete).parent if "/" in incomplete else Path()
-    paths = sorted(folder.glob("*")) if folder.is_dir() else []
-    files = [str(path) for path in paths if path.suffix in (".yaml", ".yml")]
-    folders = [f"{path}/" for path in paths if path.is_dir() and not path.name.startswith(".")]
+    # Named as it was begun, also from "./" or "../".
+    before = incomplete[: incomplete.rfind("/") + 1]
+    folder = Path(before or ".").expanduser()
+    paths = [path for path in sorted(folder.glob("*")) if not path.name.startswith(".")]
+    files = [f"{before}{path.name}" for path in paths if path.suffix in (".yaml", ".yml")]
+    folders = [f"{before}{path.name}/" for path in paths if path.is_dir()]
     return [*complete_study(context, incomplete), *_beginning([*files, *folders], incomplete)]
 
 

@@ -198,13 +198,13 @@ def test_the_start_page_shows_a_run_and_what_a_night_left(
             assert time.monotonic() < until
             time.sleep(1)
         running = served.start("study/study", study="tiny", overrides=["name=rooks", ENDLESS])
-        while " of 100,000" not in (text := plain(page(served, ""))) or "tiny 20" not in text:
+        while " of 100,000" not in (text := plain(page(served, ""))) or "demo 20" not in text:
             assert time.monotonic() < until, text
             time.sleep(1)
         assert "loss " in text
         assert "not finite" in text
         assert f"parcel run owls --failed --store {store}" in text
-        assert "tiny 20" in text  # The schedule, with its next firing.
+        assert "demo 20" in text  # The schedule, with its next firing.
         for name, size, dark in (
             ("start", (1400, 1700), False),
             ("start_800", (800, 1900), False),
