@@ -78,6 +78,7 @@ def _find_side(study: Study, parts: Sequence[str]) -> Side:
     filled = [
         (section, cell) for section in study.report.sections for cell in section.cells if cell.n
     ]
+    cells: Mapping[tuple[object, ...], tuple[Section, Cell]]
     match parts:
         case []:
             cells = {(s.benchmark, c.method, c.budget): (s, c) for s, c in filled}

@@ -293,8 +293,8 @@ class Site:
         if first.sort == "run":
             given["settings"] = run_differences(first.study, second.study)
         elif common:
-            targets = [lineage_target(self._store, side, common[0]) for side in (first, second)]
-            given["lineage"] = compare_lineages(self._store, *targets)
+            a, b = (lineage_target(self._store, side, common[0]) for side in (first, second))
+            given["lineage"] = compare_lineages(self._store, a, b)
             if first.sort == "cell":
                 given |= self._changed_items(page, first, second)
         return given

@@ -163,8 +163,7 @@ class LocalWorkers:
 
     def describe_devices(self, cpus: int, gpus: float) -> str:
         """See `Workers.describe_devices`."""
-        resources = self._cluster.granted(cpus, gpus)
-        return _devices_text(*resources)
+        return _devices_text(*self._cluster.granted(cpus, gpus))
 
     def cancel(self) -> None:
         """See `Workers.cancel`: no task outlives this process."""
@@ -311,10 +310,10 @@ class JobWorkers:
         self._server.leave()
 
 
-def _devices_text(cpus: int, gpus: float, tpus: float) -> str:
+def _devices_text(cpus: int, gpus: float, tpus: int) -> str:
     """Returns "1 GPU", "all GPUs", "4 TPU chips" or "2 cores"."""
     if tpus:
-        return f"{tpus:g} TPU chip{'s' * (tpus > 1)}"
+        return f"{tpus} TPU chip{'s' * (tpus > 1)}"
     if gpus:
         return "all GPUs" if math.isinf(gpus) else f"{gpus:g} GPU{'s' * (gpus > 1)}"
     return f"{cpus} core{'s' * (cpus > 1)}"

@@ -473,7 +473,7 @@ def _run_job(
         context["closes"] = closes
     # A job for a worker may wait for one that is free: it begins with its first progress, which
     # comes before it imports or compiles anything. Others begin now.
-    clock, began, last = None, 0.0, None
+    clock, began, devices, last = None, 0.0, "", None
     show = _progress_reporter(session, recipes[0].key)
     # Without cores of its own, a job is small and runs in this process.
     if not job.cpus or job.pieces > 1:
@@ -498,6 +498,8 @@ def _run_job(
         name, progress = item
         if clock is None:
             clock, began = _begin(session, node, job), time.time()
+        if job.cpus and not devices:
+            devices = session.workers.describe_devices(job.cpus, job.gpus)
         if progress.happened and progress != last:  # The same report may arrive several times.
             session.display.print_event(node.name, progress.note)
             session.log(f"{node.name}: {progress.note}", failed=True)
@@ -513,7 +515,7 @@ def _run_job(
                 done=progress.done,
                 total=progress.total,
                 note=progress.note,
-                devices=session.workers.describe_devices(job.cpus, job.gpus) if job.cpus else "",
+                devices=devices,
                 seconds_left=seconds_left,
                 began=began,
                 written=time.time(),

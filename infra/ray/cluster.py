@@ -72,10 +72,10 @@ class Cluster:
                 )
             return self._driver
 
-    def granted(self, num_cpus: int, num_gpus: float) -> tuple[int, float, float]:
+    def granted(self, num_cpus: int, num_gpus: float) -> tuple[int, float, int]:
         """Returns the cores, GPUs and TPU chips of a task that asks for some of the first two."""
         resources = self.start().resources
-        tpus = resources["TPU"] if num_gpus and not resources["GPU"] else 0
+        tpus = int(resources["TPU"]) if num_gpus and not resources["GPU"] else 0
         # Never more than there is: Ray would wait for ever for a node that is large enough.
         return min(num_cpus, self.num_cpus), min(num_gpus, resources["GPU"]), tpus
 

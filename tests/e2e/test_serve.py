@@ -202,7 +202,7 @@ def test_the_start_page_shows_a_run_and_what_a_night_left(
             assert time.monotonic() < until, text
             time.sleep(1)
         assert "loss " in text
-        assert "not finite" in text
+        assert "the loss is nan" in text
         assert f"parcel run owls --failed --store {store}" in text
         assert "demo 20" in text  # The schedule, with its next firing.
         for name, size, dark in (
