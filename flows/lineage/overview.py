@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from flows.lineage.runs import Outcome, outcome
@@ -72,6 +72,7 @@ class RunUnderWay:
       study: name of its study; "" until it is planned, or if it runs on another machine.
       flow_run_id: its id.
       pin: its sign of life, with its process.
+      keys: keys of the artifacts that it relies on.
       num_nodes: number of its nodes; 0 if it runs on another machine.
       outcomes: how many nodes ended, by outcome.
       running: the nodes at work.
@@ -81,6 +82,7 @@ class RunUnderWay:
     study: str
     flow_run_id: str
     pin: LeaseView
+    keys: Set[str] = frozenset()
     num_nodes: int = 0
     outcomes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     running: Sequence[RunningNode] = ()
@@ -258,9 +260,15 @@ class OverviewReader:
           RecordError: if the record of a run cannot be read.
         """
         records = self.records.read()
-        pins = {run_of_pin(pin): pin for pin in list_pins(self._store.volatile)}
+        # A run that relies on many artifacts has several pins, each with a few hundred keys.
+        pins: dict[str, list[LeaseView]] = collections.defaultdict(list)
+        for pin in list_pins(self._store.volatile):
+            pins[run_of_pin(pin)].append(pin)
         with self._lock:
-            runs = [(pin.is_live(), self._run(pin)) for pin in pins.values()]
+            runs = [
+                (any(pin.is_live() for pin in own), self._run(run, own))
+                for run, own in pins.items()
+            ]
             self._journals = {run: j for run, j in self._journals.items() if run in pins}
         runs.sort(key=lambda run: run[1].pin.lease.since, reverse=True)
         running = [run for is_live, run in runs if is_live]
@@ -274,9 +282,11 @@ class OverviewReader:
             server=self._server(),
         )
 
-    def _run(self, pin: LeaseView) -> RunUnderWay:
+    def _run(self, run: str, pins: Sequence[LeaseView]) -> RunUnderWay:
         # Pins are in the store, for all machines; a journal is on the disk of its own.
-        run, state = run_of_pin(pin), self._store.state
+        state = self._store.state
+        pin = max(pins, key=lambda pin: pin.renewed)
+        keys = frozenset(key for pin in pins for key in pin.lease.keys)
         path = journal.folder(state) / f"{run}.jsonl"
         reader = self._journals.setdefault(run, JournalReader(path))
         try:
@@ -284,13 +294,14 @@ class OverviewReader:
         except FileNotFoundError:
             record = None
         if record is None:
-            return RunUnderWay(study="", flow_run_id=run, pin=pin)
+            return RunUnderWay(study="", flow_run_id=run, pin=pin, keys=keys)
         nodes, now = record.nodes, datetime.datetime.now(datetime.UTC)
         at_work = progress.read(state, run)
         return RunUnderWay(
             study=record.study,
             flow_run_id=run,
             pin=pin,
+            keys=keys,
             num_nodes=len(nodes),
             outcomes=collections.Counter(n.outcome for n in nodes.values() if n.outcome),
             running=[

@@ -39,11 +39,11 @@ def status(store: Store) -> Iterator[str]:
     yield f"runs under way: {len(facts.running) or 'none'}"
     for run in facts.running:
         yield from _run_lines(run)
-        yield from rejects.lines(run.pin.lease.keys)
+        yield from rejects.lines(run.keys)
     leases = store.leases()
     yield f"leases: {len(leases) or 'none'}"
     for lease in leases:
-        waiting_runs = [run.name for run in facts.running if lease.key in run.pin.lease.keys]
+        waiting_runs = [run.name for run in facts.running if lease.key in run.keys]
         of = f", wanted by {' and '.join(waiting_runs)}" if waiting_runs else ""
         hours = store.attempts_device_seconds(lease.key) / 3600
         cost = f", {hours:.2g} device-hours so far" if hours else ""
