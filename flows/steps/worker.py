@@ -274,6 +274,8 @@ def _make(
         contexts, (_, _, scratch) = [work for work, *_ in attempts], attempts[0]
         clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
+        # It may be long until the first unit is done, or until JAX is imported: the step has begun.
+        yield group[0].name, Progress(done=0, total=0)
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         piece_cost = 0.0
         if kind.make_piece is not None:

@@ -75,6 +75,16 @@ _FIRST_MESSAGE_TIMEOUT = 10.0
 _FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """Header of every page: no other site can show it in a frame, under a button of its own."""
 
+_ANEW = (b"if-none-match", b"if-modified-since", b"accept-encoding")
+"""Headers by which a browser says what it has kept of a page, and that it may come compressed."""
+_OF_BODY = (b"content-length", b"etag", b"last-modified")
+"""Headers that hold for the body as it was."""
+_START_LINK = (
+    f'<a href="{PAGES}/" style="position:fixed;right:18px;bottom:14px;z-index:99;padding:5px 12px;'
+    "border-radius:6px;background:#0b5cad;color:#fff;font:14px system-ui,sans-serif;"
+    'text-decoration:none">start page</a>'
+).encode()
+
 _CODE = ("entrypoint", "pull_steps", "path", "storage_document_id")
 """Fields of a deployment that say what code its runs load."""
 
@@ -328,6 +338,48 @@ class OwnCode:
         )
 
 
+class StartLink:
+    """Adds a link to our start page to every page of Prefect's UI.
+
+    Args:
+      app: application that answers the requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if not is_get or scope["path"].startswith(PAGES) or not _of_page(dict(scope["headers"])):
+            await self._app(scope, receive, send)
+            return
+        # Asked for anew each time, since what a browser has kept may be without the link; and as
+        # plain text.
+        asked = [header for header in scope["headers"] if header[0] not in _ANEW]
+        start: Message | None = None
+        body = b""
+
+        async def sending(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start":
+                headers = dict(message["headers"])
+                if headers.get(b"content-type", b"").startswith(b"text/html"):
+                    start = message  # Sent once the length of the whole page is known.
+                    return
+            elif start is not None and message["type"] == "http.response.body":
+                body += message.get("body", b"")
+                if message.get("more_body"):
+                    return
+                whole = body.replace(b"</body>", _START_LINK + b"</body>", 1)
+                headers = [h for h in start["headers"] if h[0] not in _OF_BODY]
+                headers.append((b"content-length", str(len(whole)).encode()))
+                await send({**start, "headers": headers})
+                message = {"type": "http.response.body", "body": whole}
+            await send(message)
+
+        await self._app({**scope, "headers": asked}, receive, sending)
+
+
 class BoundedBodies:
     """Refuses requests whose body is larger than a bound, before all of it is in memory.
 
@@ -490,7 +542,7 @@ def main() -> None:
             Mount(PAGES, pages),
         ]
     # From the outside in: whose page asks, who asks, how much, and only then what.
-    served: ASGIApp = OwnCode(whole, _OWN_CODE)
+    served: ASGIApp = OwnCode(StartLink(whole) if beside else whole, _OWN_CODE)
     if beside is not None and beside.check:
         served = CheckedForms(served, api, beside.check)
     login = Login(BoundedBodies(served), auth, _hint(store, auth))

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from parcel.cli.completion import complete_study
 from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
 
 results_app = typer.Typer()
@@ -12,7 +13,10 @@ results_app = typer.Typer()
 
 @results_app.command(epilog="Example: parcel results demo --format html --out demo-results")
 def results(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A study's name.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A study's name.", autocompletion=complete_study),
+    ] = None,
     format: Annotated[
         str,
         typer.Option(help="md, csv, latex, json or html; comparisons, cells and asked are CSV."),

@@ -275,6 +275,7 @@ def test_a_worker_makes_what_is_free_while_another_run_makes_the_rest(store: Sto
         other_run.enter_context(store.lock(theirs.key))
         items = workers.make("two", keys, [theirs, ours], {}, cpus=1, gpus=0)
         # The worker comes back without the step that is busy, and this thread waits for it.
+        assert next(items) == ("a", Progress(done=0, total=0))  # It has begun.
         assert next(items)[0] == "a"  # type: ignore[index]
         assert next(items) == worker.StepOutcome(name="a")
         assert next(items) == AlreadyRunning(by="a step of another run")

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin
+from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin, StartLink
 from infra.prefect.server import token_of
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
@@ -84,6 +85,33 @@ def test_no_other_site_can_show_a_page_in_a_frame():
     pages = TestClient(SameOrigin(app, HOSTS), base_url=OWN)
     policies = [pages.get(path).headers["content-security-policy"] for path in ("/open", "/closed")]
     assert policies == ["frame-ancestors 'self'", "default-src 'none'"]
+
+
+def test_every_page_of_prefects_links_to_the_start_page_and_nothing_else_changes():
+    html = f"<html><body>{'words ' * 200}</body></html>"
+
+    async def page(request: Request) -> HTMLResponse:
+        assert "if-none-match" not in request.headers
+        return HTMLResponse(html, headers={"etag": "1"})
+
+    async def data(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("</body>", headers={"etag": "1"})
+
+    paths = {"/v2/runs": page, "/parcel/runs": page, "/api/runs": data}
+    routes = [Route(path, answer) for path, answer in paths.items()]
+    # As Prefect has it: what may be compressed comes compressed.
+    plain = GZipMiddleware(Starlette(routes=routes), minimum_size=100)
+    client = TestClient(StartLink(plain), base_url=OWN)
+    browser = {"Accept": "text/html,*/*", "Accept-Encoding": "gzip", "If-None-Match": "1"}
+    answer = client.get("/v2/runs", headers=browser)
+    assert answer.text.endswith(">start page</a></body></html>")
+    assert '<a href="/parcel/"' in answer.text
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert "etag" not in answer.headers
+    del browser["If-None-Match"]
+    assert client.get("/parcel/runs", headers=browser).text == html
+    assert client.get("/api/runs", headers=browser).text == "</body>"
+    assert client.get("/v2/runs", headers={"Accept": "application/json"}).text == html
 
 
 def test_a_body_is_bounded_whether_its_length_is_announced_or_not():
