@@ -89,7 +89,7 @@ class ParamsObserver(Protocol):
         ...
 
     def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields findings on the parameters, given by path and on their devices.
+        """Yields findings on the parameters and adapters, given by path and on their devices.
 
         It does not change them and is a pure function of them: a resumed stage finds the same.
         """
@@ -213,8 +213,7 @@ def fit(
 
         def watch(observer: ParamsObserver, update: Update) -> None:
             with clock.losing("watch"):
-                weights = dict(whole_weights(train.lora, update.state.trained, update.state.frozen))
-                for row in observer.observe(weights):
+                for row in observer.observe({**update.state.trained, **update.state.frozen}):
                     watch_log.add({"step": update.num_done, **row})
 
         def save(update: Update) -> None:
