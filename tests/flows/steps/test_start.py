@@ -67,6 +67,6 @@ def test_weights_of_another_codebase_are_converted_to_the_same_contents(
     (tmp_path / "weights" / "config.json").write_text(
         (tmp_path / "weights" / "config.json").read_text() + "\n"
     )
-    (end,) = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
+    *_, end = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
     assert isinstance(end, StepOutcome)
     assert "config.json has changed since the study noted it" in end.error
