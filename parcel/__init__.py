@@ -18,12 +18,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parcel.loopback import bypass_proxy
+
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
     from flows.config.study import StudyConfig
     from flows.study.graph import Phase
     from parcel.table import Table
 
 __all__ = ["load", "results", "run", "sweep", "trace"]
+
+bypass_proxy()  # Before a library reads the variables, and for commands, too.
 
 
 def load(
