@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parcel.loopback import bypass_proxy
+from parcel.environment import bypass_proxy, use_utf8
 
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
     from flows.config.study import StudyConfig
@@ -27,7 +27,9 @@ if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no tim
 
 __all__ = ["load", "results", "run", "sweep", "trace"]
 
-bypass_proxy()  # Before a library reads the variables, and for commands, too.
+# Before a library reads the variables, and for commands, too.
+bypass_proxy()
+use_utf8()
 
 
 def load(

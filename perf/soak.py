@@ -7,8 +7,8 @@ record, its rows in Prefect's database, and what `parcel gc` then finds. Rounds 
 started from the form that `parcel serve` has, the next by a process that calls `parcel.sweep`, as a
 notebook does. Between two rounds, when nothing runs, it counts the memory, file descriptors and
 threads of the processes that stay, the files in every folder that they write to, and the rows of
-each table. After the first tenth of the time, all of it must be flat. Prefect keeps events for
-minutes here, where it keeps them for days.
+each table. After the first tenth of the time, all of it must be flat. Prefect keeps events and
+tokens for minutes here, where it keeps them for days and an hour.
 """
 
 import argparse
@@ -118,6 +118,7 @@ def soak(
         "TMPDIR": str(places["TMPDIR"]),
         "HOME": str(places["HOME"]),
         "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": f"PT{_RETENTION:.0f}S",
+        "PREFECT_SERVER_CSRF_TOKEN_EXPIRATION": f"PT{_RETENTION:.0f}S",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "true",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": str(_RETENTION),
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ORPHAN_CLEANUP_LOOP_SECONDS": str(_RETENTION),

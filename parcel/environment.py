@@ -1,6 +1,7 @@
-"""Servers of this machine are asked directly, whatever proxy the environment names."""
+"""What a command takes from the environment of whoever calls it, made safe for all it starts."""
 
 import os
+import sys
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -20,3 +21,15 @@ def bypass_proxy() -> None:
         hosts = [host.strip() for host in stated.split(",") if host.strip()]
         if "*" not in hosts:
             os.environ[name] = ",".join(dict.fromkeys([*hosts, *_LOOPBACK]))
+
+
+def use_utf8() -> None:
+    """Makes texts UTF-8 in every Python that this process starts, whatever the locale is."""
+    os.environ["PYTHONUTF8"] = "1"
+
+
+def print_any_character() -> None:
+    """Shows what the output's encoding lacks as `\\N` codes, instead of ending with an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # Not in a notebook, where it is another kind.
+            stream.reconfigure(errors="backslashreplace")
