@@ -34,7 +34,7 @@ def test_content_is_the_parameters_digest(recipe: Recipe, tmp_path: Path):
 
 def test_start_that_states_another_digest_is_refused(recipe: Recipe, tmp_path: Path):
     (Path(str(recipe.location)) / "digest.txt").write_text("f" * 64 + "\n")
-    (end,) = make(str(tmp_path / "store"), [recipe], {})
+    *_, end = make(str(tmp_path / "store"), [recipe], {})
     assert isinstance(end, StepOutcome)
     assert f"checkpoint {recipe.location} holds parameters of digest" in end.error
     assert Store(tmp_path / "store").find(recipe.key) is None
