@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jaxtyping import Float
 
-from infra.progress import Progress
+from infra.progress import COMPILING, Progress
 from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.params_files import Put
@@ -197,6 +197,8 @@ def fit(
         remaining = range(start, train.total_steps)
         draws = draws_of(model, train, seeds, loader.examples, remaining)
         clock.lost["start"] += time.monotonic() - began
+        # Large programs take minutes, in which nothing else is heard of the stage.
+        yield Progress(done=start, total=train.total_steps, note=COMPILING)
         with clock.losing("compile"):
             programs.compile_ahead(state, draws.values())
 

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from model.checkpoint.digest import unflatten_params
 from model.data.loader import Loader
 from model.eval.run import Loaded, predict_loaded
 from model.eval.score import score
+from model.eval.score_json import read_score
 from model.files import SCORE
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
@@ -94,7 +94,7 @@ class Probe:
             for _ in itertools.chain(predicting, scoring):
                 pass
             for budget, predictions_folder in out.items():
-                result = json.loads((predictions_folder / SCORE).read_text())
+                result = read_score(predictions_folder / SCORE)
                 fields = {name: result[name] for name in ("metric", "score", "num")}
                 yield {"task": "probe", "budget": budget, **fields}
 
