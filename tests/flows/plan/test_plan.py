@@ -17,7 +17,9 @@ from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.analysis.flops import Modality, prefill_flops
-from model.chips.compiler import PYTHON
+from model.chips.compiler import PYTHON, Compiler
+from model.chips.outcome import Outcome
+from model.chips.programs import HeldOutProgram, TrainProgram
 from model.connector import budgets
 from model.train.memory import num_params, step_bytes
 from pipelines.sources.registry import BENCHMARKS
@@ -114,6 +116,36 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
     assert "stage1 vanilla does not fit: it asks for 42.0 GiB a chip" in lines
     assert "42.0!" in lines
     assert plan.chip_hours == (0, 0)
+
+
+def test_what_watching_takes_is_beside_the_state(monkeypatch, tmp_path: Path):
+    asked = []
+
+    def outcome(self, program, topology):
+        asked.append(type(program))
+        # A train step holds a state of 3 GiB; a held-out loss reads 1 GiB of it, and needs 7 more.
+        held_out = isinstance(program, HeldOutProgram)
+        return Outcome(
+            argument_bytes=(1 if held_out else 3) * GIB,
+            memory_bytes=(8 if held_out else 5) * GIB,
+            compile_s=1.0,
+        )
+
+    monkeypatch.setattr(Compiler, "outcome", outcome)
+    words = ["stage1.batch_size=8", "intermediary.batch_size=8"]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    assert not asked  # Nothing is watched.
+    words += ["sources=[{reader: web, split: 'train[:75%]'}]"]
+    words += [
+        "watch={every: 5, examples: 8, sources: [{reader: web, split: 'train[75%:]'}], "
+        "probe: {benchmark: chartqa, steps: 2, examples: 4}}"
+    ]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    assert {HeldOutProgram, TrainProgram} == set(asked)
+    first = plan.trainings[0]
+    assert first.watch_bytes == (3 + 8 - 1) * GIB
+    assert first.memory_bytes == max(first.shapes[-1].tokens * 1e8, 10 * GIB)
+    assert not any(row.watch_bytes for row in plan.trainings if row.what != "pretraining")
 
 
 def test_a_pretraining_in_epochs_is_counted_once_its_data_are_prepared(monkeypatch, tmp_path: Path):
