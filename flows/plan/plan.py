@@ -299,7 +299,9 @@ class _Planner:
         train: TrainConfig,
         largest: BatchShape,
     ) -> float | None:
-        programs = [*watch_programs(view, method, model, train, self._topology)]
+        watched = [p for _, p in watch_programs(view, method, model, train, self._topology)]
+        # Of the losses, and of the probe's updates, the largest decides.
+        programs = {type(p): p for p in sorted(watched, key=lambda p: p.tokens)}.values()
         if not programs or largest.compiled is None or largest.compiled.by_formula:
             return None
 
@@ -311,7 +313,7 @@ class _Planner:
         peaks = []
         try:
             state = outcome(self._program(model, train, largest.tokens)).argument_bytes or 0.0
-            for _, program in programs:
+            for program in programs:
                 told, reads = outcome(program), isinstance(program, HeldOutProgram)
                 shared = (told.argument_bytes or 0.0) if reads else 0.0
                 peaks.append(state + told.memory_bytes - shared)
