@@ -63,7 +63,7 @@ class Listed:
         return {(item.task, item.prefix, item.suffixes, item.lang) for item in self.items}
 
 
-def write_tar(path: Path, members: list[tuple[tarfile.TarInfo | str, bytes]], mode: str = "w"):
+def write_tar(path: Path, members: Sequence[tuple[tarfile.TarInfo | str, bytes]], mode: str = "w"):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
         for member, data in members:
