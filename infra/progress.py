@@ -6,6 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+COMPILING = "compiles"
+"""Note of work whose programs are being compiled, before the next of its units is done."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:

@@ -24,18 +24,14 @@ import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from tarfile import (
-    EOFHeaderError,  # type: ignore[attr-defined]
-    HeaderError,
-    ReadError,
-    TarFile,
-)
-from typing import BinaryIO, Self, cast
+from tarfile import ReadError, TarFile
+from typing import BinaryIO, cast
 
 from google_crc32c import value as crc32c
 
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
+from pipelines.records.tar_members import CheckedMember
 from pipelines.sources.corpus import Corpus, OmissionCounts
 from pipelines.sources.item import Item, Media, with_licence
 from pipelines.sources.licences import licence_fields, stated_licence
@@ -172,19 +168,6 @@ _MAX_KEPT = 64 << 20
 """Most texts of an archive kept for links to them [characters]."""
 
 
-class _Member(tarfile.TarInfo):
-    """Raises an error at a damaged header, which `tarfile` would take for the archive's end."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile: TarFile) -> Self:
-        try:
-            return super().fromtarfile(tarfile)
-        except EOFHeaderError:  # The zeros at the archive's real end.
-            raise
-        except HeaderError as error:
-            raise ReadError(f"{error} after {tarfile.offset} bytes") from error
-
-
 def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields the samples of one archive; a damaged tail is one reject."""
     corpus.annotation(path)
@@ -199,10 +182,11 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
         try:
-            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's.
+            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's, and
+            # not as its stream, which goes on past the end of what a header overstates.
             with (
                 unpack(cast(BinaryIO, file)) as content,
-                tarfile.open(None, "r|" if packed else "r:", content, tarinfo=_Member) as archive,
+                tarfile.open(None, "r:", content, tarinfo=CheckedMember) as archive,
             ):
                 contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
@@ -218,7 +202,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
                         members = []
                     members.append((key, extension, member.name, contents.read(member, extension)))
                 _check_archive_end(archive)
-        except (tarfile.TarError, *DAMAGE) as error:
+        except (tarfile.TarError, ValueError, OverflowError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
             reason = f"damaged archive: {reason_of(error)}"

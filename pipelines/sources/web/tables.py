@@ -104,7 +104,7 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
                 yield _sample_or_reject(corpus, path, number, lambda row=row: row)
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if is_of_machine(error):
                 raise
             message = " ".join(str(error).split())[:120]

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from pipelines.images.square import decode_image
 from pipelines.prepare.config import PrepareConfig
@@ -112,6 +114,32 @@ def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path, encoded, monkeypa
     assert captions == {"fine", "named to lead out"}  # A member's name is never a path.
     assert reasons["web/0/b"].startswith("b.jpg is a symbolic link to")
     assert "c.jpg has 200000 bytes" in reasons["web/0/c"]
+
+
+def test_what_a_picture_says_of_itself_enters_no_record(tmp_path):
+    (tmp_path / "root/web").mkdir(parents=True)
+    exif, text = Image.Exif(), PngInfo()
+    exif[0x010E] = "secret"  # ImageDescription.
+    exif.get_ifd(0x8825)[0x001D] = "secret"  # GPSDateStamp.
+    text.add_text("Author", "secret")
+    named = [
+        ("a.jpg", {"exif": exif, "comment": b"secret", "icc_profile": b"secret"}),
+        ("b.png", {"exif": exif, "pnginfo": text}),
+    ]
+    for side in (16, 40):  # The size that records have, and another.
+        for name, options in named:
+            Image.new("RGB", (side, side), "red").save(
+                tmp_path / f"root/web/{side}{name}", **options
+            )
+    files = [path for path in (tmp_path / "root/web").iterdir()]
+    assert all(b"secret" in path.read_bytes() for path in files)
+    rows = [{"image": path.name, "text": "fine"} for path in files]
+    (tmp_path / "root/web/rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset, reasons = run(tmp_path / "root", tmp_path / "out")
+    assert reasons == {}
+    records = [*dataset.records()]
+    assert len(records) == len(files)
+    assert not [record.id for record in records if "secret" in repr(record)]
 
 
 def tar_of(images: list[bytes]) -> bytes:
