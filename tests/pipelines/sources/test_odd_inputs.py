@@ -9,6 +9,7 @@ import math
 import re
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,13 @@ class Listed:
         return {(item.task, item.prefix, item.suffixes, item.lang) for item in self.items}
 
 
-def write_tar(path: Path, members: Sequence[tuple[tarfile.TarInfo | str, bytes]], mode: str = "w"):
+def write_tar(
+    path: Path, members: Sequence[tuple[tarfile.TarInfo | str, bytes | str]], mode: str = "w"
+):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        for member, data in members:
+        for member, content in members:
+            data = content.encode() if isinstance(content, str) else content
             info = tarfile.TarInfo(member) if isinstance(member, str) else member
             if info.isfile():
                 info.size = len(data)
@@ -531,6 +535,49 @@ def test_every_file_that_looks_like_data_is_read_or_named(full, others, hidden):
     for number, suffix in enumerate(hidden):
         assert f"web/._h{number}{suffix}" in named
     assert not any(source.startswith("web/f") for source in named)
+
+
+def test_fields_that_are_in_no_item_are_named_whatever_the_container(tmp_path):
+    fields = {"caption": "red", "alt_text": "lost?", "text": "another", "LANGUAGE": "de"}
+    metadata = {**fields, "key": "0", "status": "success", "exif": "{}", "TEXT": " red "}
+    write_tar(tmp_path / "web/t.tar", [("0.png", picture(1)), ("0.json", json.dumps(metadata))])
+    write_rows(tmp_path, [{**metadata, "image": "a.png"}], "web/l.jsonl")
+    table = pa.Table.from_pylist([{**metadata, "image": picture(1)}])
+    parquet.write_table(table, tmp_path / "web/q.parquet")
+    listed = Listed(tmp_path)
+    assert {item.suffixes for item in listed.items} == {("red",)}
+    for name in ("t.tar", "l.jsonl", "q.parquet"):
+        assert {(o.reason, o.num) for o in listed.omissions if o.source == f"web/{name}"} == {
+            ("field alt_text, which web does not read", 1),
+            ("field text: another caption than the one that is read", 1),
+        }
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.dictionaries(st.sampled_from(["en", "de"]), WORDS, min_size=1), WORDS, WORDS)
+def test_of_two_captions_in_one_language_the_other_is_named(captions, own, member):
+    row = {"caption": own, "captions": captions}
+    with tempfile.TemporaryDirectory() as folder:
+        members = [("0.png", picture(1)), ("0.txt", member), ("0.json", json.dumps(row))]
+        write_tar(Path(folder) / "web/t.tar", members)
+        listed = Listed(Path(folder), per_task=9)
+    # The member comes before the field, and `captions` before both.
+    english = {text for item in listed.items if item.lang == "en" for text in item.suffixes}
+    assert english == {" ".join(captions.get("en", member).split())}
+    expected = set()
+    if own.split() != member.split():
+        expected.add("field caption: another caption than the one that is read")
+    if member.split() != captions.get("en", member).split():
+        expected.add("a caption beside another one of its language in captions, which is read")
+    assert {omission.reason for omission in listed.omissions} == expected
+
+
+def test_a_text_is_the_same_in_a_member_and_in_a_row(tmp_path):
+    text = "\0a\0b\x7f\u2028c"
+    write_tar(tmp_path / "web/t.tar", [("0.png", picture(1)), ("0.txt", text)])
+    write_rows(tmp_path, [{"image": "a.png", "caption": text}], "web/l.jsonl")
+    (read,) = {item.suffixes[0] for item in Listed(tmp_path).items}
+    assert read == "\0a\0b\x7f c"
 
 
 def test_pictures_that_no_list_can_name_are_named(tmp_path):
