@@ -46,7 +46,7 @@ from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfol
 from pipelines.sources.row_files import load_dict
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, unpack
-from pipelines.sources.values import answer_of, rows_under, without_absent
+from pipelines.sources.values import answer_of, is_absent, rows_under, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
@@ -56,6 +56,9 @@ _RAGGED = re.compile(r"/ragged_(flat_values|row_lengths_\d+)$")
 """What TensorFlow Datasets adds to the name of a sequence of sequences."""
 _JSON = ("ocr", "objects", "qa", "captions")
 """Fields that hold annotations of web images, as JSON."""
+
+_WORDS = ("caption", "question", "lang", "prefix")
+"""Fields that are texts wherever they are read, and never numbers."""
 
 Values = tuple[bytes | int | float, ...]
 
@@ -332,6 +335,7 @@ def _read_file(
                     field: text(name, value)
                     for field, name in licence_fields(corpus.features).items()
                     for value in features.get(name, ())[:1]
+                    if not is_absent(value)
                 }
                 items = _example_items(corpus, path, kind, number, features, place, text)
                 yield [with_licence(item, stated_licence(texts)) for item in items]
@@ -397,7 +401,16 @@ def _example_items(
         name = corpus.features.get(field, "")
         if f"{name}/ragged_flat_values" in features:
             raise BadInput(f"{name} is a sequence of sequences, which only answers may be")
-        return tuple(text(name, value) for value in features.get(name, ()))
+        # NaN alone is a missing feature; one among numbers is a hole, which no text fills.
+        found = features.get(name, ())
+        if all(map(is_absent, found)):
+            return ()
+        texts = tuple(text(name, value) for value in found)
+        # A number is an answer, and no caption or question unless it stands for a class.
+        for value, written in zip(found, texts, strict=True):
+            if field in _WORDS and not isinstance(value, bytes) and written == answer_of(value, ""):
+                raise BadInput(f"{name} must be a text, got {value!r}")
+        return texts
 
     def text_of(field: str, default: str = "") -> str:
         texts = values(field)

@@ -655,6 +655,48 @@ def test_sidecars_of_raw_files_are_named(tmp_path):
     }
 
 
+NAN = [math.nan]
+WORD_FEATURES = {"image": "image", "caption": "text", "lang": "lang", "licence": "terms"}
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from([None, NAN, [math.nan, math.nan]]), st.sampled_from([None, NAN]))
+def test_nan_in_a_feature_is_a_missing_feature(text, lang):
+    readings = []
+    for of_text, of_lang in ((text, lang), (None, None)):
+        with tempfile.TemporaryDirectory() as folder:
+            example = Example()
+            example.features.feature["image"].bytes_list.value.append(picture(4))
+            for name, numbers in (("text", of_text), ("lang", of_lang), ("terms", of_lang)):
+                example.features.feature[name].float_list.value.extend(numbers or [])
+            write_shard(Path(folder) / "a.tfrecord", [example.SerializeToString()])
+            (Path(folder) / "a.idx").unlink()
+            corpus = Corpus(folder, ".", UnpackedMedia(), features=WORD_FEATURES)
+            unit = source_spec("tfrecord").list_unit
+            assert unit is not None
+            readings.append(list(unit(corpus, "a.tfrecord")))
+    assert readings[0] == readings[1]
+    assert [result.reason for result in readings[0]] == ["no caption or annotation"]
+
+
+@pytest.mark.parametrize(("field", "name"), [("caption", "text"), ("lang", "lang")])
+def test_a_number_in_a_feature_is_no_caption(tmp_path, field, name):
+    features = {"image": "image", "caption": "text"} | {field: name}
+    example = Example()
+    example.features.feature["image"].bytes_list.value.append(picture(4))
+    example.features.feature["text"].bytes_list.value.append(b"red")
+    if field == "caption":
+        example.features.feature["text"].int64_list.value.append(3)
+    else:
+        example.features.feature["lang"].float_list.value.append(3.5)
+    (tmp_path / "tfrecord").mkdir()
+    write_shard(tmp_path / "tfrecord/a.tfrecord", [example.SerializeToString()])
+    (tmp_path / "tfrecord/a.idx").unlink()
+    listed = Listed(tmp_path, "tfrecord", features=features)
+    value = 3 if field == "caption" else 3.5
+    assert list(listed.reasons.values()) == [f"{name} must be a text, got {value}"]
+
+
 def test_packed_records_are_read_and_features_without_a_field_are_named(tmp_path):
     features = {"image": "image", "caption": "suffix", "question": "nothing"}
     for number, pack in enumerate((bytes, gzip.compress, bz2.compress, lzma.compress)):
