@@ -679,6 +679,23 @@ def test_nan_in_a_feature_is_a_missing_feature(text, lang):
     assert [result.reason for result in readings[0]] == ["no caption or annotation"]
 
 
+def test_captions_of_two_features_are_read_as_those_of_two_fields(tmp_path):
+    captions = {"en": "dog", "de": "Hund"}
+    write_rows(tmp_path, [{"image": "a.png", "caption": "cat", "captions": captions}])
+    example = Example()
+    values = {"image": picture(9), "text": b"cat", "more": json.dumps(captions).encode()}
+    for name, value in values.items():
+        example.features.feature[name].bytes_list.value.append(value)
+    (tmp_path / "tfrecord").mkdir()
+    write_shard(tmp_path / "tfrecord/a.tfrecord", [example.SerializeToString()])
+    (tmp_path / "tfrecord/a.idx").unlink()
+    features = {"image": "image", "caption": "text", "captions": "more"}
+    rows = Listed(tmp_path, per_task=9)
+    records = Listed(tmp_path, "tfrecord", features=features, per_task=9)
+    assert rows.texts() == records.texts()
+    assert {o.reason for o in rows.omissions} == {o.reason for o in records.omissions}
+
+
 @pytest.mark.parametrize(("field", "name"), [("caption", "text"), ("lang", "lang")])
 def test_a_number_in_a_feature_is_no_caption(tmp_path, field, name):
     features = {"image": "image", "caption": "text"} | {field: name}
