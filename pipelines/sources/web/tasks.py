@@ -100,13 +100,14 @@ class WebImage:
         for field in self.metadata:
             if not any(field in fields for fields in (_READ, _OF_DOWNLOAD, others_read)):
                 yield f"field {field}, which web does not read"
-        # Of two captions in one language one counts; the other is no more lost than named.
-        chosen = _words_of(self.captions)
-        for field in CAPTIONS:
-            texts = list(filter(_is_caption, _values_of(self.metadata.get(field))))
-            if texts and _words_of(_without_tokens(texts)) != chosen:
-                yield f"field {field}: another caption than the one that is read"
-        with contextlib.suppress(BadInput):
+        # Of two captions in one language one counts; the other is named. What cannot even be
+        # compared is a reject where it is read.
+        with contextlib.suppress(*_MALFORMED):
+            chosen = _words_of(self.captions)
+            for field in CAPTIONS:
+                texts = list(filter(_is_caption, _values_of(self.metadata.get(field))))
+                if texts and _words_of(_without_tokens(texts)) != chosen:
+                    yield f"field {field}: another caption than the one that is read"
             language = language_of(self.metadata.get("LANGUAGE"), "LANGUAGE")
             listed = _values_of(_captions_by_language(self, language).get(language))
             if listed and chosen and _words_of(listed) != chosen:
