@@ -128,7 +128,7 @@ class Scorer:
 
 
 def _part_name(value: object) -> str:
-    """Returns the name of the part of the items that have a value; null, NaN and blanks are none."""
+    """Returns the name of the part of the items that have a value; null, NaN, blanks are none."""
     is_none = value is None or value != value
     return (NO_VALUE if is_none else str(value).strip()) or NO_VALUE
 

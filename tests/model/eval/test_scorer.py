@@ -150,7 +150,8 @@ def test_languages_have_their_own_document_frequencies():
 @given(
     rows=st.lists(
         st.tuples(
-            st.booleans(), st.sampled_from(["en", "de ", 0, False, None, " \t", float("nan"), "absent"])
+            st.booleans(),
+            st.sampled_from(["en", "de ", 0, False, None, " \t", float("nan"), "absent"]),
         ),
         min_size=1,
         max_size=9,
