@@ -553,6 +553,14 @@ def test_fields_that_are_in_no_item_are_named_whatever_the_container(tmp_path):
         }
 
 
+def test_fields_without_end_are_counted_together(tmp_path):
+    rows = [{"image": "a.png", "caption": "x", f"field {number}": number} for number in range(200)]
+    write_rows(tmp_path, rows)
+    omissions = Listed(tmp_path).omissions
+    assert sum(omission.num for omission in omissions) == 200
+    assert max((o.num, o.reason) for o in omissions) == (136, "further fields")
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.sampled_from(["en", "de"]), WORDS, min_size=1), WORDS, WORDS)
 def test_of_two_captions_in_one_language_the_other_is_named(captions, own, member):
