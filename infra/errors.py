@@ -1,5 +1,8 @@
 """Formats errors for people, in one line; and the error of a wrong request."""
 
+import importlib
+import traceback
+
 _MAX_LINE = 1000
 """Longest line shown [characters]: a value that somebody's file has may be of any length."""
 
@@ -26,3 +29,21 @@ def one_line(text: str) -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else ascii(character)[1:-1]
+
+
+def raised_at(error: BaseException, file: str = "") -> str:
+    """Returns where code that was called raised an error, as "path/to/scores.py:12"; "" if unknown.
+
+    Args:
+      error: the error, caught by the caller of this code.
+      file: file whose innermost line is meant; "", or a file that has no part in it, takes the
+        innermost line of all, without those of Python's import.
+    """
+    # The first frame is the caller's own.
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)[1:]
+        if not frame.filename.startswith("<") and frame.filename != importlib.__file__
+    ]
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -13,6 +13,7 @@ from flows.lineage.target import LineageTarget
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from flows.report.markdown import markdown_table
 from flows.steps.registry import kind_of
@@ -235,7 +236,14 @@ def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
             metric=metrics["metric"],
             num=metrics["num"],
             # One training, so the interval is over the items alone.
-            score=estimate_interval([PairedScores.of([metrics["score"]], [items])], [0]),
+            score=estimate_interval(
+                [
+                    PairedScores.of(
+                        [metrics["score"]], [items], is_percentage=is_percentage(metrics["metric"])
+                    )
+                ],
+                [0],
+            ),
         )
 
 

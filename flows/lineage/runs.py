@@ -73,7 +73,7 @@ def begin_run_record(
     newest = max(previous, key=lambda record: record["finished"], default=None)
     record = {
         "given": redact(given),
-        "differs": _differences(newest["config"], redact(config)) if newest else None,
+        "differs": config_differences(newest["config"], redact(config)) if newest else None,
         "artifacts": sorted(artifacts),
         "state": RUNNING,
         "finished": None,
@@ -94,6 +94,8 @@ def end_run_record(
     holes: Collection[str] = (),
     given_up: Sequence[str] = (),
     headline: Mapping[str, Any] = MappingProxyType({}),
+    made: int = 0,
+    reused: int = 0,
 ) -> Outcome:
     """Writes how a run ended into its record, and returns the outcome.
 
@@ -110,6 +112,8 @@ def end_run_record(
       holes: names of steps that did not begin.
       given_up: names of those of them that had failed too often to be tried again.
       headline: counts of the results artifact.
+      made: number of steps that the run made.
+      reused: number of steps that it found.
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
@@ -120,6 +124,8 @@ def end_run_record(
         PRUNED: sorted(pruned_keys),
         "results": results,
         "headline": dict(headline),
+        "made": made,
+        "reused": reused,
         "failed": redact(list(failed)),
         "holes": sorted(holes),
         "given_up": list(given_up),
@@ -200,7 +206,7 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+def config_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns dotted path of a config's value -> what it was and what it is, where they differ."""
     # Through JSON, as the earlier config was: it has lists where this one has tuples.
     # What was stated of them is no value of its own.

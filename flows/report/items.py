@@ -24,6 +24,11 @@ _NUMBERS = ("score", "pseudo_value")
 """Fields of a guess's row that are numbers; all others are texts."""
 
 
+def is_percentage(metric: str) -> bool:
+    """Returns whether scores in a metric stay within 0-100."""
+    return metric != "cider"
+
+
 def guess_rows(folder: Path, names: Sequence[str]) -> list[tuple]:
     """Returns some fields of each row of a `chance` artifact; None where a row lacks one.
 

@@ -95,9 +95,11 @@ def make(
                     reported.add(item.name)
                 yield item
         except LeaseHeldError:
-            for recipe in group:
-                if recipe.name not in reported:
-                    yield StepOutcome(name=recipe.name, busy=True)
+            rest = [recipe for recipe in group if recipe.name not in reported]
+            if wait:  # The lease was lost meanwhile: it is waited for like any other.
+                yield from make(store, rest, context, None, lost, count_devices=count_devices)
+            else:
+                yield from (StepOutcome(name=recipe.name, busy=True) for recipe in rest)
         except Exception as error:  # As text: not every exception survives pickling.
             reason, where = one_line_message(error), traceback.format_exc()
             for recipe in group:
@@ -242,7 +244,8 @@ def _make(
     """Makes a group of steps together; yields as `make` does.
 
     Raises:
-      LeaseHeldError: without `wait`, if another process is making any of them.
+      LeaseHeldError: without `wait`, if another process is making any of them; also with it, if
+        another process has taken one of their leases, and the work failed for that.
     """
     from flows.steps.registry import KINDS
 
@@ -271,6 +274,8 @@ def _make(
         contexts, (_, _, scratch) = [work for work, *_ in attempts], attempts[0]
         clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
+        # It may be long until the first unit is done, or until JAX is imported: the step has begun.
+        yield group[0].name, Progress(done=0, total=0)
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         piece_cost = 0.0
         if kind.make_piece is not None:
@@ -286,6 +291,10 @@ def _make(
                     scratch.save()
                 yield group[0].name, progress
         except Exception as error:
+            # A holder that was stopped for long: another process took the lease, and the scratch
+            # with it. Whatever failed then, the step itself has not.
+            if not all(step_scratch.is_held() for *_, step_scratch in attempts):
+                raise LeaseHeldError("the step is another process's now.") from error
             _check_inputs(contexts, error)
             raise
         finally:  # A step may fail before its first progress, or long after its last one.

@@ -31,7 +31,6 @@ from parcel.cli.watch import watch_app
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
 )

@@ -1,10 +1,13 @@
-"""Image-text corpora from the web: webdataset shards, parquet, JSONL and CC3M-style TSV.
+"""Image-text corpora from the web: webdataset shards, parquet, Arrow, JSONL, CSV and CC3M's TSV.
 
     00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata, or the caption),
                   as img2dataset and webdataset write them; also packed: .tgz, .tar.bz2, .tar.xz
     x.parquet     a column of image bytes or of paths, and one of captions
     x.jsonl       per line, "image"/"images" or "video"/"videos" (paths) and "text"/"caption";
                   .ndjson is the same
+    x.csv         the same fields in columns, named in the first line; ocr, objects, qa and captions
+                  as JSON
+    x.arrow       the columns of parquet, as a stream or a file (.feather is the same)
     x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
@@ -72,7 +75,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
             yield name
     if not has_units:
         raise FileNotFoundError(
-            f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
+            f"{corpus.folder} holds no .tar, .tgz, .parquet, .arrow, .jsonl, .csv or .tsv file."
         )
 
 
@@ -179,10 +182,11 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
         try:
-            # Not as `tarfile`'s stream, which goes on past the end of what a header overstates.
+            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's, and
+            # not as its stream, which goes on past the end of what a header overstates.
             with (
-                unpack(cast(BinaryIO, file)) as plain,
-                tarfile.open(None, "r:", plain, tarinfo=CheckedMember) as archive,
+                unpack(cast(BinaryIO, file)) as content,
+                tarfile.open(None, "r:", content, tarinfo=CheckedMember) as archive,
             ):
                 contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
