@@ -90,18 +90,17 @@ class ItemsFile:
 
     def row(self, item: str) -> dict[str, Any] | None:
         """Returns an item's row; None if there is none."""
-        # Groups of rows know their first and last id, so those without the item are not read. Not
-        # by the filters of `read_table`, which may wait for ever for a damaged file.
+        import pyarrow.compute
+
+        # Not by the least and greatest id that each group of rows states, nor by the filters of
+        # `read_table`, which use them: of a damaged file, these end the process or wait for ever.
         with self._open() as file:
-            place = [column.path for column in file.schema].index("id")
-            for group in range(file.num_row_groups):
-                known = file.metadata.row_group(group).column(place).statistics
-                if known and known.has_min_max and not known.min <= item <= known.max:
-                    continue
-                for row in file.read_row_group(group, use_threads=False).to_pylist():
-                    if row["id"] == item:
-                        return row
-        return None
+            ids = file.read(columns=["id"], use_threads=False).column("id")
+            position = pyarrow.compute.index(ids, item).as_py()
+            if position < 0:
+                return None
+            table = file.read_row_group(position // _ROW_GROUP, use_threads=False)
+            return table.slice(position % _ROW_GROUP, 1).to_pylist()[0]
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` rows at even distances; other groups of rows are not read."""

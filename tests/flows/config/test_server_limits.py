@@ -174,6 +174,7 @@ def test_a_run_of_the_form_carries_no_studies(form: dict[str, Any]):
         ({"overrides": ["num_seeds=2023-13-45"]}, "num_seeds: value must be YAML"),
         ({"overrides": ["num_seeds=!!timestamp x"]}, "num_seeds: value must be YAML"),
         ({"overrides": ["num_seeds=" + "[" * 3000]}, "num_seeds: value must be YAML, got '[["),
+        ({"overrides": ["num_seeds=0x" + "9" * 5000]}, "num_seeds: value must be YAML, got '0x"),
     ],
 )
 def test_whatever_a_form_holds_there_is_one_line_about_it(
