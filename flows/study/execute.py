@@ -89,6 +89,8 @@ class RunSession:
       holds: node -> why it was not begun.
       allowed: keys that `rebuild_seconds` was already charged for.
       lock: guard of `allowed` and `rebuild_seconds`.
+      mended: steps made again in this run, since a file of their artifact was damaged.
+      mending: held by who makes them.
     """
 
     study: str
@@ -116,6 +118,8 @@ class RunSession:
     holds: dict[GraphNode, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    mended: set[Step] = dataclasses.field(default_factory=set)
+    mending: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     @functools.cached_property
     def source(self) -> str:
@@ -222,6 +226,7 @@ def run_graph(
     """
     states: dict[GraphNode, State[Any]] = {}
     nodes = {node.name: node for node in graph.nodes}
+    makers = {step: node for node in graph.nodes for step in node.steps}
 
     # Closed over the session: Prefect walks through a task's parameters, to find states in them.
     @task(
@@ -234,7 +239,7 @@ def run_graph(
         retry_condition_fn=_is_lost_worker,
     )
     def step(name: str) -> State[Any]:
-        return _run_reported(session, nodes[name])
+        return _run_reported(session, nodes[name], makers)
 
     @task(task_run_name="{count} re-used", cache_policy=NO_CACHE, persist_result=False)
     def reused_steps(count: int) -> State[Any]:
@@ -307,8 +312,15 @@ def _is_lost_worker(task: object, run: object, state: State[Any]) -> bool:
     return isinstance(state.data, RayWorkerLostError)
 
 
-def _run_reported(session: RunSession, node: GraphNode) -> State[Any]:
+def _run_reported(
+    session: RunSession, node: GraphNode, makers: Mapping[Step, GraphNode]
+) -> State[Any]:
     """Makes or finds a node's artifacts, within its Prefect task; reports and returns the end.
+
+    Args:
+      session: state of the run.
+      node: the node.
+      makers: step -> the node that makes it.
 
     Raises:
       RayWorkerLostError: if its worker died and Prefect is to try again.
@@ -320,7 +332,7 @@ def _run_reported(session: RunSession, node: GraphNode) -> State[Any]:
     outcome: journal.Outcome
     detail, took = "", None
     try:
-        outcome = _run_node(session, node)
+        outcome = _run_mended(session, node, makers)
     except NodeHeldError as error:
         outcome, detail = "not run", str(error)
         session.holds[node] = detail
@@ -364,6 +376,58 @@ def _report_node_end(
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
     return detail, seconds
+
+
+def _run_mended(
+    session: RunSession, node: GraphNode, makers: Mapping[Step, GraphNode]
+) -> Literal["made", "reused"]:
+    """Makes or finds a node's artifacts; what it reads and is damaged is made again, once.
+
+    Arguments are those of `_run_reported`.
+    """
+    # Whoever reads a damaged file sets it aside, and fails: from then on the store has no such
+    # artifact. What it was made from may be damaged, too:
+    #
+    #   transfer  fails: model.json of Stage 1 is damaged
+    #     stage1  is made again, fails: the tokenizer is damaged
+    #       tokenizer  is made again
+    #     stage1  is made again
+    #   transfer  runs again
+    reads = {read for step in node.steps for read in step.inputs.values()}
+    own = {*node.steps}
+    while True:
+        known = session.mended & reads
+        try:
+            return _run_node(session, node)
+        except StepFailedError as error:
+            with session.mending:  # Another reader of the same may be making it again.
+                lost = {step for step in reads if _is_lost(session, step)}
+                if not lost and session.mended & reads == known:
+                    raise
+                # Once is enough: a disk may spoil all that it holds. What this node makes itself
+                # may still wait for an input to be made again.
+                if (lost and lost <= session.mended) or (lost & session.mended) - own:
+                    raise
+                with session.lock:
+                    session.foreseen = {s: k for s, k in session.foreseen.items() if s not in lost}
+                session.display.print_event(node.name, str(error))
+                session.log(f"{node.name}: {error}", failed=True)
+                for maker in {makers[step] for step in lost} - {node}:
+                    try:
+                        _run_mended(session, maker, makers)
+                    finally:
+                        session.progress.end(maker.name)
+                        session.admission.leave(maker)
+                        session.display.finish(maker.name, outcome="mended")
+                session.mended.update(lost)
+
+
+def _is_lost(session: RunSession, step: Step) -> bool:
+    """Whether the store no longer has the artifact that was found for a step."""
+    artifact = session.artifacts.get(step)
+    if artifact is None:
+        return False
+    return not (session.store.find(artifact.key) or session.store.find_pruned(artifact.key))
 
 
 def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]:

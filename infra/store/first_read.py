@@ -117,4 +117,4 @@ def set_aside(folder: Path, name: str, *, is_copy: bool) -> str:
             path.rename(path.with_name(f"{path.name}.damaged"))
     except OSError:
         return "the store cannot be written, so it stays where it is"
-    return f"it is now {path.name}.damaged, and the next run makes the artifact again"
+    return f"it is now {path.name}.damaged, and a run makes the artifact again"
