@@ -40,6 +40,7 @@ from infra.prefect.rows import end_state
 from infra.progress import COMPILING, Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.source_code import checkout
+from infra.store.first_read import DamagedArtifactError
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
@@ -297,7 +298,7 @@ def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
             key = session.foreseen[step]
             # A checkpoint whose files were let go is still found: its manifest says what it was.
             artifact = session.view.find(key) or session.view.find_pruned(key)
-            if artifact is None:
+            if artifact is None or _is_damaged_table(session, node, step, artifact):
                 return False
             artifacts[step] = artifact
     except (OSError, ValueError):
@@ -458,11 +459,12 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 if lookup.is_pruned and lookup.state != "stale":
                     remade = remade or _is_wanted(session, node, lookup)
                 session.allow(node, step, lookup)
-                if lookup.artifact is None or lookup.state == "stale" or remade:
+                found = None if lookup.state == "stale" or remade else lookup.artifact
+                if found is None or _is_damaged_table(session, node, step, found):
                     missing[step] = lookup.recipe
                 else:
-                    session.artifacts[step] = lookup.artifact
-                    _publish_lineage_page(session, step, lookup.artifact, reused=True)
+                    session.artifacts[step] = found
+                    _publish_lineage_page(session, step, found, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -494,6 +496,18 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
             messages = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
             raise StepFailedError("; ".join(messages))
     return outcome
+
+
+def _is_damaged_table(session: RunSession, node: GraphNode, step: Step, artifact: Artifact) -> bool:
+    """Whether a step's artifact is the table that the run itself reads in the end, and damaged."""
+    if not step.partial:
+        return False
+    try:
+        _ = artifact.path
+    except DamagedArtifactError as error:
+        session.display.print_event(node.name, str(error))
+        return True
+    return False
 
 
 def _is_wanted(session: RunSession, node: GraphNode, lookup: StepLookup) -> bool:
