@@ -18,12 +18,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parcel.environment import bypass_proxy, use_utf8
+
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
     from flows.config.study import StudyConfig
     from flows.study.graph import Phase
     from parcel.table import Table
 
 __all__ = ["load", "results", "run", "sweep", "trace"]
+
+# Before a library reads the variables, and for commands, too.
+bypass_proxy()
+use_utf8()
 
 
 def load(

@@ -1,7 +1,9 @@
 """Loads a checked `StudyConfig` from a YAML file and `key.path=value` overrides."""
 
 import copy
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ _MAX_SHOWN = 80
 
 _MAX_DIGITS = 100
 """Most characters of a whole number; of more than 4300 digits, Python prints none."""
+
+_MAX_BYTES = 2**20
+"""Largest config [bytes]; a study of every benchmark has a tenth of that."""
 
 DEMO = Path(__file__).with_name("demo.yaml")
 
@@ -121,12 +126,15 @@ def check_config(values: dict[str, Any], *, source: str):
     import pydantic
 
     from flows.config.study import StudyConfig
-    from flows.config.validation import config_adapter, first_problem
+    from flows.config.validation import config_adapter, first_problem, first_unbounded
 
     try:
-        return config_adapter(StudyConfig).validate_python(values)
+        study = config_adapter(StudyConfig).validate_python(values)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error, StudyConfig)}") from None
+    if problem := first_unbounded(study):
+        raise ConfigError(f"{source}: {problem}")
+    return study
 
 
 def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -141,9 +149,9 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """
     if path != DEMO:
         check_served_path("config", path)
-    above = (*above, path.resolve())
+    above = (*above, Path(os.path.realpath(path)))
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        values = yaml.load(_read_text(path), _Loader)
     except _DuplicateKeyError as error:
         raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except OSError as error:
@@ -168,12 +176,30 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         if "\0" in str(base):
             raise ConfigError(f"{path}: base must be a path, got {base!r:.{_MAX_SHOWN}}.")
         base = DEMO if base == "demo" else path.parent / str(base)
-        if base.resolve() in above:
+        if Path(os.path.realpath(base)) in above:
             raise ConfigError(
                 f"{path}: base must be a file that is not based on this one, got {base}."
             )
         below = read_config(base, above)
     return _without_dropped(_merge_configs(below, values), below, source=str(path))
+
+
+def _read_text(path: Path) -> str:
+    """Returns the text of a file that is no larger than a config can be.
+
+    Raises:
+      ConfigError: if it is larger, or no file: a pipe or a device may never end.
+      OSError, UnicodeDecodeError: if it cannot be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"config must be a readable YAML file, got {path}: a pipe or a device.")
+    if status.st_size > _MAX_BYTES:
+        raise ConfigError(
+            f"config must be a YAML file of at most {_MAX_BYTES / 2**20:g} MiB, got {path}: "
+            f"{status.st_size / 2**20:.1f} MiB."
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def _without_dropped(

@@ -3,9 +3,10 @@
 import dataclasses
 import difflib
 import functools
+import math
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -34,6 +35,25 @@ def first_problem(error: Any, kind: type[Any]) -> str:
         message = f"{message}, got {first['input']!r}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{where}: {message}{more}"
+
+
+def first_unbounded(value: Any, where: str = "") -> str | None:
+    """Returns what is wrong with the first infinity or NaN in a config; None if there is none.
+
+    Records and digests are JSON, which has no such numbers.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{where} must be a finite number, got {value}."
+    if dataclasses.is_dataclass(value):
+        parts = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        parts = [*value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [*enumerate(value)]
+    else:
+        return None
+    named = ((f"{where}.{name}" if where else str(name), part) for name, part in parts)
+    return next((found for name, part in named if (found := first_unbounded(part, name))), None)
 
 
 def _nearest_field(problem: Any, kind: type[Any]) -> str:

@@ -71,7 +71,8 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
-            add_exit_hook(lambda _: self._live.stop())  # Otherwise the cursor stays hidden.
+            # Otherwise the cursor stays hidden.
+            self._remove_hook = add_exit_hook(lambda _: self._live.stop())
         return self
 
     def __exit__(
@@ -82,6 +83,7 @@ class Display:
     ) -> None:
         if self.console.is_terminal:
             self._live.stop()
+            self._remove_hook()
 
     def begin(self, name: str, seconds: float | None = None) -> None:
         """Shows that a step has begun.

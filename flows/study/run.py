@@ -58,7 +58,7 @@ def run_flow_in_terminal(
     # From the process, not from Prefect: the result must not be lost with a server.
     result: StudyResult = RESULTS.pop()
     if result.results:
-        table = (store.get(result.results).path / "results.md").read_text()
+        table = (store.get(result.results).path / "results.md").read_text(encoding="utf-8")
         console.print(Markdown(table)) if console.is_terminal else print(table)
     _print_summary(console, store, result, time.monotonic() - began)
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)

@@ -97,7 +97,7 @@ def parse_auth(auth: str | None) -> str | None:
         return None
     if auth.startswith("@"):
         try:
-            auth = Path(auth[1:]).expanduser().read_text().strip()
+            auth = Path(auth[1:]).expanduser().read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"--auth {auth}: {error.strerror}.") from None
     name, _, password = auth.partition(":")

@@ -489,7 +489,7 @@ def take_turns() -> None:
 
 def main() -> None:
     """Serves until nobody uses the store's server."""
-    store, host, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    store, host, port = Path(sys.argv[1]).absolute(), sys.argv[2], int(sys.argv[3])
     users, _, noted = locks(store)
     end: list[Callable[[], None]] = []  # Empty until there is a server to end.
     threading.Thread(target=_end_without_users, args=(users, noted, end), daemon=True).start()
@@ -513,8 +513,12 @@ def main() -> None:
         os.environ["PREFECT_UI_API_URL"] = "/api"
 
     import uvicorn
-    from prefect.server.api.server import create_app
-    from prefect.settings import get_current_settings
+
+    # Prefect reads its settings here, and would take those that lie in the current folder (.env,
+    # prefect.toml, pyproject.toml): another database, say, and the store's runs would be in it.
+    with contextlib.chdir(users.parent):
+        from prefect.server.api.server import create_app
+        from prefect.settings import get_current_settings
     from starlette.responses import RedirectResponse
     from starlette.routing import Mount, Route
 

@@ -18,6 +18,9 @@ from infra.processes.signals import add_exit_hook, install_signal_handlers
 _CANCEL_EVERY = 3.0
 """Interval between two looks at whether somebody cancelled the run in the UI [s]."""
 
+_past_runs: list[Callable[[], None]] = []
+"""Each takes the exit hook of a run that is over off the list of hooks."""
+
 _LAST_FLUSH = 0.7
 """Time for Prefect's queues to be sent when a signal ends a run [s]."""
 
@@ -51,7 +54,10 @@ def journal_of(
             published(flush, _LAST_FLUSH)
             published(settle, record)
 
-    add_exit_hook(at_signal)
+    # A hook outlasts its run, whose rows Prefect has yet to set, but not the next run's beginning.
+    while _past_runs:
+        _past_runs.pop()()
+    remove_hook = add_exit_hook(at_signal)
     over = threading.Event()
     if flow_run_id:
         published(settle_earlier_try, flow_run_id)
@@ -69,6 +75,7 @@ def journal_of(
         raise
     finally:
         over.set()
+        _past_runs.append(remove_hook)
 
 
 def _end_if_cancelled(flow_run_id: str, over: threading.Event) -> None:

@@ -326,8 +326,10 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
         name: value
         for name, value in os.environ.items()
         # Without the family's mark: another command may use the server and end later than this one.
-        if name not in (MARK, *_CLIENT_VARIABLES)
+        if name not in (MARK, *_CLIENT_VARIABLES, "PREFECT_PROFILE")
     }
+    # The database is the store's, wherever the user's own Prefect has its own.
+    environment["PREFECT_HOME"] = str((store / "prefect").absolute())
     environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
     environment[VARIABLE] = read_or_draw_key()
     log = store / "prefect" / "server.log"
@@ -351,7 +353,9 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            lines = log.read_text().strip().splitlines() or ["no output"]
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [
+                "no output"
+            ]
             raise RuntimeError(
                 f"the Prefect server ended with code {server.returncode}: {lines[-1]}"
             )

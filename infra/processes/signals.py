@@ -58,12 +58,16 @@ def install_signal_handlers() -> Family:
     return _installed
 
 
-def add_exit_hook(function: Callable[[signal.Signals], None]) -> None:
+def add_exit_hook(function: Callable[[signal.Signals], None]) -> Callable[[], None]:
     """Registers a function to call with the signal before the process exits; the newest runs first.
 
     All of them together have `_EXIT_DEADLINE`; after that the process exits without waiting.
+
+    Returns:
+      Takes the function off the list: a notebook makes many runs in one process.
     """
     _exit_hooks.insert(0, function)
+    return lambda: _exit_hooks.remove(function)
 
 
 def is_stopping() -> bool:

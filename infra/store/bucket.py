@@ -144,7 +144,7 @@ class Bucket:
         except FileExistsError:
             pass  # An earlier try of this request succeeded, and its reply was lost.
         stored = self._metadata(name)
-        if int(stored["size"]) != file.size:
+        if _size(stored) != file.size:
             raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
         return Receipt(file, stored["crc32c"], stored["generation"])
 
@@ -471,7 +471,8 @@ class Bucket:
 
     def _upload_url(self) -> str:
         """Returns the address to which new objects are sent."""
-        return f"{self._gcsfs()._location}/upload/storage/v1/b/{self._bucket}/o"
+        host = self._gcsfs().base.removesuffix("/storage/v1/")
+        return f"{host}/upload/storage/v1/b/{self._bucket}/o"
 
     def _gcs_path(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{name}"
@@ -585,11 +586,16 @@ def _content_name(files: Mapping[str, File]) -> str:
 def _object_stat(item: Mapping[str, Any]) -> FileStat:
     modified = datetime.datetime.fromisoformat(item["updated"])
     return FileStat(
-        size=int(item["size"]),
+        size=_size(item),
         modified=int(modified.timestamp() * 1e9),
         version=(int(item["generation"]),),
         crc32c=item.get("crc32c", ""),
     )
+
+
+def _size(item: Mapping[str, Any]) -> int:
+    """Returns an object's size [bytes]; some servers leave out what is 0."""
+    return int(item.get("size", 0))
 
 
 def _crc32c(data: bytes) -> str:

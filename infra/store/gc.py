@@ -52,6 +52,9 @@ from infra.store.store import (
 
 _SCRATCH_SORTS = ("scratch", "copy of scratch")
 
+_JOURNALS = "runs/ended"
+"""Folder of the journals that `infra.prefect.journal` has settled, on this machine."""
+
 _GRACE = 3600.0
 """Time after its lease lapsed during which a holder on another machine counts as alive [s]."""
 
@@ -69,7 +72,7 @@ class Garbage:
 
     Attributes:
       sort: "artifact", "files" (of an artifact whose manifest stays), "set aside", "attempt",
-        "scratch", "copy of scratch", "source", "job" or "partial".
+        "scratch", "copy of scratch", "source", "job", "partial" or "journal".
       name: the artifact's key, or the file's name.
       title: name for people: the step's name, if it is known.
       size: size of its data [bytes].
@@ -104,7 +107,8 @@ def find_garbage(store: Store, *, older_than: float) -> list[Garbage]:
         view.idle_scratch(),
         view.unnamed_sources(),
     )
-    return [item for sort in (*sorts, view.old_jobs(), view.old_partials()) for item in sort]
+    others = view.old_jobs(), view.old_partials(), view.old_journals()
+    return [item for sort in (*sorts, *others) for item in sort]
 
 
 def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
@@ -137,6 +141,7 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
         *first_view.idle_scratch(),
         *first_view.old_jobs(),
         *first_view.old_partials(),
+        *first_view.old_journals(),
     ]
     prunable = list(first_view.pruned_files())
     with hold_lease(store.volatile, GC_LEASE) as deciding:
@@ -360,6 +365,11 @@ class _StoreView:
             if self._age(stat) >= _PARTIAL_AGE:
                 yield from self._if_old("partial", f"{PARTIAL}/{name}", name)
 
+    def old_journals(self) -> Iterator[Garbage]:
+        """Yields the journals of runs whose rows agree with them; nothing reads these any more."""
+        for name in self._store.node_local.listing(_JOURNALS):
+            yield from self._if_old("journal", f"{_JOURNALS}/{name}", name)
+
     def _if_unleased(self, sort: str, path: str, key: str) -> Iterator[Garbage]:
         if key not in self._leased_keys:
             yield from self._if_old(sort, path, key)
@@ -416,7 +426,7 @@ def _age(now: int, stat: FileStat) -> float:
 
 def _backend_of(store: Store, sort: str) -> StoreBackend:
     """Returns the files with a sort of garbage: progress is on this machine, all else stored."""
-    return store.node_local if sort == "scratch" else store.files
+    return store.node_local if sort in ("scratch", "journal") else store.files
 
 
 def _live_leases(store: Store, folder: str) -> list[LeaseView]:
@@ -485,7 +495,7 @@ def _delete_data(store: Store, item: Garbage) -> bool:
     """Deletes data after another check that they may go; returns whether it did."""
     backend = _backend_of(store, item.sort)
     # These have no key that anybody could hold.
-    if item.sort in ("partial", "job"):
+    if item.sort in ("partial", "job", "journal"):
         backend.remove(item.path)
         return True
     # The lease of the step, as its makers hold it: nobody begins an attempt at this key while its

@@ -126,7 +126,7 @@ def _alert_addresses(options: list[str] | None) -> list[str]:
             addresses.append(address)
             continue
         try:
-            lines = Path(address[1:]).expanduser().read_text().splitlines()
+            lines = Path(address[1:]).expanduser().read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise ConfigError(f"--alert {address}: {error.strerror}.") from None
         addresses += [line.strip() for line in lines if line.strip()]

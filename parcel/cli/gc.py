@@ -16,6 +16,7 @@ _PLURALS = {
     "files": "artifacts' files",
     "attempt": "attempts",
     "source": "sources",
+    "journal": "journals",
 }
 _SINGLE = {"files": "artifact's files"}
 _LISTED = ("artifact", "files", "set aside", "attempt", "scratch", "copy of scratch")

@@ -1,5 +1,6 @@
 """The `parcel` command. Heavy imports are inside the commands: `--help` must be instant."""
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -28,6 +29,18 @@ from parcel.cli.status import status_app
 from parcel.cli.store import store_app
 from parcel.cli.sweep import sweep_app
 from parcel.cli.watch import watch_app
+from parcel.environment import print_any_character
+
+_READ_ONLY = "; this command writes there: make it writable, or name another --store"
+_FULL = "; make room, then give the same command again: what is made already is re-used"
+_CURES = {
+    errno.EROFS: _READ_ONLY,
+    errno.EACCES: _READ_ONLY,
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EMFILE: "; raise the limit of open files, such as by `ulimit -n 4096`",
+}
+"""Error of the system -> what to do about it."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,6 +84,7 @@ def _global_options(
 
 def main() -> None:
     """Runs the command; an error is one line, and the exit code says whose mistake it is."""
+    print_any_character()
     try:
         # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
         code = app(standalone_mode=False) or 0
@@ -119,6 +133,9 @@ def _print_error(error: Exception) -> int:
         message, code = str(error), 2
     elif isinstance(error, KeyError):
         message, code = str(error.args[0]), 2
+    elif isinstance(error, OSError) and error.filename and error.strerror:
+        cure = _CURES.get(error.errno or 0, "")
+        message, code = f"{error.filename}: {error.strerror}{cure}.", 1
     else:
         message, code = str(error) or type(error).__name__, 1
     print(f"parcel: {one_line(message)}", file=sys.stderr)

@@ -93,6 +93,9 @@ class Api:
       location: of buckets made by clients that name none.
       rewrite_bytes: what one call of rewriteTo copies if the client does not say; None for all
         [bytes].
+
+    Attributes:
+      omits_zero: leave the size of an empty object out, as Google's storage-testbench does.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Api:
         self._store, self._faults, self._tally = store, faults, tally
         self._uploads = Uploads(store)
         self._location, self.rewrite_bytes = location, rewrite_bytes
+        self.omits_zero = False
         self._rewrites: dict[str, tuple[Object, int]] = {}
         routes: list[tuple[str, str, str, Callable[..., Response]]] = [
             ("POST", "/upload/storage/v1/b/{}/o", "upload", self._upload),
@@ -211,7 +215,7 @@ class Api:
         made = self._store.put(
             bucket, _named(request, fields), content, fields, Conditions.parse(request.query)
         )
-        return _json(_object(made, request.base))
+        return _json(self._object(made, request.base))
 
     def _start(self, request: Request, bucket: str) -> Response:
         fields = request.json()
@@ -240,7 +244,7 @@ class Api:
             part=request.part,
         )
         if isinstance(taken, Object):
-            return _json(_object(taken, request.base))
+            return _json(self._object(taken, request.base))
         return Response(308, {"Range": f"bytes=0-{taken - 1}"} if taken else {})
 
     def _cancel(self, request: Request, bucket: str) -> Response:
@@ -252,7 +256,7 @@ class Api:
     def _get(self, request: Request, bucket: str, name: str) -> Response:
         if request.query.get("alt") == "media":
             return self._media(request, bucket, name)
-        return _json(_object(self._read(request, bucket, name), request.base))
+        return _json(self._object(self._read(request, bucket, name), request.base))
 
     def _media(self, request: Request, bucket: str, name: str) -> Response:
         found = self._read(request, bucket, name)
@@ -282,7 +286,7 @@ class Api:
             number(request.query, "generation"),
             whole=request.method == "PUT",
         )
-        return _json(_object(changed, request.base))
+        return _json(self._object(changed, request.base))
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
         conditions = Conditions.parse(request.query)
@@ -306,7 +310,7 @@ class Api:
         )
         answer: dict[str, object] = {"kind": "storage#objects"}
         if page.items:
-            answer["items"] = [_object(item, request.base) for item in page.items]
+            answer["items"] = [self._object(item, request.base) for item in page.items]
         if page.prefixes:
             answer["prefixes"] = page.prefixes
         if page.token:
@@ -327,7 +331,7 @@ class Api:
             asked.get("destination", {}),
             Conditions.parse(request.query),
         )
-        return _json(_object(made, request.base))
+        return _json(self._object(made, request.base))
 
     def _source(self, request: Request, bucket: str, name: str) -> Object:
         found = self._store.get(bucket, name, generation=number(request.query, "sourceGeneration"))
@@ -344,7 +348,7 @@ class Api:
             settable(request.json()),
             Conditions.parse(request.query),
         )
-        return _json(_object(made, request.base))
+        return _json(self._object(made, request.base))
 
     def _rewrite(
         self, request: Request, bucket: str, name: str, to_bucket: str, to_name: str
@@ -377,7 +381,7 @@ class Api:
         else:
             fields = settable(request.json())
             made = self._store.copy(source, to_bucket, to_name, fields, conditions)
-            answer["resource"] = _object(made, request.base)
+            answer["resource"] = self._object(made, request.base)
         return _json(answer)
 
     def _move(self, request: Request, bucket: str, name: str, to_name: str) -> Response:
@@ -389,7 +393,7 @@ class Api:
             Conditions.parse(request.query),
             number(request.query, "sourceGeneration"),
         )
-        return _json(_object(moved, request.base))
+        return _json(self._object(moved, request.base))
 
     # Buckets.
 
@@ -451,6 +455,34 @@ class Api:
             response = injected(rule.status, rule.retry_after_s)
         self._tally.add(verb, response.status)
         return response
+
+    def _object(self, found: Object, base: str) -> dict[str, object]:
+        name = quote(found.name, safe="")
+        answer: dict[str, object] = {
+            "kind": "storage#object",
+            "id": f"{found.bucket}/{found.name}/{found.generation}",
+            "selfLink": f"{base}/storage/v1/b/{found.bucket}/o/{name}",
+            "mediaLink": f"{base}/download/storage/v1/b/{found.bucket}/o/{name}"
+            f"?generation={found.generation}&alt=media",
+            "name": found.name,
+            "bucket": found.bucket,
+            "generation": str(found.generation),
+            "metageneration": str(found.metageneration),
+            "storageClass": "STANDARD",
+            "size": str(len(found.data)),
+            "crc32c": found.content.crc32c,
+            "etag": found.etag,
+            "timeCreated": _time(found.created),
+            "updated": _time(found.updated),
+            "timeStorageClassUpdated": _time(found.created),
+        }
+        if found.components is None:
+            answer["md5Hash"] = found.content.md5
+        else:
+            answer["componentCount"] = found.components
+        if self.omits_zero and not found.data:
+            del answer["size"]
+        return answer | {field: found.fields[field] for field in SETTABLE if field in found.fields}
 
 
 def error(status: int, reason: str, message: str) -> Response:
@@ -515,33 +547,6 @@ def _range(header: str, size: int) -> tuple[int, int] | None:
 def _time(seconds: float) -> str:
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _object(found: Object, base: str) -> dict[str, object]:
-    name = quote(found.name, safe="")
-    answer: dict[str, object] = {
-        "kind": "storage#object",
-        "id": f"{found.bucket}/{found.name}/{found.generation}",
-        "selfLink": f"{base}/storage/v1/b/{found.bucket}/o/{name}",
-        "mediaLink": f"{base}/download/storage/v1/b/{found.bucket}/o/{name}"
-        f"?generation={found.generation}&alt=media",
-        "name": found.name,
-        "bucket": found.bucket,
-        "generation": str(found.generation),
-        "metageneration": str(found.metageneration),
-        "storageClass": "STANDARD",
-        "size": str(len(found.data)),
-        "crc32c": found.content.crc32c,
-        "etag": found.etag,
-        "timeCreated": _time(found.created),
-        "updated": _time(found.updated),
-        "timeStorageClassUpdated": _time(found.created),
-    }
-    if found.components is None:
-        answer["md5Hash"] = found.content.md5
-    else:
-        answer["componentCount"] = found.components
-    return answer | {field: found.fields[field] for field in SETTABLE if field in found.fields}
 
 
 def _media_headers(found: Object) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -103,6 +104,33 @@ def test_a_file_that_is_its_own_base_or_no_text_is_told(tmp_path: Path):
         load(a)
 
 
+def test_what_is_no_file_or_far_too_large_is_told_at_once(tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.symlink_to(path)
+    with pytest.raises(ConfigError, match=r"readable YAML file, got .*a\.yaml: Too many levels"):
+        load(path)
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(ConfigError, match=r"got .*a\.yaml: Too many levels"):
+        load(tmp_path / "b.yaml")
+    path.unlink()
+    os.mkfifo(path)  # Nobody writes to it: whoever opens it waits.
+    with pytest.raises(ConfigError, match=r"a\.yaml: a pipe or a device"):
+        load(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=r"a\.yaml: a pipe or a device"):
+        load(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"a\.yaml: Is a directory"):
+        load(path)
+    path.rmdir()
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)  # No byte of it is stored, or read.
+    with pytest.raises(ConfigError, match=r"at most 1 MiB, got .*a\.yaml: 100\.0 MiB"):
+        load(path)
+
+
 def test_values_that_overrides_change_stay_as_they_were():
     values = {"transfers": {"mine": {"reader": "mine.py:read", "metric": "accuracy"}}}
     before = copy.deepcopy(values)
@@ -162,6 +190,13 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
         ("compute.ray_address=head", r'"host:port" of a head, or "auto", got \'head\''),
         ("compute.ray_address=http://head:8265/x", r"got 'http://head:8265/x'"),
         ("compute.cpus_per_evaluation=0", r"compute\.cpus_per_evaluation: Input should be greater"),
+        ("stage1.peak_lr=.inf", r"demo: stage1\.peak_lr must be a finite number, got inf"),
+        ("stage1.peak_lr=1e400", r"demo: stage1\.peak_lr must be a finite number, got inf"),
+        ("stage1.peak_lr=.nan", "peak_lr must be positive, got nan"),
+        ("compute.rebuild_limit=.inf", r"compute\.rebuild_limit must be a finite number, got inf"),
+        ("num_seeds=.inf", "num_seeds: Input should be a finite number, got inf"),
+        ('name="a\\nb"', r"name: .* got 'a\\nb'"),
+        ("name=a%b", "name: .* got 'a%b'"),
         ("oops", "override must look like key.path=value, got 'oops'"),
     ],
 )

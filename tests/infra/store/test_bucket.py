@@ -232,3 +232,26 @@ def test_an_object_gets_another_name_once_and_no_other_bytes_take_it(files: Buck
     with pytest.raises(BucketError, match="shards/0 is there already, with other bytes"):
         files.link("work/b", "shards/0", File(sha256="1" * 64, size=5))
     assert files.read("shards/0") == b"one"
+
+
+def test_a_server_may_leave_the_size_of_an_empty_object_out(
+    files: Bucket, gcs: GCS, tmp_path: Path
+):
+    gcs.api.omits_zero = True
+    contents = written(files, "folder", empty=b"", full=b"full")
+    files.publish_folder("folder", contents, {})
+    assert "size" not in files._metadata("folder/empty")  # The server does leave it out.
+    assert files.stat("folder/empty").size == 0
+    assert files.sizes("folder", contents) == {"empty": 0, "full": 4}
+    assert files.link("folder/empty", "linked", contents["empty"]).file.size == 0
+    files.download_file("folder/empty", contents["empty"], tmp_path / "empty")
+    assert (tmp_path / "empty").read_bytes() == files.open("folder/empty").read() == b""
+
+
+def test_large_files_go_where_the_clients_other_requests_go(
+    files: Bucket, gcs: GCS, tmp_path: Path
+):
+    (tmp_path / "large").write_bytes(bytes(6 * 2**20))
+    files.upload_file(tmp_path / "large", "large")
+    assert gcs.requests()["start"]["requests"] == 1
+    assert files.stat("large").size == 6 * 2**20
