@@ -152,6 +152,8 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     above = (*above, Path(os.path.realpath(path)))
     try:
         values = yaml.load(_read_text(path), _Loader)
+    except ConfigError:  # Of `_read_text`.
+        raise
     except _DuplicateKeyError as error:
         raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except OSError as error:
