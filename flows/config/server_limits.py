@@ -132,7 +132,7 @@ def _whole(path: str) -> str:
     """Returns a path, or an address in a bucket, out of which neither `..` nor a link leads."""
     if path.startswith(BUCKET_SCHEME):
         return BUCKET_SCHEME + os.path.normpath(f"/{path.removeprefix(BUCKET_SCHEME)}").lstrip("/")
-    return str(Path(path).resolve())
+    return os.path.realpath(path)  # `resolve` raises where a link leads to itself.
 
 
 def check_served_cluster(address: str | None, stated: str | None) -> None:

@@ -92,6 +92,7 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
     for folder in (root / "data" / "web", tmp_path / "outside"):
         folder.mkdir(parents=True)
     (root / "link").symlink_to(tmp_path / "outside")
+    (root / "loop.yaml").symlink_to(root / "loop.yaml")
     os.environ |= limit_variables(
         str(tmp_path / "store"), any_store=False, any_runner=False, roots=[root, "gs://lab/raw/"]
     )
@@ -125,6 +126,7 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
         ({"overrides": ["mask_codec.path=/etc/passwd"]}, "mask_codec.path must lie below"),
         ({"study": "{root}/../outside/secret.yaml"}, "config must lie below"),
         ({"study": "a\0.yaml"}, "config must be a path"),
+        ({"study": "{root}/loop.yaml"}, "config must be a readable YAML file"),
         ({"overrides": ["compute.ray_address=10.9.8.7:6379"]}, "compute.ray_address must be left"),
     ],
 )
