@@ -5,11 +5,11 @@ SUPPORTED := -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) o
 PY := .venv/bin/python
 COMMA := ,
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
-check test test-deep night: export JAX_PLATFORMS ?= cpu
+check test test-deep night certify: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/devices.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup demo check test test-deep night docs pictures clean
+.PHONY: setup lock demo check test test-deep night certify docs pictures clean
 
 # make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU. EXTRAS=compilers: for what
 # chips that are not there JAX can compile.
@@ -29,6 +29,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev$(addprefix $(COMMA),$(EXTRAS))]'
 	touch $(sort .venv/.installed $@)
+
+# locks/: what images are installed from. The versions are those of constraints.txt, with the digests of all their
+# files and no address. parcel.txt has what the project needs, EXTRA.txt what an extra adds, build.txt what builds it.
+LOCKED := kubernetes docker dataflow cuda12 cuda13 tpu
+LOCK := .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --constraint constraints.txt \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+lock: setup
+	mkdir -p locks
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(LOCK) --output-file locks/build.txt - > /dev/null
+	$(LOCK) --output-file locks/parcel.txt pyproject.toml > /dev/null
+	for extra in $(LOCKED); do $(LOCK) --extra $$extra --output-file locks/$$extra.txt pyproject.toml \
+		$$(sed -n 's/==.*//; t name; d; :name s/^/--no-emit-package /p' locks/parcel.txt) > /dev/null || exit 1; done
 
 demo: setup
 	.venv/bin/parcel run
@@ -50,9 +63,19 @@ test-deep: setup
 # What is long by nature, whole: every ending of every command, the demo's margins, compile matrices.
 # The matrix of all studies on all chips takes days: each night goes on where the last one ended.
 MATRIX ?= 40
+# Odd inputs of every reader of bytes.
+INPUTS ?= 100000
 night: setup
 	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m night tests
+	$(PY) -m tests.fuzz.run --inputs $(INPUTS)
+	$(MAKE) certify SEED=$$(date +%j)
 	$(PY) -m perf.matrix --limit $(MATRIX)
+
+# A study under seeded kills, failing disks, bad replies, clocks that are set and bits that flip; needs a C compiler.
+FAULTS ?= 200
+SEED ?= 1
+certify: setup
+	$(PY) -m tests.certificate --faults $(FAULTS) --seed $(SEED)
 
 # The site of docs/, in site/; a link that leads nowhere fails.
 docs: setup

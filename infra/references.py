@@ -18,6 +18,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from infra.errors import raised_at
+
 _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -61,8 +63,11 @@ def load_reference(reference: str) -> Any:
             isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         )
         cure = "; install it, put its folder on PYTHONPATH, or name its file" if is_missing else ""
+        # An error in the module's own code is the user's to find, so it says where it was raised.
+        place = raised_at(error)
+        where = f" ({place})" if place else ""
         raise ValueError(
-            f"{module} cannot be imported: {type(error).__name__}: {message}{cure}"
+            f"{module} cannot be imported: {type(error).__name__}: {message}{where}{cure}"
         ) from error
     if not hasattr(imported, name):
         source_file = getattr(imported, "__file__", None) or module

@@ -1,47 +1,136 @@
 """How often a sweep that stops once it has decided is wrong, and how many seeds it takes.
 
-    python -m perf.decision
+    python -m perf.decision [--sweeps 2000]
 
-Differences between two methods are drawn from Normal(effect, 1), one per seed, so effects are in
-standard deviations of a seed's difference. A row is a study with a smallest effect of interest;
-*fixed* is the number of seeds with which a paired t test finds that effect in 80 % of studies. The
-sweep tests after every seed, and gives up after twice as many as *fixed*.
+The first table has sweeps of methods that are equally good, over all seeds, items and pretrainings
+that could have been drawn: every decision is wrong. A sweep gives up after 30 seeds.
 
-wrong      share of sweeps that decided for a method that is not better; the worst of all effects
-           and of no effect
+wrong      share of sweeps that decided
+early      share that decided after four seeds or fewer
+
+The second has sweeps with an effect, in standard deviations of a seed's difference, and items that
+add nothing to it. A row is a study with a smallest effect of interest; *fixed* is the number of
+seeds with which a paired t test finds that effect in 80 % of studies. A sweep gives up after twice
+as many.
+
 right      share of sweeps that decided for the better method, at the smallest effect
-seeds      mean number of seeds, over *fixed*: at the smallest effect, at twice and three times as
-           much, and averaged over true effects from one to three times as much
+seeds      mean number of seeds, over *fixed*: at 1, 1.5, 2 and 3 times the smallest effect
 """
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
-from flows.report.decision import decide_pair
+from flows.report.decision import Decision, decide_pair
+from flows.report.interval import PairedScores
 from perf.timing import table
 
-HEADER = ["smallest effect", "fixed", "wrong", "right", "seeds x1", "x2", "x3", "x1 to x3"]
 POWER, LEVEL = 0.8, 0.05
-TIMES = np.linspace(1, 3, 9)
+TIMES = (1.0, 1.5, 2.0, 3.0)
+MAX_SEEDS = 30
+
+Sweep = tuple[list[PairedScores], list[int]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Outcome of many sweeps with one true effect.
+class Equal:
+    """A kind of sweep whose methods are equally good.
 
     Attributes:
-      wrong: share of sweeps that decided for a method that is not better.
-      decided: share of sweeps that decided.
-      seeds: mean number of seeds taken.
+      name: its name in the table.
+      draw: function from (generator, seeds) to the differences and the pretrainings.
     """
 
-    wrong: float
-    decided: float
-    seeds: float
+    name: str
+    draw: Callable[[np.random.Generator, int], Sweep]
+
+
+def pictures(num: int, picture: float, seed: float, answer: float = 0.0) -> Equal:
+    """Returns sweeps over the same pictures under every seed, on which the methods differ.
+
+    Args:
+      num: number of pictures.
+      picture: standard deviation of the pictures' differences [points].
+      seed: that of a seed's mean.
+      answer: that of a single answer.
+    """
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
+        items = rng.normal(0, picture, num) + rng.normal(0, answer, (num_seeds, num))
+        items += rng.normal(0, seed, (num_seeds, 1))
+        row = PairedScores(
+            values=items.mean(axis=1),
+            sources=tuple(map(str, range(num))),
+            counts=np.ones(num, int),
+            items=items,
+        )
+        return [row], []
+
+    return Equal(name=f"{num} pictures, spread {picture:g}, of seeds {seed:g}", draw=draw)
+
+
+def pretrainings(num: int, pretraining: float, seed: float) -> Equal:
+    """Returns sweeps over seeds of some pretrainings, with their standard deviations [points]."""
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
+        values = rng.normal(0, pretraining, (num, 1)) + rng.normal(0, seed, (num, num_seeds))
+        numbers = [number for number in range(num) for _ in range(num_seeds)]
+        return [PairedScores(values=values.flatten())], numbers
+
+    return Equal(name=f"{num} pretrainings, spread {pretraining:g}, of seeds {seed:g}", draw=draw)
+
+
+def trainings(name: str, deviations: Sequence[float]) -> Equal:
+    """Returns sweeps over some benchmarks without items, a training each, of unlike spread."""
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
+        rows = [
+            PairedScores(values=rng.normal(0, deviation, num_seeds), training=str(number))
+            for number, deviation in enumerate(deviations)
+        ]
+        return rows, []
+
+    return Equal(name=name, draw=draw)
+
+
+def collapses(centre: float) -> Equal:
+    """Returns sweeps in which one method loses 30 points in 5 % of its seeds.
+
+    Args:
+      centre: difference of the other seeds [points]; 1.5 makes the means equal, 0 the medians.
+    """
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
+        values = rng.normal(centre, 1, num_seeds) - 30 * (rng.random(num_seeds) < 0.05)
+        return [PairedScores(values=values)], []
+
+    equal = "mean" if centre else "typical seed"
+    return Equal(name=f"5 % of seeds collapse, equal in the {equal}", draw=draw)
+
+
+EQUAL = (
+    trainings("1 training", [1.0]),
+    pictures(200, 20.0, 0.5),
+    pictures(1000, 20.0, 0.5),
+    pictures(200, 20.0, 3.0),
+    pictures(200, 5.0, 0.5, 40.0),
+    pretrainings(2, 2.0, 1.0),
+    pretrainings(3, 2.0, 1.0),
+    trainings("8 trainings", [1.0] * 8),
+    trainings("8 trainings, one very noisy", [10.0] + [0.5] * 7),
+    collapses(0.0),
+    collapses(1.5),
+)
+
+
+def decide_equal(shape: Equal, sweeps: int, max_seeds: int = MAX_SEEDS) -> list[Decision]:
+    """Returns the ends of sweeps whose methods are equally good, the same in each call."""
+    rng = np.random.default_rng(0)
+    return [decide_pair(*shape.draw(rng, max_seeds)) for _ in range(sweeps)]
 
 
 def fixed_design(effect: float) -> int:
@@ -55,43 +144,37 @@ def fixed_design(effect: float) -> int:
         num += 1
 
 
-def simulate(effect: float, *, max_seeds: int, sweeps: int) -> Outcome:
-    """Returns the outcome of sweeps with a true effect, the same in each call.
-
-    Args:
-      effect: true effect, at least 0; with 0 every decision is wrong [standard deviations].
-      max_seeds: number of seeds after which a sweep gives up.
-      sweeps: number of sweeps.
-    """
+def decide_effect(effect: float, sweeps: int, max_seeds: int) -> list[Decision]:
+    """Returns the ends of sweeps with a true effect, the same in each call."""
     rng = np.random.default_rng(0)
-    ends = [decide_pair(rng.normal(effect, 1, max_seeds)) for _ in range(sweeps)]
-    made = [end for end in ends if end.decided]
-    return Outcome(
-        wrong=sum(end.mean < 0 or effect == 0 for end in made) / sweeps,
-        decided=len(made) / sweeps,
-        seeds=sum(end.num_seeds for end in ends) / sweeps,
-    )
 
+    def row() -> PairedScores:
+        values: Float[np.ndarray, " S"] = rng.normal(effect, 1, max_seeds)
+        return PairedScores(values=values)
 
-def measure(effect: float, sweeps: int) -> list[str]:
-    """Returns a row of the table."""
-    fixed = fixed_design(effect)
-    none = simulate(0.0, max_seeds=2 * fixed, sweeps=sweeps)
-    found = [simulate(effect * k, max_seeds=2 * fixed, sweeps=sweeps) for k in TIMES]
-    ratios = [one.seeds / fixed for one in found]
-    right = found[0].decided - found[0].wrong
-    wrong = max(one.wrong for one in (none, *found))
-    shown = [ratios[0], ratios[len(TIMES) // 2], ratios[-1], float(np.mean(ratios))]
-    return [f"{effect:g}", str(fixed), f"{wrong:.1%}", f"{right:.0%}", *(f"{r:.2f}" for r in shown)]
+    return [decide_pair([row()]) for _ in range(sweeps)]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints the table."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--sweeps", type=int, default=2000)
     parser.add_argument("--effects", type=float, nargs="+", default=[0.3, 0.5, 0.75, 1.0, 1.5])
     args = parser.parse_args(words)
-    print(table(HEADER, [measure(effect, args.sweeps) for effect in args.effects]))
+    rows = []
+    for shape in EQUAL:
+        made = [end for end in decide_equal(shape, args.sweeps) if end.decided]
+        early = sum(end.num_seeds <= 4 for end in made)
+        rows.append([shape.name, f"{len(made) / args.sweeps:.1%}", f"{early / args.sweeps:.1%}"])
+    print(table(["equal methods", "wrong", "early"], rows), end="\n\n")
+    rows = []
+    for effect in args.effects:
+        fixed = fixed_design(effect)
+        by_times = [decide_effect(effect * k, args.sweeps, 2 * fixed) for k in TIMES]
+        right = np.mean([end.decided and end.mean > 0 for end in by_times[0]])
+        ratios = [np.mean([end.num_seeds for end in ends]) / fixed for ends in by_times]
+        rows.append([f"{effect:g}", str(fixed), f"{right:.0%}", *(f"{r:.2f}" for r in ratios)])
+    print(table(["smallest effect", "fixed", "right", *(f"x{k:g}" for k in TIMES)], rows))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,10 @@ class SimulatedCluster:
         theirs.close()
         threading.Thread(target=self._receive, daemon=True).start()
 
+    def describe_devices(self, cpus: int, gpus: float) -> str:
+        """Returns what a job computes on, in words."""
+        return f"{cpus} simulated cores"
+
     def make(
         self,
         name: str,

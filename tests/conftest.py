@@ -19,6 +19,8 @@ hypothesis.settings.load_profile("parcel")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+# Servers of tests draw no key among the settings of whoever runs the tests.
+os.environ.setdefault("PARCEL_KEY", str(Path(__file__).parents[1] / ".pytest_cache" / "key"))
 # What one test compiled, the others and their processes find, in the next run as well.
 _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))

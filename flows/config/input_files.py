@@ -5,7 +5,6 @@ digests of their contents at that time, so that a changed file is a changed inpu
 """
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -108,6 +107,7 @@ def _check_start_checkpoint(config: StudyConfig, key: str, path: Path) -> None:
 
 def _checkpoint_model(key: str, path: Path) -> ModelConfig:
     """Returns the model config of a checkpoint, ours or another codebase's; reads no parameters."""
+    from model.checkpoint.config_json import connector_kind
     from model.checkpoint.folder import load_config
     from model.checkpoint.importer import open_source
     from model.checkpoint.target import RequestError
@@ -116,7 +116,7 @@ def _checkpoint_model(key: str, path: Path) -> ModelConfig:
         if not (path / DIGEST).is_file():
             return open_source(path).model
         # The kind is looked at before the config is made, which would import a class it names.
-        kind = json.loads((path / CONFIG).read_text())["connector"]["kind"]
+        kind = connector_kind(path / CONFIG)
         if kind not in KINDS:
             check_served_function(f"the connector of {key}", kind)
         return load_config(path)

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,12 @@ from flows.config.server_limits import check_served_path
 from infra.errors import ConfigError
 from infra.references import file_reference
 from pipelines.sources.registry import BENCHMARKS
+
+_ODD_VALUES = (ValueError, AttributeError, RecursionError)
+"""Errors of PyYAML's, besides its own, for dates that there are not, numbers of more digits than
+Python reads, and endless nesting."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _MAX_SHOWN = 80
 """Most of a value that an error shows [characters]."""
@@ -32,7 +39,18 @@ class _DuplicateKeyError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice; PyYAML would take the last one without a word."""
+    """Refuses a key that is there twice; PyYAML would take the last one without a word.
+
+    It refuses texts, too, that no file can hold: half of a surrogate pair.
+    """
+
+    def construct_scalar(self, node: Any) -> Any:
+        text = super().construct_scalar(node)
+        if isinstance(text, str) and _SURROGATE.search(text):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a text must be of characters, got {text!r:.60}", node.start_mark
+            )
+        return text
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Checked before `<<` is resolved, which may well repeat keys of the mapping.
@@ -125,17 +143,22 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         check_served_path("config", path)
     above = (*above, Path(os.path.realpath(path)))
     try:
-        values = yaml.load(_read_text(path), _Loader)
-    except _DuplicateKeyError as error:
-        raise ConfigError(f"{path}, line {error.line}: {error}") from None
+        text = _read_text(path)
     except OSError as error:
         raise ConfigError(
             f"config must be a readable YAML file, got {path}: {error.strerror}."
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
+    try:
+        values = yaml.load(text, _Loader)
+    except _DuplicateKeyError as error:
+        raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except _ODD_VALUES as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a value is none"
+        raise ConfigError(f"{path} is not YAML that can be read: {reason}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
     # Before the base is merged in: `./mine.py` means a file beside the YAML file that says so.
@@ -144,6 +167,8 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = values.pop("base", None)
     below: dict[str, Any] = {}
     if base is not None:
+        if "\0" in str(base):
+            raise ConfigError(f"{path}: base must be a path, got {base!r:.{_MAX_SHOWN}}.")
         base = DEMO if base == "demo" else path.parent / str(base)
         if Path(os.path.realpath(base)) in above:
             raise ConfigError(
@@ -261,8 +286,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         value = yaml.load(text, _Loader)
     except _DuplicateKeyError as error:
         raise ConfigError(f"{path}: {error}") from None
-    # PyYAML lets errors of other kinds out for dates that there are not, and for endless nesting.
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
+    except (yaml.YAMLError, *_ODD_VALUES):
         shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
         raise ConfigError(f"{path}: value must be YAML, got {shown!r}.") from None
     # Copied on the way down, so that the caller's values stay as they are.

@@ -1,11 +1,11 @@
 """Loads configs of checkpoints whose connector is a user's class, with the code that made them."""
 
-import json
 from pathlib import Path
 
 from flows.steps.user_code import has_user_code, install_user_code
 from infra.errors import ConfigError
 from infra.store.store import Store
+from model.checkpoint.config_json import connector_kind
 from model.checkpoint.folder import load_config
 from model.config import ModelConfig
 from model.connector.registry import KINDS, routing_of
@@ -24,8 +24,7 @@ def checkpoint_config(folder: Path, artifact: str = "", store: str = "") -> Mode
     Raises:
       ConfigError: if the class is not found, or this process has loaded another version of it.
     """
-    # The kind is read as plain text first: reading the config as such would import the class.
-    kind = json.loads((folder / CONFIG).read_text())["connector"]["kind"]
+    kind = connector_kind(folder / CONFIG)
     if kind not in KINDS:
         # An artifact brings the code that made it; a folder has to find it on Python's path.
         if artifact and not Path(artifact).is_dir():

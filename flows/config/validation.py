@@ -6,10 +6,15 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
+
+_SURE = 0.8
+"""Share of letters from which a name is taken for what a misspelt key means."""
+_COUNTS = ("total", "num")
+"""First words of the names of counts."""
 
 
 @functools.cache
@@ -65,6 +70,21 @@ def _nearest_field(problem: Any, kind: type[Any]) -> str:
     if not dataclasses.is_dataclass(owner):
         return ""
     names = [field.name for field in dataclasses.fields(owner)]
-    close = difflib.get_close_matches(str(problem["loc"][-1]), names, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    close = _nearest_name(str(problem["loc"][-1]), names)
+    hint = f"; did you mean {close}?" if close else ""
     return f"{hint or '.'} Accepted: {', '.join(names)}"
+
+
+def _nearest_name(word: str, names: Sequence[str]) -> str:
+    """Returns the name that a misspelt key most likely means; "" if there is none near."""
+    # Letters alone would take `num_steps` for `num_replicas`. So a name that shares the last word
+    # and belongs to the whole is asked for first: `steps`, `num_steps` and `max_steps` are
+    # `total_steps`.
+    close = difflib.get_close_matches(word, names, n=1, cutoff=_SURE)
+    if close:
+        return close[0]
+    last = word.rpartition("_")[2]
+    same = [name for name in names if name.rpartition("_")[2] == last]
+    count = [name for name in same if name.partition("_")[0] in _COUNTS]
+    near = count or same or difflib.get_close_matches(word, names, n=1)
+    return near[0] if near else ""

@@ -4,7 +4,6 @@ Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 
 import yaml
@@ -14,6 +13,7 @@ from flows.lineage.target import LineageTarget
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from flows.report.markdown import markdown_table
 from flows.steps.registry import kind_of
@@ -24,6 +24,7 @@ from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
+from model.eval.score_json import read_score
 from model.files import SCORE
 from pipelines.hygiene.matches import CONTAMINATION, read_matches
 
@@ -226,7 +227,7 @@ def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
     reader = ItemsReader()
     for artifact in origin.scores:
         manifest = artifact.manifest
-        metrics = json.loads((artifact.path / SCORE).read_text())
+        metrics = read_score(artifact.path / SCORE)
         items, _ = reader.of_scores(artifact.path, metrics["score"])
         split = origin.store.get_cached(manifest.inputs["data"].key).manifest.name
         yield _BenchmarkScore(
@@ -235,7 +236,14 @@ def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:
             metric=metrics["metric"],
             num=metrics["num"],
             # One training, so the interval is over the items alone.
-            score=estimate_interval([PairedScores.of([metrics["score"]], [items])], [0]),
+            score=estimate_interval(
+                [
+                    PairedScores.of(
+                        [metrics["score"]], [items], is_percentage=is_percentage(metrics["metric"])
+                    )
+                ],
+                [0],
+            ),
         )
 
 

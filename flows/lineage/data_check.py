@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pydantic
 import yaml
 
+from flows.config.licences import fetched_licence
 from flows.config.references import corpus_reference
 from flows.config.validation import config_adapter, first_problem
 from flows.lineage.runs import find_dataset
@@ -14,11 +15,14 @@ from flows.report.data_check import benchmark_rows_text, corpus_check_text, hold
 from infra.errors import ConfigError
 from pipelines.prepare.check import CorpusCheck, check_corpus
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.licences import LicencesConfig
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import count_holdings
+from pipelines.records.licence import Licence
 from pipelines.records.nearest import with_nearest
 from pipelines.sources.check import check_benchmarks
 from pipelines.sources.corpus import parse_features
+from pipelines.sources.registry import source_spec
 
 
 def check_dataset_or_source(
@@ -29,7 +33,10 @@ def check_dataset_or_source(
     path: str,
     features: Sequence[str] = (),
     settings: Sequence[str] = (),
+    licence: str = "",
+    allow: Sequence[str] = (),
     open_all: bool = False,
+    on_progress: Callable[[str], None] = lambda text: None,
     store: str,
     as_json: bool,
 ) -> tuple[str, bool]:
@@ -42,7 +49,10 @@ def check_dataset_or_source(
       path: the corpus' folder below the data root; "" takes the usual one.
       features: names of features in the corpus' records, as "image=image/encoded" each.
       settings: settings with which the corpus will be prepared, as "max_reject_rate=0.1" each.
+      licence: licence of the corpus, for records that state none; "" takes what `data fetch` noted.
+      allow: licences that a study will allow; empty allows all.
       open_all: whether all pictures and clips of the corpus are opened, rather than a sample.
+      on_progress: called with what was done so far, often.
       store: the store that holds artifacts [URI].
       as_json: whether to return a JSON object rather than lines.
 
@@ -66,7 +76,12 @@ def check_dataset_or_source(
                 path=path,
                 features=feature_columns,
                 config=_prepare_config(settings),
+                licence=Licence(licence=licence)
+                if licence
+                else fetched_licence(what, path or source_spec(reader).folder),
+                licences=LicencesConfig(allow=tuple(allow)) if allow else None,
                 open_all=open_all,
+                on_progress=on_progress,
             )
         else:
             holdings = count_holdings(Dataset(find_dataset(what, store)))

@@ -47,16 +47,20 @@ def rejects_text(
     return "\n".join(lines) + "\n"
 
 
-def rejects_of(artifact: Artifact) -> tuple[RejectHoldings, ...]:
+def rejects_of(artifact: Artifact, examples: int = EXAMPLES) -> tuple[RejectHoldings, ...]:
     """Returns the rejects of an artifact by reason; none if it has none, or `gc` let them go.
 
     Of a long list the beginning counts.
+
+    Args:
+      artifact: a dataset.
+      examples: most examples of each kind.
     """
     if not artifact.manifest.counts.get("rejected") or REJECTS not in artifact.manifest.files:
         return ()
     try:
         path = f"{artifact.folder}/{REJECTS}"
-        return group_rejects(_read_rejects(artifact.files, path, _GLANCE))
+        return group_rejects(_read_rejects(artifact.files, path, _GLANCE), examples)
     except FileNotFoundError:  # gc let its files go.
         return ()
 

@@ -27,9 +27,9 @@ def show_records(
     suffix = out.suffix.lower()
     if suffix not in (".html", ".png"):
         raise ConfigError(f"--out must end in .html or .png, got {out}.")
-    folder = find_dataset(name, store)
+    place = find_dataset(name, store)
     try:
-        sheet = make_sheet(folder, limit=limit, part=part, rejects=rejects)
+        sheet = make_sheet(place, limit=limit, part=part, rejects=rejects)
     except KeyError as error:
         raise ConfigError(f"--{error.args[0]}") from None
     try:

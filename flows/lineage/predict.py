@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from flows.config.user_checkpoint import checkpoint_config
-from flows.lineage.runs import artifact_folder
+from flows.lineage.runs import artifact_place
 from infra.errors import ConfigError
+from infra.store.stored_folder import open_stored_folder
 from model.data.pixels import decode_images
 from model.decode.config import Decoding
 from model.decode.draw import draw_objects
@@ -19,13 +20,14 @@ from pipelines.images.square import BACKGROUND, ImageSpec, decode_image
 from pipelines.video.image_files import prepare_image_files
 
 
-def find_checkpoint(name: str, store: str) -> Path:
-    """Returns the folder of a checkpoint: `name` itself, or an artifact of the store.
+def find_checkpoint(name: str, store: str) -> str:
+    """Returns the place of a checkpoint: `name` itself, or an artifact of the store.
 
     Raises:
       ConfigError: if it is neither, or its connector is the user's own and is not found.
     """
-    folder = artifact_folder("checkpoint", name, store)
+    place = artifact_place("checkpoint", name, store)
+    folder = open_stored_folder(place).local_folder((CONFIG, DIGEST))
     if not folder.is_dir():
         raise ConfigError(
             f"checkpoint must be a folder, or an artifact of the store, got {name}: no such folder,"
@@ -39,7 +41,7 @@ def find_checkpoint(name: str, store: str) -> Path:
             f"`parcel convert` makes one of published weights."
         )
     checkpoint_config(folder, name, store)
-    return folder
+    return place
 
 
 def read_pixels(
@@ -100,10 +102,10 @@ def predict(
     """
     # Loading, reading and answering are timed apart: only the last depends on the budget.
     started = time.monotonic()
-    folder = find_checkpoint(checkpoint, store)
+    place = find_checkpoint(checkpoint, store)
     try:
         how = Decoding(**decoding)
-        predictor = Predictor(folder, tokenizer=tokenizer)
+        predictor = Predictor(place, tokenizer=tokenizer)
         loaded = time.monotonic()
         images = read_pixels(paths, predictor.model.vision.image_px, **reading)
         read = time.monotonic()
@@ -126,7 +128,7 @@ def predict(
     }
 
 
-def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:
+def draw_answer(paths: Sequence[str], answer: str, checkpoint: str, out: str) -> int:
     """Writes the image with the answer's boxes and masks; returns the answer's number of objects.
 
     Args:

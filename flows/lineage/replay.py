@@ -5,7 +5,6 @@ worker process runs that tree.
 """
 
 import dataclasses
-import graphlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
-from infra.store.lineage import lineage_edges
+from infra.store.lineage import inputs_first, lineage_edges
 from infra.store.manifest import UPGRADED, Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from model.eval.predictions_file import read_predictions
@@ -182,7 +181,7 @@ def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[A
         reads.setdefault(artifact.key, set())
         for below, _, product in lineage_edges(store, artifact.key):
             reads.setdefault(product.key, set()).add(below.key)
-    return [store.get_cached(key) for key in graphlib.TopologicalSorter(reads).static_order()]
+    return [store.get_cached(key) for key in inputs_first(reads)]
 
 
 def _link_artifact(fresh: Store, artifact: Artifact) -> Artifact:

@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+import yaml
+from pydantic import ValidationError
+
+from flows.config.validation import config_adapter, first_problem
 from flows.lineage.runs import results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
+from flows.report.json_file import read_json
+from flows.report.labels import Labels, label_report
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.registry import typed_config
@@ -18,7 +24,13 @@ what was asked."""
 
 
 def show_results(
-    store: Store, run: str | None, form: str, scores: Path | None, *, mixed: bool = False
+    store: Store,
+    run: str | None,
+    form: str,
+    scores: Path | None,
+    *,
+    mixed: bool = False,
+    labels: Path | None = None,
 ) -> str:
     """Returns a results table as text.
 
@@ -28,6 +40,7 @@ def show_results(
       form: one of `FORMATS`, or of `OF_RUNS` with a run.
       scores: a score file, instead of a run.
       mixed: whether to average a run's scores over several library versions and accelerators.
+      labels: a YAML file with `methods`, `benchmarks` and `budgets` as in `Labels`.
 
     Raises:
       ConfigError: if the request or the score file is wrong.
@@ -35,6 +48,8 @@ def show_results(
     if form not in (*FORMATS, *OF_RUNS):
         formats = ", ".join((*FORMATS, *OF_RUNS))
         raise ConfigError(f"--format must be one of {formats}, html, got {form!r}.")
+    if labels is not None and form not in FORMATS:
+        raise ConfigError(f"--labels needs one of {', '.join(FORMATS)}, got --format {form}.")
     # A score file has means only: no seeds, items or artifacts to list.
     if form in OF_RUNS and scores is not None:
         raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
@@ -48,9 +63,12 @@ def show_results(
             report, plan = report_of(store, results, mixed=mixed)
             return question_types_to_csv(report, plan, results.manifest.inputs, store.get)
         if mixed:
-            return _mixed_table(store, results, form)
+            return _mixed_table(store, results, form, labels)
         if form == "comparisons":
             return (results.path / "comparisons.csv").read_text(encoding="utf-8")
+        if labels is not None:
+            report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
+            return render_report(_label(report, labels), form)
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
     if run is not None or scores is None:
         got = "neither" if run is None else "both"
@@ -58,14 +76,31 @@ def show_results(
     if mixed:
         raise ConfigError("--mixed needs RUN, got --scores: a score file has no platforms.")
     try:
-        return render_report(read_scores(scores), form)
+        return render_report(_label(read_scores(scores), labels), form)
     except ScoreFileError as error:
         raise ConfigError(f"--scores: {error}") from None
 
 
-def _mixed_table(store: Store, results: Artifact, form: str) -> str:
+def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:
     report, _ = report_of(store, results, mixed=True)
-    return comparisons_to_csv(report) if form == "comparisons" else render_report(report, form)
+    if form == "comparisons":
+        return comparisons_to_csv(report)
+    return render_report(_label(report, labels), form)
+
+
+def _label(report: Report, path: Path | None) -> Report:
+    """Returns the report with the labels of a file."""
+    if path is None:
+        return report
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return label_report(report, config_adapter(Labels).validate_python(values or {}))
+    except OSError as error:
+        raise ConfigError(f"--labels {path}: {error.strerror or error}.") from None
+    except ValidationError as error:
+        raise ConfigError(f"--labels {path}: {first_problem(error, Labels)}") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"--labels {path}: {' '.join(str(error).split())}") from None
 
 
 def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:

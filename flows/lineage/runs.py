@@ -14,6 +14,7 @@ from infra.store.pins import list_pins, living_runs, run_of_pin
 from infra.store.records import FORMAT, PRUNED, RUNNING, RUNS, read_run, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
+from infra.store.stored_folder import open_stored_folder
 
 Outcome = Literal["running", "complete", "with holes", "failed", "cancelled", "crashed"]
 EndState = Literal["ended", "cancelled", "crashed"]
@@ -72,7 +73,7 @@ def begin_run_record(
     newest = max(previous, key=lambda record: record["finished"], default=None)
     record = {
         "given": redact(given),
-        "differs": _differences(newest["config"], redact(config)) if newest else None,
+        "differs": config_differences(newest["config"], redact(config)) if newest else None,
         "artifacts": sorted(artifacts),
         "state": RUNNING,
         "finished": None,
@@ -93,6 +94,8 @@ def end_run_record(
     holes: Collection[str] = (),
     given_up: Sequence[str] = (),
     headline: Mapping[str, Any] = MappingProxyType({}),
+    made: int = 0,
+    reused: int = 0,
 ) -> Outcome:
     """Writes how a run ended into its record, and returns the outcome.
 
@@ -109,6 +112,8 @@ def end_run_record(
       holes: names of steps that did not begin.
       given_up: names of those of them that had failed too often to be tried again.
       headline: counts of the results artifact.
+      made: number of steps that the run made.
+      reused: number of steps that it found.
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
@@ -119,6 +124,8 @@ def end_run_record(
         PRUNED: sorted(pruned_keys),
         "results": results,
         "headline": dict(headline),
+        "made": made,
+        "reused": reused,
         "failed": redact(list(failed)),
         "holes": sorted(holes),
         "given_up": list(given_up),
@@ -199,7 +206,7 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+def config_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns dotted path of a config's value -> what it was and what it is, where they differ."""
     # Through JSON, as the earlier config was: it has lists where this one has tuples.
     # What was stated of them is no value of its own.
@@ -247,8 +254,11 @@ def ended_run_records(store: Store) -> dict[str, dict[str, Any]]:
     return {name: record for name, record in records.items() if record["finished"]}
 
 
-def artifact_folder(what: str, name: str, store: str) -> Path:
-    """Returns the folder that a path or an artifact's key names.
+def artifact_place(what: str, name: str, store: str) -> str:
+    """Returns the place that a path or an artifact's key names, for `open_stored_folder`.
+
+    Of an artifact nothing is copied, and only small files are checked here: what is read in ranges
+    has checksums that its readers check.
 
     Args:
       what: name of the argument in an error.
@@ -261,30 +271,30 @@ def artifact_folder(what: str, name: str, store: str) -> Path:
     folder = Path(name)
     is_store = "://" in store or Path(store).expanduser().is_dir()
     if folder.is_dir() or not is_store:
-        return folder
+        return name
     try:
-        return Store(store).resolve(name).path
+        return Store(store).resolve(name).uri
     except KeyError as error:
         raise ConfigError(
             f"{what} must be a folder or an artifact of {store}: {error.args[0]}"
         ) from None
 
 
-def find_dataset(name: str, store: str) -> Path:
-    """Returns the folder of a prepared dataset, given by its path or its artifact's key.
+def find_dataset(name: str, store: str) -> str:
+    """Returns the place of a prepared dataset, given by its path or its artifact's key.
 
     Raises:
       ConfigError: if there is no such dataset.
     """
     from pipelines.records.dataset import DESCRIPTION  # Pillow and NumPy come with it.
 
-    folder = artifact_folder("dataset", name, store)
-    if not (folder / DESCRIPTION).is_file():
+    place = artifact_place("dataset", name, store)
+    if not (open_stored_folder(place).local_folder(DESCRIPTION) / DESCRIPTION).is_file():
         raise ConfigError(
             f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
             f"`parcel prepare` makes it."
         )
-    return folder
+    return place
 
 
 def results_artifact(store: Store, name: str) -> Artifact:

@@ -9,7 +9,6 @@ or written: it gets a second name. The old names are in no record any more, so g
 
 import contextlib
 import dataclasses
-import graphlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256, read_module
 from infra.store.digest import value_sha256
 from infra.store.history import ARTIFACTS, HISTORY
+from infra.store.lineage import inputs_first
 from infra.store.manifest import CODE_LENGTH, IDENTITY_LENGTH, KEY, UPGRADED, Manifest
 from infra.store.pins import living_runs
 from infra.store.records import RUNS
@@ -111,7 +111,7 @@ def _inputs_first(store: Store) -> list[Artifact]:
         key: [read.key for read in artifact.manifest.inputs.values() if read.key in artifacts]
         for key, artifact in artifacts.items()
     }
-    return [artifacts[key] for key in graphlib.TopologicalSorter(reads).static_order()]
+    return [artifacts[key] for key in inputs_first(reads)]
 
 
 def _manifest_of_today(store: Store, old: Manifest, new_keys: Mapping[str, str]) -> Manifest:

@@ -3,16 +3,19 @@
 import functools
 import threading
 import urllib.parse
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from flows.lineage.overview import EndedRun, OverviewReader, ServerFacts
 from flows.pages.page import IMAGES, WHOSE, Page, address
 from flows.pages.pictures import mime_type
 from flows.pages.site import STYLE, NoPageError, Site
-from infra.prefect.server import PAGES, Beside
+from infra.errors import ConfigError
+from infra.prefect.server import PAGES
 from infra.store.store import Store
 
 _HEADERS = {
@@ -29,25 +32,24 @@ _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Headers of images: the content under a key never changes."""
 
 
-def beside(store: Store) -> Beside:
-    """Returns the names of the functions that make a server's pages and check its forms."""
-    return Beside(
-        function="flows.pages.app:pages_of",
-        argument=store.uri,
-        check="flows.study.form_values:served_form_problem",
-    )
-
-
-def pages_of(uri: str) -> Starlette:
+def pages_of(
+    uri: str,
+    server: Callable[[], ServerFacts | None] = lambda: None,
+    continue_run: Callable[[str, EndedRun], str] | None = None,
+) -> Starlette:
     """Returns the pages of a store; the store is opened at the first request for a page.
 
     Args:
       uri: the store [URI].
+      server: function that returns what the store's server knows; it must be fast.
+      continue_run: function from the store and a run that ended to the id of a flow run that
+        continues it; None: no run is started from a page.
     """
 
     @functools.cache
     def site() -> Site:
-        made = Site(Store(uri), address, prefect="/v2")
+        store = Store(uri)
+        made = Site(store, address, prefect="/v2", overview=OverviewReader(store, server))
         # To know an artifact's users, every manifest must be read, so the reading starts now.
         threading.Thread(target=made.uses.of_all, daemon=True).start()
         return made
@@ -69,7 +71,26 @@ def pages_of(uri: str) -> Starlette:
         """Returns the store whose pages are here, for runs that report to this server."""
         return JSONResponse({"store": uri})
 
-    return Starlette(routes=[Route(f"/{WHOSE}", whose), Route("/{path:path}", answer)])
+    def go_on(request: Request) -> Response:
+        """Starts the run that continues another one, and shows it."""
+        run = request.path_params["run"]
+        ended = {one.run: one for one in site().overview().ended}
+        try:
+            if continue_run is None or run not in ended:
+                raise ConfigError(f"Nothing here continues a run {run!r}.")
+            started = continue_run(uri, ended[run])
+        except ConfigError as error:
+            return HTMLResponse(site().lost(str(error)), status_code=409, headers=_HEADERS)
+        # Seen after a POST, so that a reload of the page does not start it again.
+        return RedirectResponse(f"/v2/runs/flow-run/{started}", status_code=303, headers=_HEADERS)
+
+    return Starlette(
+        routes=[
+            Route(f"/{WHOSE}", whose),
+            Route("/continue/{run}", go_on, methods=["POST"]),
+            Route("/{path:path}", answer),
+        ]
+    )
 
 
 def _page_of(request: Request) -> Page:
@@ -78,5 +99,5 @@ def _page_of(request: Request) -> Page:
     raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
     path = raw.decode("ascii", "replace").removeprefix(PAGES)
     kind, *parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
-    query = tuple((name, value) for name, value in request.query_params.items() if value)
-    return Page(kind or "studies", tuple(parts), query)
+    query = tuple((name, value) for name, value in request.query_params.multi_items() if value)
+    return Page(kind or "start", tuple(parts), query)

@@ -11,7 +11,7 @@ from flows.pages.study import study_of
 from infra.store.lineage import lineage_edges
 from infra.store.store import Store
 
-_SERVED = ("studies", "diff", "seen")
+_SERVED = ("start", "runs", "compare", "diff", "seen")
 """Kinds of pages that only a server has: they depend on free input, or on other runs."""
 
 

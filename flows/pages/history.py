@@ -7,13 +7,15 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from infra.store.lineage import lineage_edges
-from infra.store.manifest import Manifest
+from infra.store.manifest import Manifest, kind_of_key
 from infra.store.store import Artifact, Store
 
 _MOST_BOXES = 24
 """Largest number of boxes in a drawing; above it, artifacts of one sort of step share a box."""
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 176, 44, 40, 12, 8
 """Size of a box, gaps between boxes, and margin around all of them [pixels]."""
+_KEY_END = 9
+"""Number of signs of a key by which artifacts of one name are told apart."""
 _SIGNS = 25
 """Largest length of a line in a box's label, which has at most two [characters]."""
 
@@ -164,6 +166,29 @@ def _curve(source: Box, target: Box) -> str:
     return f"M{x0},{y0} C{x0 + bend},{y0} {x1 - bend},{y1} {x1},{y1}"
 
 
+def distinct_names(store: Store, artifacts: Mapping[str, str]) -> dict[str, str]:
+    """Returns key -> name of artifacts; to a name that several have it adds when each was made.
+
+    Args:
+      store: the store of the artifacts.
+      artifacts: key -> name.
+    """
+    counts = collections.Counter(artifacts.values())
+    return {
+        key: name if counts[name] == 1 else f"{name}, {_origin_text(store, key)}"
+        for key, name in artifacts.items()
+    }
+
+
+def _origin_text(store: Store, key: str) -> str:
+    """Returns when an artifact was made, to the second, with the end of its key."""
+    try:
+        started = store.get_cached(key).manifest.started
+    except KeyError:  # gc deleted it meanwhile.
+        return key
+    return f"made {started[:19].replace('T', ' ')} UTC as …{key[-_KEY_END:].strip('-')}"
+
+
 class Uses:
     """The users of each artifact of a store; every call reads only the manifests that are new.
 
@@ -175,11 +200,20 @@ class Uses:
         self._store = store
         self._seen: set[str] = set()
         self._by: dict[str, dict[str, str]] = collections.defaultdict(dict)
+        self._names: dict[str, str] = {}
         self._looking = threading.Lock()
 
     def of(self, key: str) -> Mapping[str, str]:
         """Returns key -> name of each artifact made from this one, sorted by name."""
         return self.of_all().get(key, {})
+
+    def namesakes(self, artifact: Artifact) -> list[str]:
+        """Returns the keys of the other artifacts of a step of this name, sorted."""
+        self.of_all()
+        kind, name = artifact.manifest.kind, artifact.manifest.name
+        names = list(self._names.items())
+        found = {key for key, known in names if known == name and kind_of_key(key) == kind}
+        return sorted(found - {artifact.key})
 
     def of_all(self) -> Mapping[str, Mapping[str, str]]:
         """Returns the users, as `of` does, of every artifact that has any."""
@@ -193,6 +227,8 @@ class Uses:
                 for users in self._by.values():
                     for product in gone & users.keys():
                         del users[product]
+                for product in gone:
+                    self._names.pop(product, None)
             if new := there - self._seen:
                 view = self._store.snapshot()
                 for product in new:
@@ -200,6 +236,7 @@ class Uses:
                         manifest = view.get_cached(product).manifest
                     except KeyError:
                         continue  # gc removed it since `keys`.
+                    self._names[product] = manifest.name
                     for entry in manifest.inputs.values():
                         self._by[entry.key][product] = manifest.name
                 # Users are sorted again only where one came.

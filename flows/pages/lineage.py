@@ -12,6 +12,7 @@ from flows.lineage.data_rejects import rejects_of
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
+from flows.pages.history import distinct_names
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
 from flows.pages.sample_table import sample_table
@@ -102,7 +103,7 @@ def page(
     ]
     # Unknown is not the same as none: while the run goes on, users are still to come.
     if users is not None:
-        lines += ["", "## Used by", "", *_users_list(users)]
+        lines += ["", "## Used by", "", *_users_list(store, users)]
     if len(manifest.attempts) > 1:
         lines += ["", "## Attempts", "", "| begun | machine |", "|---|---|"]
         lines += [f"| {one['started']} | {one['host']} |" for one in manifest.attempts]
@@ -161,10 +162,10 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     return rows
 
 
-def _users_list(users: Mapping[str, str]) -> Iterator[str]:
+def _users_list(store: Store, users: Mapping[str, str]) -> Iterator[str]:
     if not users:
         yield "Nothing yet."
-    for key, name in list(users.items())[:_USERS]:
+    for key, name in distinct_names(store, dict(list(users.items())[:_USERS])).items():
         yield f"- [{name}]({page_link(key)})"
     if len(users) > _USERS:
         yield f"- and {len(users) - _USERS} more"

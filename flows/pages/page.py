@@ -24,8 +24,8 @@ class Page(NamedTuple):
     """The identity of a page.
 
     Attributes:
-      kind: "studies", "results", "cell", "items", "item", "artifact", "diff", "seen"; one of
-        `IMAGES`; or "style", the style sheet.
+      kind: "start", "runs", "results", "curves", "cell", "items", "item", "compare", "artifact",
+        "diff", "seen"; one of `IMAGES`; or "style", the style sheet.
       parts: subject of the page: a run, a benchmark, a key.
       query: (name, value) pairs of the choices on the page.
     """
@@ -38,10 +38,14 @@ class Page(NamedTuple):
         """Returns the choice under a name; "" if there is none."""
         return dict(self.query).get(name, "")
 
+    def all(self, name: str) -> list[str]:
+        """Returns every choice under a name, in order: of boxes that were ticked."""
+        return [value for known, value in self.query if known == name]
+
 
 def address(page: Page) -> str:
     """Returns the path at which a server has a page."""
-    words = () if page.kind == "studies" else (page.kind, *page.parts)
+    words = () if page.kind == "start" else (page.kind, *page.parts)
     path = "/".join((PAGES, *(urllib.parse.quote(word, safe="@:") for word in words)))
     query = f"?{urllib.parse.urlencode(page.query)}" if page.query else ""
     return f"{path}{'' if words else '/'}{query}"

@@ -1,25 +1,39 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from flows.lineage.data_rejects import rejects_of
+from flows.lineage.overview import Overview, OverviewReader, differences_text, when
 from flows.lineage.runs import outcome
-from flows.pages.cards import Cards
+from flows.pages.cards import Card, Cards
+from flows.pages.compare import (
+    Side,
+    chart_of_sides,
+    charts_of_study,
+    column_of,
+    common_cells,
+    compare_cells,
+    find_sides,
+    lineage_target,
+    run_differences,
+)
+from flows.pages.curve_chart import LossReader
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import Uses, draw
-from flows.pages.items import SHOWS, is_right
+from flows.pages.history import Uses, distinct_names, draw
+from flows.pages.items import SHOWS, Item, is_right
 from flows.pages.masks import mask_of, veil_png
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
+from flows.report.cells import Section
+from flows.report.durations import age_text, time_left_text
 from flows.report.layout import report_blocks, report_notes
+from flows.report.text_lists import abbreviate_list
 from infra.errors import one_line_message
-from infra.store.records import run_records
-from infra.store.store import Store
-from pipelines.records.holdings import reject_lines
+from infra.store.store import Artifact, Store
 
 _HERE = Path(__file__).parent
 STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
@@ -28,6 +42,16 @@ _SAMPLES = 8
 """Number of sample records or answers on an artifact's page."""
 _PLOTS = ("results", "pareto")
 """Plots of a results artifact; artifacts of earlier versions have the first one only."""
+_RUNS = 100
+"""Number of runs on one page of their list."""
+_LISTED = 30
+"""Most nodes, runs or studies that a part of the start page shows; the others are counted."""
+_ROWS = 25
+"""Number of pairs of cells on one page of a comparison: the items of each are read."""
+_MAX_SIDES = 6
+"""Most cells, methods or runs that are compared on one page."""
+_REJECTS = 20
+"""Number of rejects of one kind that a dataset's page names; the others are counted."""
 _NAMED = 200
 """Largest number of inputs listed on an artifact's page, and of users."""
 
@@ -52,6 +76,7 @@ class Site:
       prefect: path of Prefect's own pages, for example "/v2"; None without a server.
       page_size: number of items on one page of a list.
       is_folder: whether the pages are files without a server: choices are then links, not forms.
+      overview: reader of the facts of the start page; None makes one that knows no server.
     """
 
     def __init__(
@@ -62,15 +87,22 @@ class Site:
         prefect: str | None = None,
         page_size: int = 24,
         is_folder: bool = False,
+        overview: OverviewReader | None = None,
     ) -> None:
         self._store = store
+        self._overview = overview or OverviewReader(store)
+        self._losses = LossReader(store)
         self._page_size = page_size
+        self._is_folder = is_folder
         self.uses = Uses(store)
         self._cards = Cards(store)
         # Kind -> (number of parts in the address, function that returns the template's values).
         self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
-            "studies": (0, self._studies),
+            "start": (0, self._start),
+            "runs": (0, self._runs),
             "results": (1, self._results),
+            "curves": (2, self._curves),
+            "compare": (0, self._compare),
             "cell": (4, self._cell),
             "items": (2, self._items),
             "item": (2, self._item),
@@ -81,8 +113,14 @@ class Site:
 
         # Templates write `link("cell", run, benchmark, method, budget)`, and whoever built the site
         # decides what that is: an address of the server, a file of a folder, or no link.
+        # Several values of one name, those of ticked boxes, come as a list.
         def address(kind: str, *parts: object, **query: object) -> str | None:
-            chosen = tuple((name, str(value)) for name, value in query.items() if value)
+            chosen = tuple(
+                (name, str(one))
+                for name, value in query.items()
+                for one in (value if isinstance(value, list) else [value])
+                if one
+            )
             return link(Page(kind, tuple(map(str, parts)), chosen))
 
         self._templates = jinja2.Environment(
@@ -96,8 +134,20 @@ class Site:
             "prefect": prefect,
             "is_folder": is_folder,
             "outcome": outcome,
+            "changes": differences_text,
         }
-        self._templates.filters |= {"number": _number, "short": lambda digest: digest[:12]}
+        self._templates.filters |= {
+            "number": _number,
+            "short": lambda digest: digest[:12],
+            "moment": _moment,
+            "age": age_text,
+            "left": time_left_text,
+            "few": abbreviate_list,
+        }
+
+    def overview(self) -> Overview:
+        """Returns the facts of the start page as they are now."""
+        return self._overview.read()
 
     def html(self, page: Page) -> str:
         """Returns a page as HTML.
@@ -155,25 +205,127 @@ class Site:
             pass
         raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
-    def _studies(self, page: Page) -> Mapping[str, Any]:
-        records = run_records(self._store.files).items()
-        runs = sorted(records, key=lambda run: run[1]["finished"] or run[1]["began"], reverse=True)
+    def _start(self, page: Page) -> Mapping[str, Any]:
+        return {"facts": self.overview(), "most": _LISTED}
+
+    def _runs(self, page: Page) -> Mapping[str, Any]:
+        records = self._overview.records.read()
+        study = page.get("study")
+        runs = [(run, r) for run, r in records.items() if not study or r["name"] == study]
+        runs.sort(key=lambda run: when(run[1]), reverse=True)
+        number = max(int(page.get("page") or 1), 1)  # From 1.
+        start = (number - 1) * _RUNS
         # A search looks at keys alone, which are listed at once; only hits have their manifest
         # read.
         sought = page.get("find").strip()
         known = self._store.keys() if sought else []
         keys = [key for key in known if sought in key][:50]
         names = {key: self._store.get_cached(key).manifest.name for key in keys}
-        return {"runs": runs, "find": sought, "found": names, "store": self._store.uri}
+        return {
+            "runs": runs[start : start + _RUNS],
+            "total": len(runs),
+            "start": start,
+            "number": number,
+            "last": max(-(-len(runs) // _RUNS), 1),
+            "study": study,
+            "studies": sorted({record["name"] for record in records.values()}),
+            "find": sought,
+            "found": names,
+            "store": self._store.uri,
+        }
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
+        filled = [s for s in study.report.sections if any(cell.scores for cell in s.cells)]
+        charts = charts_of_study(self._store, self._losses, study, filled[0]) if filled else ()
         return {
             "study": study,
             "blocks": report_blocks(study.report),
             "notes": report_notes(study.report),
             "plots": [plot for plot in _PLOTS if f"{plot}.png" in study.results.manifest.files],
+            "charts": list(charts),
+            "of_charts": filled,
         }
+
+    def _curves(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+        study = study_of(self._store, run)
+        section = study.section(benchmark)
+        charts = list(charts_of_study(self._store, self._losses, study, section))
+        return {"study": study, "section": section, "charts": charts}
+
+    def _compare(self, page: Page) -> Mapping[str, Any]:
+        from flows.lineage.diff import compare_lineages
+
+        sides = find_sides(self._store, page.all("side")[:_MAX_SIDES])
+        given: dict[str, Any] = {"sides": sides, "pairs": [], "is_right": is_right}
+        if len(sides) < 2:
+            return given
+        # Every other side is compared with the first, row by row; only the rows of this page have
+        # their items read.
+        first = sides[0]
+        keys = {side.name: common_cells(first, side) for side in sides[1:]}
+        number = max(int(page.get("page") or 1), 1)  # From 1.
+        start = (number - 1) * _ROWS
+        rows = [
+            (
+                side,
+                [
+                    compare_cells(self._store, first, side, key)
+                    for key in keys[side.name][start : start + _ROWS]
+                ],
+            )
+            for side in sides[1:]
+        ]
+        longest = max(map(len, keys.values()))
+        given |= {
+            "pairs": rows,
+            "number": number,
+            "last": max(-(-longest // _ROWS), 1),
+            "total": longest,
+        }
+        common = [key for key in first.cells if all(key in side.cells for side in sides[1:])]
+        if common:
+            # The curves of a cell are those of its training; of a method, those of the first
+            # benchmark that all have.
+            given["chart"] = chart_of_sides(self._store, self._losses, sides, common[0])
+            given["chart_of"] = first.cells[common[0]][0].benchmark
+        second = sides[1]
+        if first.sort == "run":
+            given["settings"] = run_differences(first.study, second.study)
+        elif common:
+            a, b = (lineage_target(self._store, side, common[0]) for side in (first, second))
+            given["lineage"] = compare_lineages(self._store, a, b)
+            if first.sort == "cell":
+                given |= self._changed_items(page, first, second)
+        return given
+
+    def _changed_items(self, page: Page, first: Side, second: Side) -> Mapping[str, Any]:
+        """Returns the items that one of two cells has right and the other wrong, with pictures."""
+        (section, _), (other, _) = first.cells[()], second.cells[()]
+        columns = [column_of(side, ()) for side in (first, second)]
+        if section.benchmark != other.benchmark:
+            return {}
+        found = self._cards.answers.items(columns, "changed", "")
+        number = max(int(page.get("items") or 1), 1)  # From 1.
+        start = (number - 1) * self._page_size
+        return {
+            "cards": self._cards_of(found[start : start + self._page_size], columns),
+            "changed": len(found),
+            "items_number": number,
+            "items_last": max(-(-len(found) // self._page_size), 1),
+            "benchmark": section.benchmark,
+        }
+
+    def _cards_of(self, items: Sequence[Item], columns: Sequence[Column]) -> list[Card]:
+        """Returns a card of each item, with what each column's seeds wrote."""
+        cards, data = [], self._data_of(columns[0])
+        for item in items:
+            card = self._cards.of(data, item.id)
+            for column, score in zip(columns, item.scores, strict=True):
+                told = self._cards.answers.rows(column, item.id)
+                card.add(column, score, told, self._codec_of(column))
+            cards.append(card)
+        return cards
 
     def _cell(
         self, page: Page, run: str, benchmark: str, method: str, budget: str
@@ -195,7 +347,35 @@ class Site:
                 for seed, artifact in zip(column.artifacts, artifacts, strict=True)
             },
             "drawing": draw(self._store, artifacts),
+            "others": {} if self._is_folder else self._other_cells(study, section, column),
         }
+
+    def _other_cells(self, study: Study, section: Section, column: Column) -> dict[str, str]:
+        """Returns label -> side of the cells that one is compared with: its own benchmark's.
+
+        Those of its run come first; then the same cell of other runs of the study, which may lack
+        it.
+        """
+        here = {
+            f"{method}@{budget}": f"{study.run}/{section.benchmark}/{method}/{budget}"
+            for method, budget in ((c.method, c.budget) for c in section.cells if c.scores)
+            if f"{method}@{budget}" != column.name
+        }
+        records = self._overview.records.read().items()
+        runs = [
+            (run, record)
+            for run, record in records
+            if record["name"] == study.record["name"] and record["results"] and run != study.run
+        ]
+        runs.sort(key=lambda run: when(run[1]), reverse=True)
+        cell = f"{section.benchmark}/{column.method}/{column.budget}"
+        there = {
+            f"the same, in the run of {_moment(record['finished'])} ({run.rpartition('-')[2]})": (
+                f"{run}/{cell}"
+            )
+            for run, record in runs[:_NAMED]
+        }
+        return here | there
 
     def _items(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
         # What the address chose, checked first: one column, or two to compare, and which items to
@@ -217,14 +397,7 @@ class Site:
         # Only the items of this page get a card, which opens a record and its picture.
         number = max(int(page.get("page") or 1), 1)  # From 1.
         start = (number - 1) * self._page_size
-        data = self._data_of(first)
-        cards = []
-        for item in found[start : start + self._page_size]:
-            card = self._cards.of(data, item.id)
-            for column, score in zip(chosen, item.scores, strict=True):
-                told = self._cards.answers.rows(column, item.id)
-                card.add(column, score, told, self._codec_of(column))
-            cards.append(card)
+        cards = self._cards_of(found[start : start + self._page_size], chosen)
         return {
             "study": study,
             "benchmark": benchmark,
@@ -273,13 +446,21 @@ class Site:
             "manifest": artifact.manifest,
             "drawing": draw(self._store, [artifact]),
             "inputs": inputs,
-            "users": dict(list(users.items())[:_NAMED]),
+            "users": distinct_names(self._store, dict(list(users.items())[:_NAMED])),
             "num_users": len(users),
             "curves": list(curves_of(artifact)),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
-            "rejects": list(reject_lines(rejects_of(artifact))),
+            "rejects": rejects_of(artifact, _REJECTS),
+            "namesakes": {} if self._is_folder else self._namesakes(artifact),
         }
+
+    def _namesakes(self, artifact: Artifact) -> Mapping[str, str]:
+        """Returns key -> label of the artifacts of the same step, of other runs or times."""
+        keys = self.uses.namesakes(artifact)[:_NAMED]
+        name = artifact.manifest.name
+        labels = distinct_names(self._store, dict.fromkeys([artifact.key, *keys], name))
+        return {key: labels[key] for key in keys}
 
     def _diff(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare_lineages
@@ -323,6 +504,11 @@ def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
     """Returns the pairs of columns that a folder compares: methods at the same budget."""
     listed = list(columns.values())
     return [(a, b) for i, a in enumerate(listed) for b in listed[i + 1 :] if a.budget == b.budget]
+
+
+def _moment(value: object) -> str:
+    """Returns a time, or the text of one, as "2026-11-27 20:00"; "" for none."""
+    return str(value or "")[:16].replace("T", " ")
 
 
 def _number(value: object) -> str:

@@ -9,7 +9,14 @@ from flows.report.average import aggregate_sections
 from flows.report.cells import Cell, Plan, Report, Score, Section
 from flows.report.compare import compare_methods
 from flows.report.interval import PairedScores, estimate_interval
-from flows.report.items import Items, mean_item_score, num_items, standard_error, without_sources
+from flows.report.items import (
+    Items,
+    is_percentage,
+    mean_item_score,
+    num_items,
+    standard_error,
+    without_sources,
+)
 from flows.report.spread import summarize_scores
 
 
@@ -146,7 +153,11 @@ def _build_section(
         seeds = by_cell.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
         pretrainings = [plan.pretraining_of[s.seed] for s in scores]
-        row = PairedScores.of([s.score for s in scores], [s.items for s in scores])
+        row = PairedScores.of(
+            [s.score for s in scores],
+            [s.items for s in scores],
+            is_percentage=is_percentage(metric),
+        )
         interval = estimate_interval([row], pretrainings) if scores else None
         return Cell(
             **shared,
@@ -161,6 +172,8 @@ def _build_section(
             scores=scores,
             unseen=_unseen_mean(scores, contaminated_sources),
             cost=costs.get((method, budget)),
+            pretrainings=interval.pretrainings if interval else 0,
+            items=interval.items if interval else 0,
         )
 
     # `cell` above reads `costs` and `reference`, which are set from here on. It is first called

@@ -8,7 +8,14 @@ from statistics import fmean
 
 from flows.report.cells import CHANCE, Plan, Report, Section
 from flows.report.interval import PairedScores, estimate_interval
-from flows.report.items import Items, guess_rows, items_by_source, mean_item_score, num_items
+from flows.report.items import (
+    Items,
+    guess_rows,
+    is_percentage,
+    items_by_source,
+    mean_item_score,
+    num_items,
+)
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Input
 from infra.store.store import Artifact
@@ -138,7 +145,11 @@ def _type_scores(
             items = [run[kind] for run in runs]
             seeds = [score.seed for score in scores[method, budget]]
             # The same estimate as the table's, over the items of one type only.
-            paired = PairedScores.of([mean_item_score(run) for run in items], items)
+            paired = PairedScores.of(
+                [mean_item_score(run) for run in items],
+                items,
+                is_percentage=is_percentage(section.metric),
+            )
             interval = estimate_interval([paired], [numbers[seed] for seed in seeds])
             yield TypeScore(
                 benchmark=section.benchmark,

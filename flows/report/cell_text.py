@@ -1,6 +1,6 @@
 """Texts of a report's numbers, as tables for people show them."""
 
-from flows.report.cells import Aggregate, Cell, Comparison
+from flows.report.cells import Aggregate, Cell, Comparison, Section
 
 MISSING = "–"
 ACCEPTED_MARK = " †"
@@ -24,20 +24,27 @@ def score_text(cell: Cell) -> str:
     return f"{number_text(cell.mean)}{spread}{seeds}{marks}"
 
 
-def score_latex(cell: Cell) -> str:
-    r"""Returns `$61.2_{\pm 1.3}^{2/3}$`, `score_text` in LaTeX."""
+def score_latex(section: Section, cell: Cell) -> str:
+    r"""Returns `$61.2_{\pm 1.3}^{2/3}$`, `score_text` in LaTeX.
+
+    The best score of its budget is bold: `$\mathbf{61.2}_{\pm 1.3}^{*}$`, with a star where its
+    difference to each other method stands.
+    """
     spread = "" if cell.std is None else rf"_{{\pm {cell.std:.1f}}}"
-    seeds = "" if cell.complete else rf"^{{{cell.n}/{cell.expected}}}"
+    above = "" if cell.complete else f"{cell.n}/{cell.expected}"
     if cell.mean is None:
-        return "--" + (f"${seeds}$" if seeds else "")
-    return f"${cell.mean:.1f}{spread}{seeds}$"
+        return "--" + (f"$^{{{above}}}$" if above else "")
+    above += "*" * section.stands_out(cell)
+    score = rf"\mathbf{{{cell.mean:.1f}}}" if section.is_best(cell) else f"{cell.mean:.1f}"
+    return f"${score}{spread}{f'^{{{above}}}' if above else ''}$"
 
 
 def interval_text(cell: Cell) -> str:
-    """Returns `55.0 … 65.0`, the ends of the 95 % interval."""
+    """Returns `55.0 … 65.0 (3 × 200)`, the ends of the 95 % interval, its seeds and its items."""
     if cell.low is None or cell.high is None:
         return MISSING
-    return f"{number_text(cell.low)} … {number_text(cell.high)}"
+    items = f" × {cell.items}" if cell.items else ""
+    return f"{number_text(cell.low)} … {number_text(cell.high)} ({cell.n}{items})"
 
 
 def margin_text(cell: Cell) -> str:
@@ -56,14 +63,29 @@ def mean_retention_text(entry: Aggregate) -> str:
 
 
 def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
-    """Returns `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks; better on 9, worse on 1`."""
+    """Returns a line on two methods over several benchmarks.
+
+    `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks, 3 seeds, 1 pretraining, 81 items; better
+    on 9, worse on 1`.
+    """
     num = len(entry.benchmarks)
     benchmarks = f"{num} benchmarks"
     if num != num_benchmarks:
         benchmarks = f"{num} of {num_benchmarks} benchmarks"
     sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
     pixels = f" ({entry.resolution} px)" if entry.resolution else ""
-    return f"{entry.pair} at {entry.budget}{pixels}: {difference_text(entry)}, {benchmarks}{sure}"
+    return (
+        f"{entry.pair} at {entry.budget}{pixels}: {difference_text(entry)}, {benchmarks}"
+        f"{draws_text(entry)}{sure}"
+    )
+
+
+def draws_text(entry: Comparison) -> str:
+    """Returns `, 3 seeds, 1 pretraining, 900 items`, which the interval is over."""
+    if not entry.seeds:  # A file of an earlier version.
+        return ""
+    counts = [(entry.seeds, "seed"), (entry.pretrainings, "pretraining"), (entry.items, "item")]
+    return "".join(f", {num} {name}{'s' * (num != 1)}" for num, name in counts if num)
 
 
 def difference_text(entry: Comparison) -> str:

@@ -226,6 +226,8 @@ class Cell:
       unseen: mean over the items whose picture hygiene found in no training corpus. None if that
         leaves all items or none, the items are unknown, or the score is not their plain mean.
       cost: cost of a prompt; None if unknown.
+      pretrainings: number of pretrainings that its seeds start from; 0 if unknown.
+      items: number of items under each seed; 0 if unknown, or not the same for all seeds.
     """
 
     benchmark: str
@@ -244,6 +246,8 @@ class Cell:
     scores: tuple[Score, ...] = ()
     unseen: float | None = None
     cost: Cost | None = None
+    pretrainings: int = 0
+    items: int = 0
 
     @property
     def margin(self) -> float | None:
@@ -303,6 +307,9 @@ class Comparison:
       holm: p-value corrected for the number of benchmarks that these methods are compared on; None
         in a comparison over several benchmarks.
       over: sources of variance in the interval: "seeds and items", "seeds", "items" or "".
+      seeds: number of seeds that both methods have.
+      pretrainings: number of pretrainings that these seeds start from.
+      items: number of items under each seed; 0 if they are unknown.
       better: number of benchmarks on which `method` is better, with `holm` up to 5 %.
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
@@ -318,6 +325,9 @@ class Comparison:
     p: float | None = None
     holm: float | None = None
     over: str = ""
+    seeds: int = 0
+    pretrainings: int = 1
+    items: int = 0
     better: int = 0
     worse: int = 0
     resolution: int | None = None
@@ -371,6 +381,24 @@ class Section:
         """Returns the cell of `method` at `budget`."""
         row = self.methods.index(method)
         return self.cells[row * len(self.budgets) + self.budgets.index(budget)]
+
+    def is_best(self, cell: Cell) -> bool:
+        """Whether no complete cell at its budget has a higher mean, and some has a lower one."""
+        means = [
+            other.mean
+            for method in self.methods
+            if (other := self.cell(method, cell.budget)).complete and other.mean is not None
+        ]
+        return cell.complete and cell.mean == max(means) > min(means)
+
+    def stands_out(self, cell: Cell) -> bool:
+        """Whether it is the best at its budget, and its difference to each other method stands."""
+        against = [
+            entry
+            for entry in self.comparisons
+            if entry.budget == cell.budget and cell.method in (entry.method, entry.other)
+        ]
+        return self.is_best(cell) and bool(against) and all(entry.is_sure for entry in against)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from flows.report.cells import Cell, Comparison, Plan, Section
 from flows.report.interval import PairedScores, estimate_interval, holm_correction
+from flows.report.items import is_percentage
 
 Differences = Mapping[tuple[str, str, int], tuple[PairedScores, list[int]]]
 """(method, other, budget) -> differences for the seeds both have, and those seeds' pretrainings."""
@@ -73,7 +74,12 @@ def _method_differences(
 def _paired_scores(cell: Cell, plan: Plan) -> PairedScores:
     """Returns the scores of a cell by seed, with their items."""
     training = plan.trainings.get(cell.benchmark, cell.benchmark)
-    return PairedScores.of([s.score for s in cell.scores], [s.items for s in cell.scores], training)
+    return PairedScores.of(
+        [s.score for s in cell.scores],
+        [s.items for s in cell.scores],
+        training,
+        is_percentage=is_percentage(cell.metric),
+    )
 
 
 def _benchmark_comparisons(

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from flows.report.text_lists import abbreviate_list
 from pipelines.prepare.check import CorpusCheck, PictureFacts, Spread
 from pipelines.records.holdings import Holdings, PartHoldings, omission_lines, reject_lines
+from pipelines.records.licence import LicenceCount
 from pipelines.sources.check import RawFileCheck
 
 _HEAD = ("row", "folder", "split", "files", "examples", "published", "images")
 _PART_HEAD = ("part", "records", "images", "suffixes", "languages")
 _MAX_LANGS = 6
+_MAX_LICENCES = 8
 
 
 def align_table(table: Sequence[Sequence[str]]) -> list[str]:
@@ -27,6 +29,7 @@ def holdings_text(holdings: Holdings) -> str:
     #   train: 1,210 inputs = 1,200 records + 10 rejects
     #   part   records  images  suffixes  languages
     #   train  1,200    1       1,200     en
+    #   licences: CC-BY-4.0 1,100, none stated 100
     #   rejected: 10 x decode: undecodable: image file is truncated
     #     web/17: undecodable: image file is truncated (web/a.tar/17.jpg)
     total = holdings.num_records + holdings.num_rejected
@@ -45,6 +48,7 @@ def holdings_text(holdings: Holdings) -> str:
         f"{holdings.num_rejected:,} rejects",
         *([f"{holdings.num_composed:,} over a background"] if holdings.num_composed else []),
         *align_table([_PART_HEAD, *parts]),
+        *([f"licences: {_licence_counts(holdings.licences)}"] if holdings.num_records else []),
         *reject_lines(holdings.rejects),
         *omission_lines(holdings.omissions),
     ]
@@ -62,6 +66,9 @@ def corpus_check_text(check: CorpusCheck) -> str:
         lines += _picture_lines(check.pictures)
     if check.clip_seconds:
         lines.append(f"clips: {_spread_text(check.clip_seconds)} s long")
+    if check.num_dropped:
+        total = check.num_records + check.num_rejected
+        lines.append(f"licences.allow drops {check.num_dropped:,} of {total:,} inputs")
     lines.append(_advice_line(check))
     return holdings_text(check) + "\n".join(lines) + "\n"
 
@@ -118,6 +125,12 @@ def _image_counts(part: PartHoldings) -> str:
     """Returns the images per record, as "1+2" where records differ, and windows if several."""
     images, windows = ("+".join(map(str, sorted(of))) for of in (part.images, part.windows))
     return images if windows in ("", "1") else f"{images} in {windows} windows"
+
+
+def _licence_counts(licences: Sequence[LicenceCount]) -> str:
+    """Returns the most frequent licences, each with its record count."""
+    ordered = sorted(licences, key=lambda count: (-count.records, count.licence))
+    return abbreviate_list([f"{c.title} {c.records:,}" for c in ordered], _MAX_LICENCES)
 
 
 def _language_counts(langs: Mapping[str, int]) -> str:

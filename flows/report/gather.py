@@ -1,7 +1,6 @@
 """Reads the inputs of a report: the scores, the guesses, and the circumstances of each score."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import cast
 
@@ -18,6 +17,7 @@ from infra.store.stored_folder import open_stored_folder
 from model import files
 from model.decode.config import DecodeConfig
 from model.eval.items_file import ItemsFile
+from model.eval.score_json import read_score
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
 ANSWER_MS = "answer_ms"
@@ -102,7 +102,7 @@ def _read_score(
     accepted: bool,
 ) -> Score:
     check_scores(artifact)
-    metrics = json.loads((artifact.path / files.SCORE).read_text())
+    metrics = read_score(artifact.path / files.SCORE)
     items, plain = reader.of_scores(artifact.path, metrics["score"])
     manifest = recall(artifact.manifest.inputs["predictions"].key).manifest
     # The circumstances of a score are those of its evaluation and of the training before it: either
@@ -157,7 +157,7 @@ def _read_guesses(
 ) -> Iterator[tuple[str, float, Items]]:
     for role, artifact in artifacts.items():
         if role.startswith(CHANCE):
-            score = json.loads((artifact.path / files.CHANCE).read_text())["score"]
+            score = read_score(artifact.path / files.CHANCE)["score"]
             items, _ = reader.of_guess(artifact.path, score)
             yield role.removeprefix(CHANCE), score, items
 

@@ -1,11 +1,12 @@
 """Scores of single items, and the standard error of their mean over items and seeds."""
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
+from infra.typed_json import parse_typed, typed
 from model.files import PREDICTIONS
 
 Items = Mapping[str, tuple[float, ...]]
@@ -19,10 +20,29 @@ NUM_ERRORS = 3.0
 """Number of standard errors by which a mean must exceed chance to count as above it."""
 
 
+_NUMBERS = ("score", "pseudo_value")
+"""Fields of a guess's row that are numbers; all others are texts."""
+
+
+def is_percentage(metric: str) -> bool:
+    """Returns whether scores in a metric stay within 0-100."""
+    return metric != "cider"
+
+
 def guess_rows(folder: Path, names: Sequence[str]) -> list[tuple]:
-    """Returns some fields of each row of a `chance` artifact; None where a row lacks one."""
-    with (folder / PREDICTIONS).open(encoding="utf-8") as lines:
-        return [tuple(row.get(name) for name in names) for row in map(json.loads, lines)]
+    """Returns some fields of each row of a `chance` artifact; None where a row lacks one.
+
+    Raises:
+      ValueError: if a row is none, or a field of it has another kind of value.
+    """
+    path, rows = folder / PREDICTIONS, []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            at = f"{path} line {number}"
+            row = parse_typed(dict[str, Any], line, at)
+            kinds = {name: float if name in _NUMBERS else str for name in names}
+            rows.append(tuple(typed(kinds[n] | None, row.get(n), f"{at}: {n}") for n in names))
+    return rows
 
 
 def items_by_source(rows: Iterable[tuple[str, float]]) -> Items:

@@ -10,6 +10,8 @@ from typing import Any
 from flows.report import result_columns
 from flows.report.cells import Aggregate, Cell, Comparison, Cost, Report, Score, Section
 from flows.report.result_columns import CellRow, json_number
+from infra.typed_json import parse_json
+from pipelines.records.reasons import reason_of
 
 _SECTION_FIELDS = (
     "benchmark", "group", "resolution", "metric", "chance", "reference", "full_budget", "items",
@@ -45,10 +47,20 @@ def read_json(text: str) -> Report:
 
     Files of earlier versions lack some fields: their values are then missing. The JSON leaves
     unplanned cells out, so a method or budget that none of a benchmark's cells has is not there.
+
+    Raises:
+      ValueError: if it is not such a report.
     """
+    value = parse_json(text, "the report")
+    try:
+        return _read_report(value)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"the report is not one of ours: {reason_of(error)}.") from None
+
+
+def _read_report(value: Any) -> Report:
     # The inverse of `to_json`, for the pages. An entry keeps the fields that the classes have;
     # columns that are computed from these are left out.
-    value = json.loads(text)
     aggregate_fields = {field.name for field in dataclasses.fields(Aggregate)}
     return Report(
         sections=tuple(_read_section(entry) for entry in value["benchmarks"]),

@@ -1,4 +1,4 @@
-"""Writes a report as one LaTeX table (packages booktabs and amsmath)."""
+"""Writes a report as LaTeX tables (packages booktabs and amsmath)."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,48 @@ _ESCAPES = str.maketrans(
 
 
 def to_latex(report: Report) -> str:
-    """Returns one tabular per set of budgets and resolution.
+    """Returns one table per set of budgets and resolution.
 
     Its columns are those with a `latex_heading`. `--` marks a missing number; a cell that is not
-    planned is empty.
+    planned is empty. The caption says how many seeds and pretrainings there are, and what bold and
+    stars mean.
     """
     groups: dict[tuple[tuple[int, ...], int | None], list[Section]] = {}
     for section in report.sections:
         groups.setdefault((section.budgets, section.resolution), []).append(section)
     return "\n".join(
-        _tabular(sections, [a for a in report.aggregates if a.resolution == resolution])
+        _table(sections, [a for a in report.aggregates if a.resolution == resolution], resolution)
         for (_, resolution), sections in groups.items()
+    )
+
+
+def _table(sections: list[Section], aggregates: list[Aggregate], resolution: int | None) -> str:
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_caption(sections, resolution)}}}",
+        _tabular(sections, aggregates).rstrip("\n"),
+        r"\end{table}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _caption(sections: list[Section], resolution: int | None) -> str:
+    cells = [cell for section in sections for cell in section.cells if cell.expected]
+    seeds = max(cell.expected for cell in cells)
+    pretrainings = max(cell.pretrainings for cell in cells)
+    of_pretrainings = ""
+    if pretrainings:
+        of_pretrainings = f" from {pretrainings} pretraining{'s' * (pretrainings != 1)}"
+    images = rf" at {resolution}\,px" if resolution else ""
+    starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
+    star = (
+        r", with $^{*}$ where its difference to each other method there stands (95\,\%, corrected "
+        "for the number of benchmarks)"
+    )
+    return (
+        f"Scores{images}: mean $\\pm$ sample standard deviation over {seeds} "
+        f"seed{'s' * (seeds != 1)}{of_pretrainings}. Bold: the best at a budget{star * starred}."
     )
 
 

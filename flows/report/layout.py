@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flows.report import result_columns
-from flows.report.cell_text import comparison_text, difference_text
+from flows.report.cell_text import MISSING, comparison_text, difference_text
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 
@@ -16,9 +16,9 @@ Scores are mean ± sample standard deviation over seeds; (2/3) says how many of 
 are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
 mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
 is the unweighted mean of theirs; there is none where {reference} is not above chance. 95 % \
-intervals are over seeds and, where they are known, items; {condition}. Chance is the best guess \
-that never sees the pixels; beside a score's margin over it stands the standard error, over seeds \
-and items, and ✗ where the margin is less than three of them."""
+intervals are over seeds and, where they are known, items, (3 × 200) of them; {condition}. \
+Chance is the best guess that never sees the pixels; beside a score's margin over it stands the \
+standard error, over seeds and items, and ✗ where the margin is less than three of them."""
 DIFFERENCES = """\
 Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
 differences that stand when corrected for the number of benchmarks (Holm, 5 %)."""
@@ -168,13 +168,27 @@ def _cell_field(column: ResultColumn[CellRow], section: Section, cell: Cell) -> 
 
 def _difference_table(section: Section) -> ReportTable:
     """Returns the differences of a benchmark: pairs of methods down, budgets across."""
-    texts = {(c.pair, c.budget): difference_text(c) for c in section.comparisons}
-    pairs = dict.fromkeys(pair for pair, _ in texts)
-    rows = [[pair, *(texts.get((pair, b), "") for b in section.budgets)] for pair in pairs]
+    by_place = {(c.pair, c.budget): c for c in section.comparisons}
+    rows = []
+    for pair in dict.fromkeys(pair for pair, _ in by_place):
+        across = [by_place.get((pair, budget)) for budget in section.budgets]
+        entries = [entry for entry in across if entry]
+        # Mostly the same at every budget: then once, else "2–3".
+        counts = [
+            _range_text([getattr(entry, name) for entry in entries])
+            for name in ("seeds", "pretrainings", "items")
+        ]
+        rows.append([pair, *(difference_text(e) if e else "" for e in across), *counts])
+    budgets = [f"@{budget}" for budget in section.budgets]
     return ReportTable(
-        head=["difference", *(f"@{b}" for b in section.budgets)],
+        head=["difference", *budgets, "seeds", "pretrainings", "items"],
         rows=[[TableField(text) for text in row] for row in rows],
     )
+
+
+def _range_text(counts: Sequence[int]) -> str:
+    ends = dict.fromkeys((min(counts), max(counts)))
+    return "–".join(map(str, ends)) if max(counts) else MISSING
 
 
 def _pixels(resolution: int | None) -> str:

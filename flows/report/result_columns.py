@@ -142,7 +142,7 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         text=lambda row: score_text(row.cell),
         is_linked=True,
         latex_heading="Score",
-        latex=lambda row: score_latex(row.cell),
+        latex=lambda row: score_latex(row.section, row.cell),
     ),
     ResultColumn(
         name="std",
@@ -162,7 +162,8 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ResultColumn(
         name="low",
         meaning="lower end of the mean's 95 % interval, over seeds and, where they are known, "
-        "items; with a single pretraining it holds given its checkpoints",
+        "items; shown with their numbers, (3 × 200); with a single pretraining it holds given its "
+        "checkpoints",
         value=lambda row: row.cell.low,
         heading="95 % interval @{}",
         grid=SPREADS,
@@ -239,6 +240,16 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         value=lambda row: row.cell.unseen,
         heading="@{}",
         grid=UNSEEN,
+    ),
+    ResultColumn(
+        name="pretrainings",
+        meaning="pretrainings that its seeds start from; 0 if unknown",
+        value=lambda row: row.cell.pretrainings,
+    ),
+    ResultColumn(
+        name="items",
+        meaning="items under each seed, which its interval is over; 0 if unknown",
+        value=lambda row: row.cell.items,
     ),
     _cost_column("tokens", "soft tokens of the longest prompt"),
     _cost_column("tflops", "compute of its prefill [1e12 FLOPs]"),

@@ -151,7 +151,7 @@ def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _
 
 
 def _parse_count(at: str, column: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise ScoreFileError(f"{at}: {column} must be a whole number >= 1, got {text!r}.")
     return int(text)
 

@@ -125,8 +125,12 @@ def main() -> None:
             report.ends.append(item)
             print(f"{item.name}: {item.traceback or item.error or 'done'}", flush=True)
         else:
-            report.step, report.progress = item
-            if time.monotonic() - written < _REPORT_EVERY and not item[1].happened:
+            (step, progress), before = item, report.progress
+            # Of units that are done the newest number is enough, a little later; what has begun,
+            # compiles or was lost is told at once.
+            is_count = before and step == report.step and progress.done > before.done
+            report.step, report.progress = step, progress
+            if is_count and not progress.happened and time.monotonic() - written < _REPORT_EVERY:
                 continue
         report.write(store.volatile, job)
         written = time.monotonic()

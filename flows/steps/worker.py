@@ -95,9 +95,11 @@ def make(
                     reported.add(item.name)
                 yield item
         except LeaseHeldError:
-            for recipe in group:
-                if recipe.name not in reported:
-                    yield StepOutcome(name=recipe.name, busy=True)
+            rest = [recipe for recipe in group if recipe.name not in reported]
+            if wait:  # The lease was lost meanwhile: it is waited for like any other.
+                yield from make(store, rest, context, None, lost, count_devices=count_devices)
+            else:
+                yield from (StepOutcome(name=recipe.name, busy=True) for recipe in rest)
         except Exception as error:  # As text: not every exception survives pickling.
             reason, where = one_line_message(error), traceback.format_exc()
             for recipe in group:
@@ -181,13 +183,15 @@ def _make_piece(
                     _install_user_code(store, recipe)
                     _check_code(store, recipe)
                 out = Path(folder)
-                progress_stream = make_piece(
-                    [StepContext(r, store, out, out) for r in group], number, num_pieces
-                )
+                contexts = [StepContext(r, store, out, out) for r in group]
+                progress_stream = make_piece(contexts, number, num_pieces)
                 # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
                         yield group[0].name, next(progress_stream)
+                    except ValueError as error:
+                        _check_inputs(contexts, error)
+                        raise
                     except StopIteration as end:
                         took = f"{time.monotonic() - began:.3f} {device_count()}\n"
                         store.volatile.put(name, took.encode() + end.value)
@@ -240,7 +244,8 @@ def _make(
     """Makes a group of steps together; yields as `make` does.
 
     Raises:
-      LeaseHeldError: without `wait`, if another process is making any of them.
+      LeaseHeldError: without `wait`, if another process is making any of them; also with it, if
+        another process has taken one of their leases, and the work failed for that.
     """
     from flows.steps.registry import KINDS
 
@@ -269,6 +274,8 @@ def _make(
         contexts, (_, _, scratch) = [work for work, *_ in attempts], attempts[0]
         clock = _AttemptClock(scratch.path / "seconds")
         together, earlier = kind.make_together, clock.earlier
+        # It may be long until the first unit is done, or until JAX is imported: the step has begun.
+        yield group[0].name, Progress(done=0, total=0)
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         piece_cost = 0.0
         if kind.make_piece is not None:
@@ -283,6 +290,13 @@ def _make(
                 if progress.resumable:
                     scratch.save()
                 yield group[0].name, progress
+        except Exception as error:
+            # A holder that was stopped for long: another process took the lease, and the scratch
+            # with it. Whatever failed then, the step itself has not.
+            if not all(step_scratch.is_held() for *_, step_scratch in attempts):
+                raise LeaseHeldError("the step is another process's now.") from error
+            _check_inputs(contexts, error)
+            raise
         finally:  # A step may fail before its first progress, or long after its last one.
             costs.count()
             clock.end()
@@ -294,6 +308,17 @@ def _make(
             # Progress is of no use once the artifact is committed; before that it must stay.
             step_scratch.clear()
             yield StepOutcome(name=attempt.step.name)
+
+
+def _check_inputs(contexts: Sequence[StepContext], error: Exception) -> None:
+    """Sets a damaged input aside, if that is what an error is about.
+
+    Raises:
+      DamagedArtifactError: if it is; it says what became of the input.
+    """
+    inputs = {artifact.key: artifact for work in contexts for artifact in work.artifacts.values()}
+    for artifact in inputs.values():
+        artifact.check_named(str(error))
 
 
 def _begin_attempt(

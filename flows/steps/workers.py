@@ -80,6 +80,10 @@ class Workers(Protocol):
         """
         ...
 
+    def describe_devices(self, cpus: int, gpus: float) -> str:
+        """Returns what a job computes on that asks for some cores and GPUs, in words."""
+        ...
+
     def cancel(self) -> None:
         """Stops the jobs that would outlive this process, which is about to end."""
         ...
@@ -156,6 +160,10 @@ class LocalWorkers:
         except RayWorkerLostError:
             lost.append(token)
             raise
+
+    def describe_devices(self, cpus: int, gpus: float) -> str:
+        """See `Workers.describe_devices`."""
+        return _devices_text(*self._cluster.granted(cpus, gpus))
 
     def cancel(self) -> None:
         """See `Workers.cancel`: no task outlives this process."""
@@ -239,6 +247,10 @@ class JobWorkers:
             if recipe.name not in yielded_names and self._store.find(recipe.key):
                 yield StepOutcome(name=recipe.name, reused=True)
 
+    def describe_devices(self, cpus: int, gpus: float) -> str:
+        """See `Workers.describe_devices`: what it asks for, which the cluster may not have."""
+        return f"{_devices_text(cpus, gpus, 0)} of the cluster"
+
     def cancel(self) -> None:
         """See `Workers.cancel`; a job that another living run waits for continues."""
         with self._changing:
@@ -296,3 +308,12 @@ class JobWorkers:
     def leave(self) -> None:
         """See `Workers.leave`."""
         self._server.leave()
+
+
+def _devices_text(cpus: int, gpus: float, tpus: int) -> str:
+    """Returns "1 GPU", "all GPUs", "4 TPU chips" or "2 cores"."""
+    if tpus:
+        return f"{tpus} TPU chip{'s' * (tpus > 1)}"
+    if gpus:
+        return "all GPUs" if math.isinf(gpus) else f"{gpus:g} GPU{'s' * (gpus > 1)}"
+    return f"{cpus} core{'s' * (cpus > 1)}"

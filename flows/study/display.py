@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from flows.report.durations import time_left_text
 from infra.processes.signals import add_exit_hook
 from infra.progress import Progress as StepProgress
 
@@ -52,17 +53,20 @@ class Display:
         # On a terminal, a bar for the study, and below it one for each running step:
         #
         #   study          ━━━╸────────────── 4/17    0:02:40 5 min left
-        #   stage1 vanilla ━━━━━━━━━╸──────── 540/900 0:01:12 loss 1.93
+        #   stage1 vanilla ━━━━━━━━━╸──────── 540/900 0:01:12 loss 1.93, 1 min left
+        #   stage1 parcel  ━━━━━━━━━━━━━━━━━━         0:00:20 compiles
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
             console=self.console,
         )
         self._live = Live(self._progress, console=self.console, refresh_per_second=4)
-        self._study_task = self._progress.add_task("[bold]study", total=num_steps, note="")
+        self._study_task = self._progress.add_task(
+            "[bold]study", total=num_steps, count=f"0/{num_steps}", note=""
+        )
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -81,31 +85,64 @@ class Display:
             self._live.stop()
             self._remove_hook()
 
-    def update(self, name: str, progress: StepProgress) -> None:
-        """Shows the progress of a step."""
+    def begin(self, name: str, seconds: float | None = None) -> None:
+        """Shows that a step has begun.
+
+        Args:
+          name: the step.
+          seconds: its estimated time [s]; None if unknown.
+        """
         with self._lock:
-            # Bars beyond `_MAX_BARS` exist, but are hidden until one above them ends.
-            if name not in self._tasks:
-                shown = len(self._tasks) < _MAX_BARS
-                self._tasks[name] = self._progress.add_task(
-                    name, total=progress.total, note="", visible=shown
-                )
-                self._last_line_at[name] = time.monotonic()
+            left = time_left_text(seconds)
+            self._add_task(name, f"begins, {left}" if left else "begins")
             self._update_study_bar()
+            if not self.console.is_terminal:
+                done = sum(self.counts.values())
+                self._print(done, f"{'begun':<15} {name} {f'({left})' if left else ''}")
+
+    def update(self, name: str, progress: StepProgress, seconds_left: float | None = None) -> None:
+        """Shows the progress of a step.
+
+        Args:
+          name: the step.
+          progress: its progress.
+          seconds_left: estimated time until it ends [s]; None if unknown.
+        """
+        with self._lock:
+            self._add_task(name, "")
+            self._update_study_bar()
+            # Nothing is counted yet: of a step that begins or compiles, the bar shows only that.
+            has_count = progress.total > 0 and (progress.done > 0 or not progress.note)
+            count = f"{progress.done:,}/{progress.total:,}" if has_count else ""
+            note = ", ".join(
+                filter(
+                    None,
+                    (progress.note or ("" if count else "begins"), time_left_text(seconds_left)),
+                )
+            )
             self._progress.update(
                 self._tasks[name],
                 completed=progress.done,
-                total=progress.total,
-                note=progress.note,
+                total=progress.total if has_count else None,
+                count=count,
+                note=note,
             )
             # In a log file there are no bars: now and then a line says how far a step is.
             quiet = time.monotonic() - self._last_line_at[name]
             if not self.console.is_terminal and quiet > _LINE_EVERY:
                 self._last_line_at[name] = time.monotonic()
                 self.console.print(
-                    f"       … {name}: {progress.done}/{progress.total} {progress.note}",
-                    markup=False,
+                    f"       … {name}: {' '.join(filter(None, (count, note)))}", markup=False
                 )
+
+    def _add_task(self, name: str, note: str) -> None:
+        # Bars beyond `_MAX_BARS` exist, but are hidden until one above them ends.
+        if name not in self._tasks:
+            shown = len(self._tasks) < _MAX_BARS
+            self._tasks[name] = self._progress.add_task(
+                name, total=None, count="", note=note, visible=shown
+            )
+            self._last_line_at[name] = time.monotonic()
 
     def print_event(self, name: str, what: str) -> None:
         """Prints a line on an event in a step that is still running."""
@@ -158,23 +195,10 @@ class Display:
             )
         hidden = len(self._tasks) - _MAX_BARS
         more = f"and {hidden} more under way" if hidden > 0 else ""
+        done = sum(self.counts.values())
         self._progress.update(
             self._study_task,
-            completed=sum(self.counts.values()),
+            completed=done,
+            count=f"{done}/{self._num_steps}",
             note=", ".join(filter(None, (self._time_left_text, more))),
         )
-
-
-def time_left_text(seconds: float | None) -> str:
-    """Returns the time left in words, as "5 min left"; "" where it is unknown.
-
-    Args:
-      seconds: the time left [s].
-    """
-    if seconds is None:
-        return ""
-    if seconds < 50:
-        return f"{max(10, round(seconds, -1)):.0f} s left"
-    if seconds < 5400:
-        return f"{round(seconds / 60)} min left"
-    return f"{seconds / 3600:.1f} h left"

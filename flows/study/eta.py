@@ -10,6 +10,7 @@ from typing import Any
 from flows.steps.kind import Step
 from flows.steps.registry import kind_of
 from flows.study.nodes import GraphNode, StudyGraph
+from infra.progress import Progress
 from infra.store.manifest import Manifest
 
 _RECENT = 20
@@ -70,7 +71,11 @@ class TimeEstimates:
 
     def of_node(self, node: GraphNode) -> float | None:
         """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
-        times = [self.seconds(step) for step in node.steps]
+        return self.of_steps(node.steps)
+
+    def of_steps(self, steps: Sequence[Step]) -> float | None:
+        """Returns the estimated time of some steps together [s]; None if any of them is unknown."""
+        times = [self.seconds(step) for step in steps]
         return None if None in times else sum(filter(None, times))
 
     def ranks(self, graph: StudyGraph) -> dict[GraphNode, tuple[float, float]]:
@@ -93,6 +98,42 @@ class TimeEstimates:
             for read in upstream[node]:
                 after[read] = max(after.get(read, (0.0, 0.0)), ranks[node])
         return ranks
+
+
+class JobClock:
+    """Estimates the time until a node ends, while one of its jobs is at work.
+
+    Args:
+      expected: estimated time of all that the node has still to make, from the beginning of the job
+        [s]; None if unknown.
+      is_last: whether the node ends with this job's first step.
+    """
+
+    def __init__(self, expected: float | None, *, is_last: bool) -> None:
+        self._expected, self._is_last = expected, is_last
+        self._began = time.monotonic()
+        self._first: tuple[str, float, float] | None = None
+
+    def seconds_left(self, step: str, progress: Progress) -> float | None:
+        """Returns the time left [s]; None if unknown.
+
+        Args:
+          step: the step at work.
+          progress: its progress.
+        """
+        # Two estimates, of which the larger counts: what the like took, less what is over, and what
+        # is left of the step at its own rate, which this machine may be slower at. The rate leaves
+        # out what came before the first count, such as compiling.
+        now = time.monotonic()
+        by_rate = None
+        if self._first is None or self._first[0] != step:
+            self._first = (step, now, progress.done) if progress.done else None
+        elif progress.done > self._first[2]:
+            _, since, done = self._first
+            by_rate = (now - since) / (progress.done - done) * (progress.total - progress.done)
+        if self._expected is not None:
+            return max(self._expected - (now - self._began), by_rate or 0.0)
+        return by_rate if self._is_last else None
 
 
 class Forecast:

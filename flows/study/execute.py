@@ -27,7 +27,7 @@ from flows.steps.registry import kind_of
 from flows.steps.workers import AlreadyRunning, Workers
 from flows.study import run_log
 from flows.study.display import Display
-from flows.study.eta import Forecast, TimeEstimates
+from flows.study.eta import Forecast, JobClock, TimeEstimates
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_order import run_in_order
 from flows.study.sweep_limits import Admission, NodeHeldError
@@ -35,8 +35,9 @@ from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.progress import NodeProgress, ProgressFile
 from infra.prefect.rows import end_state
-from infra.progress import Progress
+from infra.progress import COMPILING, Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.source_code import checkout
 from infra.store.manifest import Recipe
@@ -70,6 +71,7 @@ class RunSession:
       foreseen: step -> key of the artifact found for it at the start, which is pinned.
       accepted_at_start: steps that, at the start, rested on an artifact kept by `parcel accept`.
       journal: record of the run, from which the UI's rows are settled.
+      progress: how far the nodes are that run.
       pages: pages of the run, on their way to the UI.
       expected: estimated time and cost of each step.
       forecast: estimated time until the run ends.
@@ -97,6 +99,7 @@ class RunSession:
     workers: Workers
     display: Display
     journal: Journal
+    progress: ProgressFile
     pages: PageQueue
     expected: TimeEstimates
     forecast: Forecast
@@ -328,6 +331,8 @@ def _run_reported(session: RunSession, node: GraphNode) -> State[Any]:
             raise
         session.failures[node.name] = detail
         session.forecast.end(node.name)
+    finally:
+        session.progress.end(node.name)
     # From here on, what its estimate was too high by is free for other nodes.
     session.admission.leave(node)
     if outcome == "made" or outcome == "reused":
@@ -466,7 +471,13 @@ def _run_job(
             context["launcher"] = job.launcher
     if math.isfinite(closes):
         context["closes"] = closes
+    # A job for a worker may wait for one that is free: it begins with its first progress, which
+    # comes before it imports or compiles anything. Others begin now.
+    clock, began, devices, last = None, 0.0, "", None
+    show = _progress_reporter(session, recipes[0].key)
     # Without cores of its own, a job is small and runs in this process.
+    if not job.cpus or job.pieces > 1:
+        clock, began = _begin(session, node, job), time.time()
     if job.cpus:
         if job.pieces > 1:
             _make_pieces(session, node, job, keys, recipes, context)
@@ -475,8 +486,6 @@ def _run_job(
         )
     else:
         stream = worker.make(session.store.uri, recipes, context)
-    has_begun, last = not job.cpus or job is not node.jobs[0], None
-    show = _progress_reporter(session, recipes[0].key)
     for item in stream:  # To its very end: leaving a stream early ends its worker.
         if isinstance(item, worker.StepOutcome):
             if not item.held:
@@ -487,14 +496,31 @@ def _run_job(
             session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item
-        if not has_begun:  # Before its first progress the job may have waited for a free worker.
-            has_begun = True
-            session.log(run_log.beginning_line(node, session.expected.of_node(node)))
+        if clock is None:
+            clock, began = _begin(session, node, job), time.time()
+        if job.cpus and not devices:
+            devices = session.workers.describe_devices(job.cpus, job.gpus)
         if progress.happened and progress != last:  # The same report may arrive several times.
             session.display.print_event(node.name, progress.note)
             session.log(f"{node.name}: {progress.note}", failed=True)
+        if progress.note == COMPILING and progress != last:
+            session.log(f"{name}: {COMPILING}")
         last = progress
-        session.display.update(node.name, progress)
+        seconds_left = clock.seconds_left(name, progress)
+        session.display.update(node.name, progress, seconds_left)
+        session.progress.update(
+            node.name,
+            NodeProgress(
+                step=name,
+                done=progress.done,
+                total=progress.total,
+                note=progress.note,
+                devices=devices,
+                seconds_left=seconds_left,
+                began=began,
+                written=time.time(),
+            ),
+        )
         show(name, progress)
     # No step ended and the window is closed: the worker never started one.
     if not ends and time.time() >= closes:
@@ -502,6 +528,16 @@ def _run_job(
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")
+
+
+def _begin(session: RunSession, node: GraphNode, job: StepJob) -> JobClock:
+    """Reports that a job has begun; returns the clock by which its time left is estimated."""
+    missing = [step for step in node.steps if step not in session.artifacts]
+    expected = session.expected.of_steps(missing)
+    if job is node.jobs[0]:
+        session.log(run_log.beginning_line(node, expected))
+        session.display.begin(node.name, expected)
+    return JobClock(expected, is_last=len(missing) == 1)
 
 
 def _make_pieces(

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
 from flows.config.input_files import raw_digest_cache
 from flows.config.study import StudyConfig
+from flows.report.durations import duration_text
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kind import Step
 from flows.steps.kinds.cast import CAST
@@ -30,7 +31,6 @@ from flows.study.last_runs import LastRuns
 from flows.study.nearest import INPUT, SEED, NearestArtifacts
 from flows.study.nodes import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
-from flows.study.run_log import duration_text
 from infra.errors import ConfigError
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.digest import canonical_json

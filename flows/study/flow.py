@@ -31,6 +31,8 @@ from flows.lineage.runs import (
     stop_run_record,
 )
 from flows.pages.rebuild import publish_results
+from flows.report.headline import headline_text
+from flows.report.json_file import read_json
 from flows.steps.lookup import device_seconds
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
@@ -55,13 +57,14 @@ from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import journal_of
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.progress import ProgressFile
 from infra.prefect.published import warn_only
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
 from infra.references import load_reference
 from infra.source_code import checkout
 from infra.store.pins import Pin
-from infra.store.store import Store
+from infra.store.store import Artifact, Store
 
 _WAITING = 64
 """Nodes in flight beyond the workers' capacity, which wait for a worker."""
@@ -369,6 +372,7 @@ def run_study_graph(
             workers=workers,
             display=display,
             journal=journal,
+            progress=ProgressFile(store.state, journal.flow_run_id),
             pages=pages,
             expected=expected,
             forecast=forecast,
@@ -402,7 +406,9 @@ def run_study_graph(
             failed=failed,
             holes=holds,
             given_up=[name for name, why in holds.items() if why == GIVEN_UP],
-            headline=results.manifest.counts if results else {},
+            headline=_headline(results) if results else {},
+            made=display.counts["made"],
+            reused=display.counts["reused"],
         )
         result = StudyResult(
             results=results.key if results else None,
@@ -422,6 +428,12 @@ def run_study_graph(
         with warn_only():
             publish_results(store, result.run, config.name, results.key, pages)
     return result
+
+
+def _headline(results: Artifact) -> dict[str, Any]:
+    """Returns what a list of runs shows of a table: its counts and its best score."""
+    report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
+    return {**results.manifest.counts, "score": headline_text(report)}
 
 
 def _describe_request() -> str:

@@ -9,15 +9,15 @@ from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
+from flows.lineage.overview import continuing_command
 from flows.report.text_lists import abbreviate_list
 from flows.study.flow import RESULTS, StudyResult
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
 from infra.prefect.server import UI
-from infra.store.store import Store, canonical_uri
+from infra.store.records import read_run
+from infra.store.store import Store
 
-_DEFAULT_STORE = ".parcel"
-"""Store of a command without --store."""
 _MAX_NAMES = 3
 """Most held-back steps named in one line; the others are only counted."""
 
@@ -66,11 +66,8 @@ def run_flow_in_terminal(
     published(settle_ended, store.state)
     if not result.is_success:
         # The last line: where a person looks, and what they would do next.
-        where = "" if store.uri == canonical_uri(_DEFAULT_STORE) else f" --store {store.uri}"
-        phase = parameters.get("until", "report")
-        command = "run" if phase == "report" else phase
-        again = f"parcel {command} {result.config.name} --failed{where}"
-        console.print(f"continue: {again}", soft_wrap=True)
+        again = continuing_command(read_run(store.files, result.run), store.uri)
+        console.print(f"continue: {again}", markup=False, soft_wrap=True)
     return 0 if result.is_success else 1
 
 
@@ -106,7 +103,7 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
 
 
 def run_url(flow_run_id: str, ui: UI | None) -> str:
-    """Returns the address of a run's UI page, on the lasting server or that of `parcel serve`."""
-    note = "" if ui else "  (after `parcel serve`)"
-    page = (ui or UI("http://127.0.0.1:4200/v2")).link(f"/runs/flow-run/{flow_run_id}")
-    return f"{page}{note}"
+    """Returns the address of a run's UI page; where its server ends with it, how to see it."""
+    if ui is None:  # The port is that of the next `parcel serve`, which is not known yet.
+        return f"{flow_run_id}  (`parcel serve` shows it)"
+    return ui.link(f"/runs/flow-run/{flow_run_id}")

@@ -2,6 +2,7 @@
 
     42 steps, 9 of them there already; to make: prepare 2, intermediary 3, transfer 24 and 4 others
     intermediary parcel begins, with 100 updates of 32 examples; others like it took 41 s
+    intermediary parcel: compiles
     intermediary parcel: 60 of 100, loss 2.31
     intermediary parcel: made in 39.8 s: steps 100
     33 made, 9 re-used, in 4 min 10 s; the table is results-59ca…
@@ -12,6 +13,7 @@ Re-used steps get no line: a study of thousands of steps may re-use most of them
 import collections
 from collections.abc import Collection
 
+from flows.report.durations import duration_text
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.study.nodes import GraphNode, StudyGraph
@@ -74,12 +76,3 @@ def closing_line(summary: str, failed: Collection[str], seconds: float, results:
     wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
     table = f"; the table is {results}" if results else ""
     return f"{summary}, in {duration_text(seconds)}{wrong}{table}"
-
-
-def duration_text(seconds: float) -> str:
-    """Returns a duration in words, as "4 min 10 s"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -18,12 +18,13 @@ from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
 )
-from prefect.client.schemas.objects import DeploymentSchedule
+from prefect.client.schemas.objects import DeploymentSchedule, DeploymentStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.server.schemas import schedules as server_schedules
 
+from flows.lineage.overview import Firing, ServerFacts
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import explain_study
 from flows.study.form import describe_deployment, describe_next_sweep
@@ -138,6 +139,41 @@ def list_schedules() -> Iterator[str]:
         yield "no schedules: `parcel sweep --cron` and `parcel deploy --cron` set one"
     for name, scheduled in schedules.items():
         yield from _describe_schedule(name, scheduled)
+
+
+def read_server_facts() -> ServerFacts | None:
+    """Returns the schedules of the server, and whether it starts runs; None if none answers."""
+    try:
+        with _server() as client:
+            schedules = _read_schedules(client)
+            deployments = {d.name: d for d in _read_deployments(client, "study")}
+    except ConfigError:
+        return None
+    general = deployments.get("study")
+    return ServerFacts(
+        firings=[_read_firing(name, scheduled) for name, scheduled in schedules.items()],
+        # Ready is a deployment whose runner has asked for work within the last minute.
+        can_start=bool(general and not general.paused and general.status == DeploymentStatus.READY),
+    )
+
+
+def start_from_form(flow: str, parameters: Mapping[str, Any]) -> str:
+    """Starts a run of a form of `parcel serve`, and returns the run's id.
+
+    Args:
+      flow: the form: study or sweep.
+      parameters: the values that are not the form's own.
+
+    Raises:
+      ConfigError: if no server answers, it has no such form, or it refuses the values.
+    """
+    with _server("the run") as client:
+        try:
+            deployment = client.read_deployment_by_name(f"{flow}/{flow}")
+        except ObjectNotFound:
+            raise ConfigError("nothing here starts a run: start `parcel serve`.") from None
+        run = client.create_flow_run_from_deployment(deployment.id, parameters=dict(parameters))
+    return str(run.id)
 
 
 def stop_schedule(name: str) -> Iterator[str]:
@@ -324,14 +360,14 @@ def _times_text(times: Sequence[datetime.datetime], zone: zoneinfo.ZoneInfo | No
 
 
 @contextlib.contextmanager
-def _server() -> Iterator[SyncPrefectClient]:
+def _server(what: str = "the schedule") -> Iterator[SyncPrefectClient]:
     """Yields a client of the server; a request that it refuses is a `ConfigError`."""
     try:
         with named_server() as client:
             yield client
     except PrefectHTTPStatusError as error:
         detail = error.response.json().get("detail", error)
-        raise ConfigError(f"the server refused the schedule: {detail}") from None
+        raise ConfigError(f"the server refused {what}: {detail}") from None
 
 
 def _find_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse:
@@ -461,30 +497,46 @@ def _describe_schedule(name: str, scheduled: ScheduledStudy) -> Iterator[str]:
       sweep demo: 4 methods × 2 rows × 4 seeds × budgets 16, 64, 256: 80 cells
       ...
     """
+    firing = _read_firing(name, scheduled)
+    yield f"{name}: study {firing.study}, deployment {firing.deployment}, {firing.rule}"
+    if firing.off:
+        yield f"  {firing.off}"
+        return
+    yield f"  next firing: {firing.next or 'none'}"
+    yield from (f"  {line}" for line in firing.would_run)
+
+
+def _read_firing(name: str, scheduled: ScheduledStudy) -> Firing:
     times, deployment = scheduled.schedule.schedule, scheduled.deployment
     rule = getattr(times, "cron", None) or getattr(times, "rrule", None)
     rule = rule or f"every {getattr(times, 'interval', 'none')}"
     zone = getattr(times, "timezone", None) or "UTC"
-    yield (
-        f"{name}: study {scheduled.study}, deployment {scheduled.flow}/{deployment.name}, "
-        f"{rule} {zone}"
+    firing = Firing(
+        name=name,
+        study=scheduled.study,
+        deployment=f"{scheduled.flow}/{deployment.name}",
+        deployment_id=str(deployment.id),
+        rule=f"{rule} {zone}",
     )
     if not scheduled.schedule.active:
-        yield f"  stopped; `parcel schedule change {name}` with any option starts it again"
-        return
+        off = f"stopped; `parcel schedule change {name}` with any option starts it again"
+        return dataclasses.replace(firing, off=off)
     if deployment.paused:
-        yield "  paused with its deployment: start `parcel serve`, or resume it in the UI"
-        return
-    for line in _describe_next_firing(scheduled, zone):
-        yield f"  {line}"
-
-
-def _describe_next_firing(scheduled: ScheduledStudy, zone: str) -> Iterator[str]:
-    times = scheduled.schedule.schedule
+        off = "paused with its deployment: start `parcel serve`, or resume it in the UI"
+        return dataclasses.replace(firing, off=off)
     # Of two candidates the first may be past: a firing that a change of the clocks has moved.
     firings = _firings(times, datetime.datetime.now(datetime.UTC), most=2)
     local = firings and firings[0].astimezone(zoneinfo.ZoneInfo(zone))
-    yield f"next firing: {f'{local:%Y-%m-%d %H:%M} {zone}' if local else 'none'}"
+    return dataclasses.replace(
+        firing,
+        next=f"{local:%Y-%m-%d %H:%M} {zone}" if local else "",
+        would_run=tuple(_describe_next_firing(scheduled)),
+    )
+
+
+def _describe_next_firing(scheduled: ScheduledStudy) -> Iterator[str]:
+    """Yields lines on a schedule's settings, and on what it would run if it fired now."""
+    times = scheduled.schedule.schedule
     try:
         limits = ALWAYS
         if scheduled.flow == "sweep":

@@ -11,7 +11,7 @@ import psutil
 from rich.console import Console
 
 from flows.config.server_limits import limit_variables
-from flows.pages.app import beside
+from flows.study.live_pages import beside
 from infra.errors import ConfigError
 from infra.prefect.server import auth_file, is_loopback, running, server_of
 from infra.prefect.settings import apply
@@ -77,8 +77,8 @@ def serve_studies(
         deployments = deployments_of("demo", store.uri, any_store=any_store)
         # Only after these imports: Prefect's modules deadlock if two threads import them.
         threading.Thread(target=settle_runs_forever, args=(store,), daemon=True).start()
-        console.print(f"UI: {server.ui.link()}  (store {store.uri}); end with Ctrl-C")
-        console.print(f"results, item by item: {server.pages.link()}")
+        console.print(f"start page: {server.pages.link()}  (store {store.uri}); end with Ctrl-C")
+        console.print(f"UI: {server.ui.link()}")
         if not console.is_terminal and auth is None:
             console.print(f"name and password for a browser: {auth_file(store.state)}")
         _run_deployments(deployments)

@@ -31,7 +31,7 @@ def keep_server(store: Store) -> None:
     server once in a process, so that a second run would not find a server of its own.
     """
     apply(store.state)
-    from flows.pages.app import beside
+    from flows.study.live_pages import beside
     from infra.prefect.server import server_of
 
     if not os.environ.get("PREFECT_API_URL"):
@@ -119,7 +119,7 @@ def start_sweep(
 def _run_with_ui(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
     """Calls `run` with the UI that outlives the run; None if it ends with it."""
     apply(store.state)
-    from flows.pages.app import beside
+    from flows.study.live_pages import beside
     from infra.prefect.server import reporting
 
     print(head, flush=True)

@@ -15,18 +15,23 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from flows.config.benchmark import metric_of, trained_on
 from flows.config.load import apply_overrides
 from flows.config.references import connector_reference
 from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
+from flows.report.interval import PairedScores
+from flows.report.items import Items, is_percentage
+from flows.report.items_reader import ItemsReader
 from flows.report.text_lists import abbreviate_list
 from flows.steps.registry import kind_of
 from flows.study.explain import Explanation, explain_study
 from flows.study.nodes import GraphNode
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
 from infra.errors import ConfigError
-from infra.store.store import Store
+from infra.store.store import Artifact, Store
+from model.files import ITEMS
 from pipelines.sources.registry import BENCHMARKS
 
 MAX_SEEDS = 100
@@ -328,9 +333,10 @@ class SweepRun:
     def decisions(self, explanation: Explanation) -> dict[tuple[Method, Method], Decision]:
         """Returns, for each pair of compared methods, the decision of the study's seeds.
 
-        All rows, and all budgets that both methods serve, have the same weight. With several
-        pretrainings, a seed's score is the mean over them, so the decision holds for these
-        pretrainings only. A seed with a cell that failed too often does not count.
+        All rows, and all budgets that both methods serve, have the same weight. The decision is
+        about other seeds, other items of the same kind and, with several pretrainings, others of
+        these: it is made from the same scores of single items, by the same interval, as the
+        comparisons of the table. A seed with a cell that failed too often does not count.
 
         Raises:
           ConfigError: if there is nothing to compare.
@@ -339,7 +345,7 @@ class SweepRun:
         verdicts = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
         # Whatever artifact there is counts, a stale one too.
         scores = {
-            key: float(verdict.artifact.manifest.counts["score"])
+            key: verdict.artifact
             for key, verdict in verdicts.items()
             if verdict.artifact is not None
         }
@@ -347,11 +353,62 @@ class SweepRun:
         abandoned = _abandoned_cells(explanation, failures_by_node(self.store, explanation))
         decisions = {}
         for pair in pairs:
-            differences = _score_differences(config, scores, *pair, abandoned=abandoned)
+            seeds, rows = _compared_rows(config, scores.keys(), *pair, abandoned=abandoned)
+            if not seeds:
+                decisions[pair] = _OPEN
+                continue
+            # Budgets of one benchmark are of the same trainings and pictures: first their mean.
+            differences = [
+                PairedScores.mean_of(
+                    [
+                        self._paired_scores(row, seeds, pair[0], budget, scores).minus(
+                            self._paired_scores(row, seeds, pair[1], budget, scores)
+                        )
+                        for budget in row.budgets
+                    ]
+                )
+                for row in rows
+            ]
             # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
-            error = 0.05 / len(pairs)
-            decisions[pair] = decide_pair(differences, error=error) if len(differences) else _OPEN
+            numbers = {seed: number for number, seed in config.seed_pairs}
+            decisions[pair] = decide_pair(
+                differences, [numbers[seed] for seed in seeds], error=0.05 / len(pairs)
+            )
         return decisions
+
+    def _paired_scores(
+        self,
+        row: "_ComparedRow",
+        seeds: Sequence[int],
+        method: Method,
+        budget: int,
+        scores: Mapping[CellKey, Artifact],
+    ) -> PairedScores:
+        """Returns the scores of a method in a row at a budget, seed by seed, with their items."""
+        keys = [
+            CellKey(benchmark=row.name, method=method, budget=budget, seed=seed) for seed in seeds
+        ]
+        values, items = zip(*(self._read_score(scores[key]) for key in keys), strict=True)
+        return PairedScores.of(values, items, row.training, is_percentage=is_percentage(row.metric))
+
+    def _read_score(self, artifact: Artifact) -> tuple[float, Items]:
+        """Returns a score and its items; each artifact is read once."""
+        key = artifact.manifest.key
+        if key not in self._scores:
+            score = float(artifact.manifest.counts["score"])
+            items: Items = {}
+            if ITEMS in artifact.manifest.files:
+                items, _ = self._reader.of_scores(artifact.path, score)
+            self._scores[key] = score, items
+        return self._scores[key]
+
+    @functools.cached_property
+    def _scores(self) -> dict[str, tuple[float, Items]]:
+        return {}
+
+    @functools.cached_property
+    def _reader(self) -> ItemsReader:
+        return ItemsReader()
 
     def _growing_studies(self) -> Iterator[StudyConfig]:
         """Yields the study with one more seed each time, from its own number up to the bound.
@@ -593,38 +650,60 @@ def _method_pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[
     return pairs
 
 
-def _score_differences(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ComparedRow:
+    """A row of the results in which two methods are compared.
+
+    Attributes:
+      name: its name.
+      budgets: budgets that both methods serve [tokens].
+      training: name of the training whose checkpoints it is scored with.
+      metric: name of its metric.
+    """
+
+    name: str
+    budgets: tuple[int, ...]
+    training: str
+    metric: str
+
+    def cells(self, first: Method, other: Method, seed: int) -> set[CellKey]:
+        """Returns the cells of both methods under a seed."""
+        return {
+            CellKey(benchmark=self.name, method=method, budget=budget, seed=seed)
+            for method in (first, other)
+            for budget in self.budgets
+        }
+
+
+def _compared_rows(
     config: StudyConfig,
-    scores: Mapping[CellKey, float],
+    scored: Set[CellKey],
     first: Method,
     other: Method,
     *,
     abandoned: Set[CellKey] = frozenset(),
-) -> np.ndarray:
-    """Returns the differences of two methods' scores, [seeds, rows], up to the first gap.
+) -> tuple[list[int], list[_ComparedRow]]:
+    """Returns the seeds that count in the comparison of two methods, and its rows.
 
-    Seeds count in order, up to the first that lacks a score. Those with a cell of `abandoned`,
-    which will never have one, are left out. Stage 2's rows are included if Stage 2 has the same
-    seeds as the study.
+    Seeds count in order, up to the first that lacks a score; with several pretrainings, the first
+    seed of each together, then the second of each. Those with a cell of `abandoned`, which will
+    never have one, are left out. Stage 2's rows are included if Stage 2 has the same seeds as the
+    study. The seeds are returned pretraining by pretraining.
     """
-    # [pretrainings, seeds]: a column is one seed's transfers from every pretraining.
-    seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
-
-    def keys(row: str, budgets: Set[int], method: Method, number: int) -> list[CellKey]:
-        return [
-            CellKey(benchmark=row, method=method, budget=budget, seed=int(seed))
-            for budget in budgets
-            for seed in seeds[:, number]
-        ]
-
-    # Rows that both methods are scored in, each with the budgets that both serve.
     rows = [
-        (row, budgets)
+        _ComparedRow(
+            name=name,
+            budgets=budgets,
+            training=f"{view.prefix}{trained_on(row.benchmark)}",
+            metric=metric_of(row.benchmark, view.transfers[row.benchmark]),
+        )
         for view in config.resolutions
         if view.seeds == config.seeds
-        and (budgets := set(view.budgets_of(first)) & set(view.budgets_of(other)))
-        for row in view.rows
+        and (budgets := tuple({*view.budgets_of(first)} & {*view.budgets_of(other)}))
+        for name, row in view.rows.items()
     ]
+    # [pretrainings, seeds]: a column is one seed of every pretraining.
+    seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
     # A gap ends the count: seeds after it would be chosen by which runs happened to succeed so far.
     # An abandoned seed stays out for good, so that leaving it out chooses nothing among the others:
     #
@@ -632,27 +711,29 @@ def _score_differences(
     #            made   abandoned  made    missing so far    1, 3
     complete = []
     for number in range(config.num_seeds):
-        pairs = [(keys(*row, first, number), keys(*row, other, number)) for row in rows]
-        cells = {key for pair in pairs for side in pair for key in side}
+        cells = {
+            key
+            for row in rows
+            for seed in seeds[:, number]
+            for key in row.cells(first, other, int(seed))
+        }
         if cells & abandoned:
             continue
-        if not cells <= scores.keys():
+        if not cells <= scored:
             break
-        complete.append(
-            [
-                float(np.mean([scores[key] for key in firsts]))
-                - float(np.mean([scores[key] for key in others]))
-                for firsts, others in pairs
-            ]
-        )
-    return np.array(complete)
+        complete.append(number)
+    return [int(seed) for seed in seeds[:, complete].flatten()], rows
 
 
 def _describe_decision(pair_decision: tuple[tuple[Method, Method], Decision]) -> str:
     (first, other), decision = pair_decision
     if decision is _OPEN:
         return f"{first} - {other}: no seed has all its scores, open"
-    verdict = "settled" if decision.decided else "open"
+    verdict = "open"
+    if decision.decided:
+        # What happens in a share q of seeds is missed by all n with the chance (1 - q)^n.
+        rare = 1 - 0.05 ** (1 / decision.num_seeds)
+        verdict = f"settled, but for what happens in fewer than {rare:.0%} of seeds"
     return (
         f"{first} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "
         f"{decision.num_seeds} seeds, {verdict}"

@@ -4,13 +4,12 @@ failed     a run failed, or crashed
 stalled    a run made no progress for some minutes, according to `infra.prefect.watch`
 over cap   a run lasts longer than some hours; it can be cancelled
 
-The addresses that are notified hold secrets: they are stored as blocks of the server, and never
-shown.
+The addresses that are notified hold secrets: they are stored as blocks of the server, encrypted
+with a key that is not in its database (`infra.prefect.encryption`), and never shown.
 """
 
 import dataclasses
 import datetime
-import hashlib
 import re
 import uuid
 from collections.abc import Collection, Sequence
@@ -22,7 +21,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.events.actions import ActionTypes
 from prefect.events.schemas.automations import AutomationCore
 from prefect.events.schemas.events import ResourceSpecification
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from pydantic import SecretStr
 
 from infra.errors import ConfigError
@@ -63,9 +62,13 @@ def register_alerts(
       alerts: settings of the alerts; existing alerts that they do not ask for stay.
 
     Raises:
-      ConfigError: if an address is invalid.
+      ConfigError: if an address is invalid, or the server cannot decrypt the one that it replaces.
     """
-    blocks = [_block(client, address) for address in alerts.addresses]
+    # Not named after the addresses: a digest would let a reader of the database try passwords.
+    blocks = [
+        _block(client, address, f"parcel-alert-{deployment_id}-{number}")
+        for number, address in enumerate(alerts.addresses)
+    ]
     return {
         automation.name: _set(client, automation)
         for automation in _automations(name, deployment_id, alerts, blocks)
@@ -153,19 +156,24 @@ def _set(client: SyncPrefectClient, automation: AutomationCore) -> str:
     return "changed"
 
 
-def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
-    """Returns the id of the block that sends to an address; makes it unless a block is named."""
+def _block(client: SyncPrefectClient, address: str, name: str) -> uuid.UUID:
+    """Returns the id of the block that sends to an address.
+
+    Args:
+      client: client of the server.
+      address: the address; or TYPE/NAME of a block that is there.
+      name: name of the block that is made, or replaced, for an address.
+    """
     scheme, separator, _ = address.partition("://")
     if not separator and _BLOCK.fullmatch(address):
-        kind, _, name = address.partition("/")
+        kind, _, known = address.partition("/")
         try:
-            return client.read_block_document_by_name(name, kind).id
+            return client.read_block_document_by_name(known, kind).id
         except ObjectNotFound:
             raise ConfigError(
                 f"--alert must be an address or a block of the server, got {address}, which it "
                 f"does not have; see: prefect block ls."
             ) from None
-    name = f"parcel-alert-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
     if scheme in ("mailto", "mailtos") or address.startswith("https://hooks.slack"):
         # Prefect has no block for plain mail; this one passes any address on to Apprise.
         block = SlackWebhook(url=SecretStr(address))
@@ -183,4 +191,12 @@ def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
             "--alert must be https://, mailto://, mailtos:// or TYPE/NAME of a block of the "
             "server; what was given is not shown here."
         )
-    return cast(uuid.UUID, block.save(name, overwrite=True))
+    try:
+        return cast(uuid.UUID, block.save(name, overwrite=True))
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != 500:
+            raise
+        raise ConfigError(
+            f"--alert cannot replace {name} on the server, which was encrypted with another key: "
+            f"start the server with that key, or delete the block, whose id is in the server's log."
+        ) from None

@@ -34,6 +34,7 @@ from typing import Any
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from infra.prefect.encryption import take_key_out_of_database
 from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
     PAGES,
@@ -64,8 +65,25 @@ _TAG = "parcel"
 _MAX_BODY = 16 * 2**20
 """Largest body of a request [bytes]: Prefect's own are a few, a page with pictures is one."""
 
+_MAX_MESSAGE = 2 * 2**20
+"""Largest message on a socket [bytes]: Prefect's events have at most 1.5 MB."""
+_MAX_UNPROVEN = 32
+"""Most sockets at a time that have not yet sent their first message, which has the auth string."""
+_FIRST_MESSAGE_TIMEOUT = 10.0
+"""Longest wait for that message [s]; Prefect's clients send it at once."""
+
 _FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """Header of every page: no other site can show it in a frame, under a button of its own."""
+
+_ANEW = (b"if-none-match", b"if-modified-since", b"accept-encoding")
+"""Headers by which a browser says what it has kept of a page, and that it may come compressed."""
+_OF_BODY = (b"content-length", b"etag", b"last-modified")
+"""Headers that hold for the body as it was."""
+_START_LINK = (
+    f'<a href="{PAGES}/" style="position:fixed;right:18px;bottom:14px;z-index:99;padding:5px 12px;'
+    "border-radius:6px;background:#0b5cad;color:#fff;font:14px system-ui,sans-serif;"
+    'text-decoration:none">start page</a>'
+).encode()
 
 _CODE = ("entrypoint", "pull_steps", "path", "storage_document_id")
 """Fields of a deployment that say what code its runs load."""
@@ -120,6 +138,7 @@ class Login:
 
     def __init__(self, app: ASGIApp, auth: str, hint: str) -> None:
         self._app, self._hint = app, hint
+        self._unproven = 0
         self._basic = f"Basic {base64.b64encode(auth.encode()).decode()}".encode()
         self._auth, self._token = auth.encode(), token_of(auth)
         # Cookies do not tell the ports of a host apart: servers of other stores have other names.
@@ -132,9 +151,11 @@ class Login:
         headers = dict(scope["headers"])
         is_known = self._has_string(headers) or self._has_cookie(headers)
         if scope["type"] == "websocket":
-            # Prefect's clients send the string in their first message, and Prefect checks it.
-            if is_known or "prefect" in scope.get("subprotocols", ()):
+            if is_known:
                 await self._app(scope, receive, send)
+            # Prefect's clients send the string in their first message, and Prefect checks it.
+            elif "prefect" in scope.get("subprotocols", ()) and self._unproven < _MAX_UNPROVEN:
+                await self._await_string(scope, receive, send)
             else:
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": self._hint})
@@ -150,6 +171,29 @@ class Login:
         else:
             realm = (b"www-authenticate", b'Basic realm="parcel", charset="UTF-8"')
             await _refuse(send, 401, self._hint, realm)
+
+    async def _await_string(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has a socket's first message checked; until then it counts as unproven, for so long."""
+        is_unproven = True
+        self._unproven += 1
+
+        async def received() -> Message:
+            nonlocal is_unproven
+            if not is_unproven:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), _FIRST_MESSAGE_TIMEOUT)
+            except TimeoutError:
+                return {"type": "websocket.disconnect", "code": 1008}
+            if message["type"] != "websocket.connect":
+                is_unproven = False
+                self._unproven -= 1
+            return message
+
+        try:
+            await self._app(scope, received, send)
+        finally:
+            self._unproven -= is_unproven
 
     def _has_string(self, headers: Mapping[bytes, bytes]) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -292,6 +336,48 @@ class OwnCode:
             f"{name} must be that of this project's own deployments ({self._module}…), got "
             f"{values[name]!r}; a flow of your own is deployed to a server of your own."
         )
+
+
+class StartLink:
+    """Adds a link to our start page to every page of Prefect's UI.
+
+    Args:
+      app: application that answers the requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if not is_get or scope["path"].startswith(PAGES) or not _of_page(dict(scope["headers"])):
+            await self._app(scope, receive, send)
+            return
+        # Asked for anew each time, since what a browser has kept may be without the link; and as
+        # plain text.
+        asked = [header for header in scope["headers"] if header[0] not in _ANEW]
+        start: Message | None = None
+        body = b""
+
+        async def sending(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start":
+                headers = dict(message["headers"])
+                if headers.get(b"content-type", b"").startswith(b"text/html"):
+                    start = message  # Sent once the length of the whole page is known.
+                    return
+            elif start is not None and message["type"] == "http.response.body":
+                body += message.get("body", b"")
+                if message.get("more_body"):
+                    return
+                whole = body.replace(b"</body>", _START_LINK + b"</body>", 1)
+                headers = [h for h in start["headers"] if h[0] not in _OF_BODY]
+                headers.append((b"content-length", str(len(whole)).encode()))
+                await send({**start, "headers": headers})
+                message = {"type": "http.response.body", "body": whole}
+            await send(message)
+
+        await self._app({**scope, "headers": asked}, receive, sending)
 
 
 class BoundedBodies:
@@ -439,6 +525,7 @@ def main() -> None:
     class Noted(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
+            await take_key_out_of_database()
             _write_note(noted, api, auth)
 
     take_turns()
@@ -459,12 +546,17 @@ def main() -> None:
             Mount(PAGES, pages),
         ]
     # From the outside in: whose page asks, who asks, how much, and only then what.
-    served: ASGIApp = OwnCode(whole, _OWN_CODE)
+    served: ASGIApp = OwnCode(StartLink(whole) if beside else whole, _OWN_CODE)
     if beside is not None and beside.check:
         served = CheckedForms(served, api, beside.check)
     login = Login(BoundedBodies(served), auth, _hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        ws_max_size=_MAX_MESSAGE,
+    )
     server = Noted(config)
     end.append(lambda: setattr(server, "should_exit", True))
     server.run(sockets=[listening])

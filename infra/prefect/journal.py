@@ -2,6 +2,7 @@
 
 <store>/runs/active/<flow run>.jsonl    a run under way, or one whose rows are not settled yet
         runs/ended/<flow run>.jsonl     one whose rows agree with it
+        runs/active/<flow run>.json     how far its nodes are, written over and over (`progress`)
 
 Prefect's rows pass through queues in the run's process and in its server, and are lost if either
 dies. A line of the journal is written at once, and its first line names the run's process.
@@ -12,7 +13,7 @@ import dataclasses
 import datetime
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,15 +153,50 @@ def folder(store: Path) -> Path:
 
 def read(path: Path) -> RunRecord | None:
     """Reads a journal; returns None if not even its first line was written."""
-    record: RunRecord | None = None
-    for line in _lines(path):
+    return JournalReader(path).read()
+
+
+class JournalReader:
+    """Reads a journal that grows: every call reads only the lines that are new.
+
+    Args:
+      path: path of the journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._record: RunRecord | None = None
+
+    def read(self) -> RunRecord | None:
+        """Returns the run as the journal has it now; None if not even its first line was written.
+
+        Raises:
+          FileNotFoundError: if the journal was moved, see `settled`.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        # What follows the last line break is a line under way, or half of one that a killed writer
+        # left: it is read once it is whole.
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for text_line in whole.splitlines():
+            try:
+                line = json.loads(text_line)
+            except ValueError:
+                continue  # Half of a line, with the next one behind it.
+            self._add(line)
+        return self._record
+
+    def _add(self, line: Mapping[str, Any]) -> None:
         at = datetime.datetime.fromisoformat(line["at"])
         if line["what"] == "run":
             process = ProcessNote.read(line["process"])
-            record = RunRecord(flow_run_id=line["flow_run_id"], process=process, nodes={})
-            continue
-        if record is None:
-            return None
+            self._record = RunRecord(flow_run_id=line["flow_run_id"], process=process, nodes={})
+        if self._record is None:
+            return
+        record, nodes = self._record, self._record.nodes
         match line["what"]:
             case "plan":
                 record.study = line.get("study", "")
@@ -168,16 +204,15 @@ def read(path: Path) -> RunRecord | None:
                 planned = line.get("reads") or dict.fromkeys(line.get("names", ()), ())
                 record.nodes |= {n: Node(name=n, reads=tuple(r)) for n, r in planned.items()}
             case "started" | "submitted":  # "submitted": in older journals.
-                node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
+                node = nodes.setdefault(line["name"], Node(name=line["name"]))
                 node.task_run_id = line.get("task_run_id") or node.task_run_id
                 node.started = node.started or at
                 node.outcome, node.ended = None, None
             case "ended":
-                node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
+                node = nodes.setdefault(line["name"], Node(name=line["name"]))
                 node.outcome, node.detail, node.ended = line["outcome"], line["detail"], at
             case "closed" if record.ending is None:
                 record.ending, record.message = line["ending"], line["message"]
-    return record
 
 
 def settled(path: Path) -> None:
@@ -186,11 +221,4 @@ def settled(path: Path) -> None:
     ended.mkdir(exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         path.rename(ended / path.name)
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue  # A writer killed mid-line leaves half of one.
+    path.with_suffix(".json").unlink(missing_ok=True)  # Nothing of it runs any more.

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from infra.errors import ConfigError
+from infra.prefect.encryption import VARIABLE, read_or_draw_key
 from infra.prefect.private import make_private, open_private
 from infra.prefect.published import is_healthy
 from infra.processes.family import MARK
@@ -180,7 +181,8 @@ def server_of(
       beside: additions to a server that is started here.
 
     Raises:
-      ConfigError: if the store's server has other options, or is another user's.
+      ConfigError: if the store's server has other options, or is another user's; or if it can have
+        no key, see `infra.prefect.encryption`.
       RuntimeError: if none could be started; the message has the last line of its log.
     """
     # First the lock of a user, which keeps a server alive, and only then the look for one: so the
@@ -329,6 +331,7 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
     # The database is the store's, wherever the user's own Prefect has its own.
     environment["PREFECT_HOME"] = str((store / "prefect").absolute())
     environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
+    environment[VARIABLE] = read_or_draw_key()
     log = store / "prefect" / "server.log"
     with open_private(log, "w") as words:
         server = subprocess.Popen(
@@ -378,5 +381,5 @@ def _keep_running(
             return
         try:
             note = _start(store, host, port, note.auth, beside)
-        except (RuntimeError, OSError):
+        except (RuntimeError, OSError, ConfigError):
             return

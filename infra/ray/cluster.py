@@ -72,6 +72,13 @@ class Cluster:
                 )
             return self._driver
 
+    def granted(self, num_cpus: int, num_gpus: float) -> tuple[int, float, int]:
+        """Returns the cores, GPUs and TPU chips of a task that asks for some of the first two."""
+        resources = self.start().resources
+        tpus = int(resources["TPU"]) if num_gpus and not resources["GPU"] else 0
+        # Never more than there is: Ray would wait for ever for a node that is large enough.
+        return min(num_cpus, self.num_cpus), min(num_gpus, resources["GPU"]), tpus
+
     def stop(self) -> None:
         """Ends the cluster; safe to call twice, at any time."""
         self._stopped = True
@@ -104,9 +111,7 @@ class Cluster:
           RayWorkerLostError: if the worker's process died, or the cluster under it.
         """
         driver = self.start()
-        tpus = driver.resources["TPU"] if num_gpus and not driver.resources["GPU"] else 0
-        # Never more than there is: Ray would wait for ever for a node that is large enough.
-        num_cpus, num_gpus = min(num_cpus, self.num_cpus), min(num_gpus, driver.resources["GPU"])
+        num_cpus, num_gpus, tpus = self.granted(num_cpus, num_gpus)
         options: dict[str, Any] = {
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,

@@ -4,7 +4,8 @@ A disk may flip a bit, and an editor may save a file that nobody meant to change
 name stay, and what is computed from them is wrong without a word. So every file is read once more
 than needed on each machine, and then remembered by its size, times and inode, which change with
 its content (see `raw_files`). Records and arrays have checksums of their own, which their readers
-check: one each, and one per block. So where they are read in ranges, they are left to these.
+check: one each, and one per block. So where they are read in ranges, they are left to these; what
+such a reader finds is compared with the file's digest then.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.raw_files import RawDigestCache
 
@@ -70,6 +72,26 @@ def check_first_read(
     with _lock:
         _checked[str(folder)] = _checked.get(str(folder), False) or not in_ranges
     return None
+
+
+def forget_deleted(state: Path) -> None:
+    """Forgets the files that `gc` deleted, on whatever machine they were read.
+
+    Args:
+      state: as in `check_first_read`; the store itself, if that is a folder.
+    """
+
+    def is_there(path: Path) -> bool:
+        # Another machine may have this disk elsewhere: its paths end as they do here.
+        _, found, rest = str(path).rpartition(f"/{ARTIFACTS}/")
+        return path.exists() or (bool(found) and (state / ARTIFACTS / rest).exists())
+
+    for memory in sorted(state.glob(f"{MEMORY}.*.sqlite")):
+        cache = RawDigestCache(memory, _BUSY_S)
+        try:
+            cache.prune(is_there)
+        finally:
+            cache.close()
 
 
 def set_aside(folder: Path, name: str, *, is_copy: bool) -> str:

@@ -22,14 +22,15 @@ never half an artifact.
 
 import contextlib
 import dataclasses
-import graphlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from infra.store.backend import MANIFESTS, FileStat, StoreBackend
 from infra.store.disk import PARTIAL
+from infra.store.first_read import forget_deleted
 from infra.store.history import ARTIFACTS, AttemptNote, read_history
 from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
+from infra.store.lineage import inputs_first
 from infra.store.manifest import KEY, Manifest
 from infra.store.parallel import map_reads
 from infra.store.pins import GC_LEASE, PINS, list_pins, run_of_pin
@@ -174,11 +175,9 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
                 continue
             if not lease.is_live(_GRACE):
                 store.volatile.compare_and_delete(f"{folder}/{lease.key}.json", lease.text)
-    return (
-        sources
-        + pruned
-        + [item for item in (*hidden_artifacts, *candidates) if _delete_data(store, item)]
-    )
+    spares = [item for item in (*hidden_artifacts, *candidates) if _delete_data(store, item)]
+    forget_deleted(store.state)
+    return sources + pruned + spares
 
 
 class _StoreView:
@@ -267,7 +266,7 @@ class _StoreView:
         }
         # Products before inputs. In results <- predictions <- checkpoint, results goes first: if gc
         # is killed then, the checkpoint and the predictions still have everything they came from.
-        for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
+        for key in reversed(inputs_first(inputs)):
             yield self._artifact_garbage("artifact", spare[key], manifest_name(key))
 
     @property

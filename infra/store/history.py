@@ -119,7 +119,7 @@ def _parse_note(text: bytes) -> AttemptNote | None:
         holder = Holder.read(raw.pop("holder"))
         inputs = tuple(map(validate_key, raw.pop("inputs")))
         note = AttemptNote(holder=holder, inputs=inputs, **raw)
-    except (TypeError, KeyError, AttributeError, ValueError):
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
         return None
     # A dataclass takes any types; the checks keep numbers and nulls out of paths and comparisons.
     are_texts = all(isinstance(value, str) for value in (note.id, note.started, note.ended))

@@ -251,7 +251,7 @@ def _parse_lease(text: bytes) -> Lease:
         texts = isinstance(lease.token, str) and isinstance(lease.since, str)
         if not (texts and isinstance(lease.ttl, int | float)):
             raise TypeError("token and since must be texts, and ttl a number")
-    except (TypeError, KeyError, AttributeError, ValueError):
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
         # No machine has the id "", so this holder never counts as ended: the lease must lapse
         # first.
         nobody = Holder(host="unknown", machine="", pid=0, began=0)

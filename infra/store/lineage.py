@@ -1,7 +1,8 @@
 """Walks the lineage that manifests record: what an artifact was made from, down to the files."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import graphlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from infra.store.digest import listing_sha256
@@ -28,6 +29,25 @@ class LineageVisit:
     artifact: Artifact
     is_last: bool
     is_again: bool
+
+
+def inputs_first(inputs: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns keys of artifacts, each after those that it was made from.
+
+    Args:
+      inputs: key -> keys of its inputs.
+
+    Raises:
+      ValueError: if an artifact was made from itself, by what the manifests say.
+    """
+    try:
+        return [*graphlib.TopologicalSorter(inputs).static_order()]
+    except graphlib.CycleError as error:
+        cycle = " <- ".join(error.args[1])
+        raise ValueError(
+            f"manifests must not name each other in a circle, got {cycle}; one of them was "
+            f"changed: restore it, or move it out of the store."
+        ) from None
 
 
 def walk_lineage(

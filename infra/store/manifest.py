@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from infra.store.digest import canonical_json, members_sha256
 from infra.store.redact import redact
+from infra.typed_json import parse_typed
 
 # A key, and what each part of it comes from:
 #
@@ -26,6 +28,10 @@ CODE_LENGTH = 8
 
 KEY = re.compile(rf"[a-z]+(?:-[a-z]+)*-[0-9a-f]{{{IDENTITY_LENGTH}}}-[0-9a-f]{{0,{CODE_LENGTH}}}")
 _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
+_MAX_NAME = 255
+"""Longest part of a path that file systems take [bytes]."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
 
 
@@ -53,7 +59,12 @@ def validate_path(name: str) -> str:
     Raises:
       ValueError: if it is absolute, leads out of the folder, or is spelled otherwise.
     """
-    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+    parts = name.split("/")
+    try:
+        is_name = "\0" not in name and all(len(part.encode()) <= _MAX_NAME for part in parts)
+    except UnicodeEncodeError:  # Half of a surrogate pair.
+        is_name = False
+    if not is_name or not {"", ".", ".."}.isdisjoint(parts):
         raise ValueError(f"a file's name must be a plain path below its folder, got {name!r}.")
     return name
 
@@ -131,6 +142,13 @@ class File:
     sha256: str
     size: int
 
+    def __post_init__(self) -> None:
+        if self.size < 0 or not _SHA256.fullmatch(self.sha256):
+            raise ValueError(
+                f"a file must have a size and 64 hex digits, got {self.size} and "
+                f"{self.sha256!r:.80}."
+            )
+
 
 UPGRADED = "upgraded"
 """Entry of a manifest's environment on what an earlier version wrote."""
@@ -167,7 +185,7 @@ class Manifest:
     content: str
     folder: str
     files: dict[str, File]
-    counts: dict[str, float | int | str]
+    counts: dict[str, float | int | str | bool]
     attempts: list[dict[str, str]]
     environment: dict[str, Any]
     started: str
@@ -182,7 +200,10 @@ class Manifest:
         for name in self.files:
             validate_path(name)
         for entry in self.inputs.values():
-            validate_key(entry.key)
+            if validate_key(entry.key) == self.key:
+                raise ValueError(f"inputs must be other artifacts, got {entry.key!r} itself.")
+        if not math.isfinite(self.seconds) or self.seconds < 0:
+            raise ValueError(f"seconds must be a time, got {self.seconds!r}.")
 
     @property
     def attempt(self) -> str:
@@ -202,12 +223,6 @@ class Manifest:
         """Reads a manifest's text.
 
         Raises:
-          ValueError: if it is not a manifest.
+          ValueError: if it is not a manifest, or a field of it is of another type.
         """
-        try:
-            raw = json.loads(text)
-            raw["inputs"] = {role: Input(**entry) for role, entry in raw["inputs"].items()}
-            raw["files"] = {path: File(**entry) for path, entry in raw["files"].items()}
-            return cls(**raw)
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ValueError(f"not a manifest: {error}") from error
+        return parse_typed(cls, text, "not a manifest")

@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -103,6 +103,18 @@ class RawDigestCache:
                 current |= {path: digest for path, (_, digest) in read.items()}
                 digests += [current[path] for path in chunk]
         return digests
+
+    def prune(self, is_there: Callable[[Path], bool]) -> None:
+        """Forgets the files that are no longer there."""
+        if self._path != ":memory:" and not os.path.exists(self._path):
+            return
+        try:
+            rows = self._database().execute("SELECT path FROM files").fetchall()
+            gone = [(path,) for (path,) in rows if not is_there(Path(os.fsdecode(path)))]
+            with self._database() as connection:
+                connection.executemany("DELETE FROM files WHERE path = ?", gone)
+        except sqlite3.Error as error:
+            self._warn_unusable(error)
 
     def close(self) -> None:
         """Closes the SQLite file."""

@@ -7,12 +7,14 @@ A record that cannot be read may name anything. So it is an error, never an empt
 """
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from infra.store.backend import StoreBackend
+from infra.store.backend import FileStat, StoreBackend
 from infra.store.manifest import KEY
 from infra.store.parallel import map_reads
+from infra.typed_json import parse_json
 
 RUNS, ACCEPTED = "runs", "accepted"
 
@@ -65,6 +67,8 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "flow_run_id": (lambda value: isinstance(value, str), "text"),
     "state": (lambda value: isinstance(value, str), "text"),
     "holes": (_are_texts, "a list of texts"),
+    "made": (lambda value: isinstance(value, int), "a number"),
+    "reused": (lambda value: isinstance(value, int), "a number"),
 }
 """The same for fields that older records lack."""
 
@@ -87,6 +91,8 @@ def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
         if not is_right(record[field]):
             value = f"{json.dumps(record[field]):.40}"
             raise RecordError(files, name, f"{field} must be {accepted}, got {value}")
+    if record.get("state") == RUNNING and "flow_run_id" not in record:
+        raise RecordError(files, name, "a run under way must have a flow_run_id, got none")
     return {**record, "run": run}
 
 
@@ -98,6 +104,35 @@ def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
     """
     names = [name.removesuffix(".json") for name in files.listing(RUNS) if name.endswith(".json")]
     return dict(zip(names, map_reads(lambda name: read_run(files, name), names), strict=True))
+
+
+class RunRecords:
+    """The records of a store's runs; every call reads only those that changed. Thread-safe.
+
+    Args:
+      files: the store's files.
+    """
+
+    def __init__(self, files: StoreBackend) -> None:
+        self._files = files
+        self._known: dict[str, tuple[FileStat, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Returns full name -> record of every run, as `run_records` does.
+
+        Raises:
+          RecordError: if one cannot be read.
+        """
+        with self._lock:
+            listing = self._files.listing(RUNS)
+            stats = {n.removesuffix(".json"): s for n, s in listing.items() if n.endswith(".json")}
+            known = self._known
+            new = [n for n, stat in stats.items() if n not in known or known[n][0] != stat]
+            records = map_reads(lambda name: read_run(self._files, name), new)
+            found = {name: (stats[name], record) for name, record in zip(new, records, strict=True)}
+            self._known = {name: found.get(name) or known[name] for name in stats}
+            return {name: record for name, (_, record) in self._known.items()}
 
 
 class References(NamedTuple):
@@ -163,9 +198,9 @@ def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
     except OSError as error:
         raise OSError(f"{files.uri}/{name} could not be read: {error}; try it again.") from error
     try:
-        record = json.loads(data)
+        record = parse_json(data, "it")
     except ValueError as error:
-        raise RecordError(files, name, f"{error}") from None
+        raise RecordError(files, name, f"{error}".rstrip(".")) from None
     if not isinstance(record, dict):
         raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
     if (version := record.get("format", 1)) not in (1, FORMAT):

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from infra.store.backend import StoreBackend
 from infra.store.digest import file_sha256
 from infra.store.manifest import File, validate_path
+from infra.typed_json import parse_typed
 
 SCRATCH = "scratch"
 _INDEX = "kept.json"
@@ -37,13 +38,17 @@ class Scratch:
       files: the store's files.
       key: key of the step.
       token: token of the holding.
+      is_held: see below.
+
+    Attributes:
+      path: folder that the step writes to.
       is_held: returns whether the step is still held.
     """
 
     def __init__(
         self, files: StoreBackend, key: str, token: str, is_held: Callable[[], bool] = lambda: True
     ) -> None:
-        self._is_held = is_held
+        self.is_held = is_held
         self.path = files.state / SCRATCH / key / token
         self._files, self._folder, self._token = files, f"{SCRATCH}/{key}", token
         self._is_remote = files.uri != str(files.state)
@@ -92,7 +97,7 @@ class Scratch:
             return
         # A holder that was stopped still has its folder if its successor is on another machine, so
         # the lease is checked, too.
-        if not self.path.is_dir() or not self._is_held():
+        if not self.path.is_dir() or not self.is_held():
             raise FileNotFoundError(f"{self.path} is another process's now.")
         folder = f"{self._folder}/{self._token}"
         paths = [path for path in self.path.rglob("*") if path.is_file()]
@@ -148,7 +153,9 @@ class Scratch:
 
     def _download_copy(self, token: str) -> None:
         folder = f"{self._folder}/{token}"
-        index = json.loads(self._files.read(f"{folder}/{_INDEX}"))
+        place = f"{folder}/{_INDEX}"
+        kind = dict[str, tuple[str, int]]
+        index: dict[str, tuple[str, int]] = parse_typed(kind, self._files.read(place), place)
 
         def fetch(name: str) -> None:
             sha256, size = index[name]

@@ -6,7 +6,6 @@ A tree is named by the sha256 of its listing.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from infra.store.backend import StoreBackend
 from infra.store.digest import canonical_json
 from infra.store.manifest import validate_path
+from infra.typed_json import parse_typed
 
 SOURCES = "sources"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -61,9 +61,9 @@ class SourceTree(Mapping[str, bytes]):
         except FileNotFoundError:
             raise KeyError(f"no source {digest} in {files.uri}") from None
         try:
-            listing: dict[str, str] = json.loads(text)
+            listing: dict[str, str] = parse_typed(dict[str, str], text, "it")
             self.digests = {validate_path(path): entry for path, entry in listing.items()}
-        except (ValueError, AttributeError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"{SOURCES}/{digest} is no listing of a tree: {error}") from None
 
     def __getitem__(self, path: str) -> bytes:

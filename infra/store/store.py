@@ -63,6 +63,7 @@ from infra.store.manifest import (
 )
 from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
+from infra.typed_json import parse_typed
 
 FORMAT = 3
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
@@ -114,11 +115,28 @@ class Artifact:
         files, state = self.manifest.files, self._files.state
         name = check_first_read(folder, files, state, in_ranges=in_ranges)
         if name is not None:
-            did = set_aside(folder, name, is_copy=self._files.uri != str(state))
-            raise DamagedArtifactError(
-                f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was "
-                f"committed with: {did}."
-            )
+            raise self._set_aside(folder, name)
+
+    def check_named(self, message: str) -> None:
+        """Checks the digests of those files that the message of an error names.
+
+        A reader of ranges finds that a block is damaged; what becomes of its file is said here.
+
+        Raises:
+          DamagedArtifactError: if one of them is damaged; it is then set aside.
+        """
+        folder = self._files.folder_uri(self.folder, self.manifest.files)
+        for name, file in self.manifest.files.items():
+            path = Path(folder, name)
+            if str(path) in message and path.is_file() and file_sha256(path) != file.sha256:
+                raise self._set_aside(Path(folder), name)
+
+    def _set_aside(self, folder: Path, name: str) -> DamagedArtifactError:
+        did = set_aside(folder, name, is_copy=self._files.uri != str(self._files.state))
+        return DamagedArtifactError(
+            f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was committed "
+            f"with: {did}."
+        )
 
     @property
     def files(self) -> StoreBackend:
@@ -648,8 +666,8 @@ class Store:
                 raise ValueError(f"it is the manifest of {manifest.key}")
         except ValueError as error:
             raise ValueError(
-                f"{self.uri}/{name} cannot be read: {error}; restore it, or move it out of the "
-                f"store to have its step run again."
+                f"{self.uri}/{name} cannot be read: {str(error).rstrip('.')}; restore it, or move "
+                f"it out of the store to have its step run again."
             ) from None
         return Artifact(self.files, manifest)
 
@@ -675,8 +693,8 @@ class Store:
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
-            layout = json.loads(text)["format"]
-        except (ValueError, KeyError, TypeError):
+            layout = parse_typed(dict[str, int], text, name)["format"]
+        except (ValueError, KeyError):
             raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
         if layout not in formats:
             cure = (

@@ -12,10 +12,9 @@ import numpy as np
 from infra.errors import ConfigError
 from model.analysis.figures import LabelledCurves, draw_concentration, draw_profiles
 from model.analysis.measure import Curve, measure_spectra
-from model.checkpoint.folder import load_config, load_params
+from model.checkpoint.folder import load_config, load_params, stated_digest
 from model.config import ModelConfig
 from model.connector import budgets
-from model.files import DIGEST
 
 CONCENTRATION, PROFILES = "concentration.png", "profiles.png"
 NUMBERS, TABLE = "spectra.json", "spectra.csv"
@@ -29,33 +28,33 @@ PAPER_POOLED_BUDGET = 64
 class Checkpoint:
     """A checkpoint, and the budgets at which its pooled tokens and its queries are shown."""
 
-    folder: Path
+    place: str
     model: ModelConfig
     pooled_budget: int
     query_budget: int
 
 
-def open_checkpoint(folder: Path, budget: int | None) -> Checkpoint:
+def open_checkpoint(place: str, budget: int | None) -> Checkpoint:
     """Returns a checkpoint with the budgets of its figures.
 
     Args:
-      folder: folder of the checkpoint.
+      place: the checkpoint: a folder, or a place in a bucket.
       budget: budget of both figures; None takes, for pooled tokens, the budget nearest to the
         paper's that the checkpoint serves, and for queries its largest.
 
     Raises:
       ConfigError: if it does not serve the budget.
     """
-    model = load_config(folder)
+    model = load_config(place)
     supported = budgets.supported_budgets(model)
     if budget is not None:
         try:
             budgets.check_budget(model, budget)
         except ValueError as error:
             raise ConfigError(f"--{error}") from None
-        return Checkpoint(folder, model, budget, budget)
+        return Checkpoint(place, model, budget, budget)
     pooled = min(supported, key=lambda b: abs(b - PAPER_POOLED_BUDGET))
-    return Checkpoint(folder, model, pooled, supported[-1])
+    return Checkpoint(place, model, pooled, supported[-1])
 
 
 def write_spectra(
@@ -73,7 +72,7 @@ def write_spectra(
     # Each checkpoint is measured once, at both budgets; the figures then choose among its curves.
     for label, checkpoint in zip(labels, checkpoints, strict=True):
         shown_budgets = checkpoint.pooled_budget, checkpoint.query_budget
-        params = load_params(checkpoint.folder)
+        params = load_params(checkpoint.place)
         curves = measure_spectra(
             checkpoint.model, params, images[checkpoint.model.vision.image_px], shown_budgets
         )
@@ -100,7 +99,7 @@ def _checkpoint_labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
     """Names checkpoints by their connector, and by their folder too where that is not enough."""
     kinds = [checkpoint.model.connector.kind for checkpoint in checkpoints]
     return [
-        kind if kinds.count(kind) == 1 else f"{kind} ({checkpoint.folder.name})"
+        kind if kinds.count(kind) == 1 else f"{kind} ({Path(checkpoint.place).name})"
         for kind, checkpoint in zip(kinds, checkpoints, strict=True)
     ]
 
@@ -116,7 +115,7 @@ def _entry(label: str, checkpoint: Checkpoint, curves: Sequence[Curve]) -> dict[
         "label": label,
         "connector": checkpoint.model.connector.kind,
         "image_px": checkpoint.model.vision.image_px,
-        "digest": (checkpoint.folder / DIGEST).read_text().strip(),
+        "digest": stated_digest(checkpoint.place),
         "curves": [
             {
                 **dataclasses.asdict(curve),

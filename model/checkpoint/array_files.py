@@ -13,12 +13,14 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from infra.typed_json import parse_json
 from model.checkpoint.digest import flatten_params
+from model.npz import Member, read_members
 
 Shape = tuple[int, ...]
 
@@ -83,36 +85,22 @@ def read_npz(path: Path) -> Arrays:
     """Returns the arrays of an `.npz`; its type V2 (two opaque bytes) is big_vision's bfloat16.
 
     Raises:
-      ValueError: if the file is not an `.npz`, or holds pickled objects.
+      ValueError: if the file is not an `.npz`, or a header in it is not to be believed.
     """
-    entries = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            # Headers only: an array is read when it is asked for, from a file that is opened again.
-            for member in archive.namelist():
-                with archive.open(member) as file:
-                    shape, dtype = _npy_header(file)
-                if dtype.hasobject:
-                    raise ValueError(f"{path.name}: {member} must be an array, got objects.")
-                name = member.removesuffix(".npy")
-                actual = BFLOAT16 if dtype == np.dtype("V2") else dtype
-                entries[name] = Entry(shape, actual, functools.partial(_npz_member, path, name))
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} must be an .npz file: {error}.") from None
-    return Arrays(entries)
+    return Arrays(
+        {
+            name: Entry(
+                member.shape,
+                BFLOAT16 if member.dtype == np.dtype("V2") else member.dtype,
+                functools.partial(_npz_array, member),
+            )
+            for name, member in read_members(path).items()
+        }
+    )
 
 
-def _npy_header(file: IO[bytes]) -> tuple[Shape, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    old = version == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
-
-
-def _npz_member(path: Path, name: str) -> np.ndarray:
-    with np.load(path) as archive:
-        array = archive[name]
+def _npz_array(member: Member) -> np.ndarray:
+    array = member.read()
     return array.view(BFLOAT16) if array.dtype == np.dtype("V2") else array
 
 
@@ -144,8 +132,9 @@ def read_safetensors(path: Path) -> Arrays:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         try:
-            header = json.loads(file.read(length)) if length <= min(size, _MAX_HEADER) else None
-        except (ValueError, RecursionError):
+            is_possible = length <= min(size, _MAX_HEADER)
+            header = parse_json(file.read(length), "it") if is_possible else None
+        except ValueError:
             header = None
     if not isinstance(header, dict):
         raise ValueError(f"{path} must be a safetensors file, got no readable header.")
@@ -216,7 +205,11 @@ def read_safetensors_folder(folder: Path) -> Arrays:
         return read_safetensors(folder / SINGLE)
     # The index says where each tensor is: "…embed_tokens.weight": "model-00001-of-00002…". Both it
     # and the shards may be from a download that was cut off, so each is checked.
-    places: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
+    index = parse_json((folder / INDEX).read_bytes(), str(folder / INDEX))
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    # Shards lie beside their index: a name with a folder could lead anywhere.
+    if not isinstance(places, dict) or not all(map(_is_file_name, places.values())):
+        raise ValueError(f"{folder / INDEX} must have a weight_map of tensor -> name of a shard.")
     absent = sorted(file for file in set(places.values()) if not (folder / file).exists())
     if absent:
         raise ValueError(f"{folder / INDEX} names shards that are absent: {absent}.")
@@ -225,6 +218,10 @@ def read_safetensors_folder(folder: Path) -> Arrays:
     if missing:
         raise ValueError(f"{folder / INDEX} names tensors its shards do not hold: {missing[:6]}.")
     return Arrays({name: shards[file].entries[name] for name, file in places.items()})
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and value == Path(value).name != ""
 
 
 def safetensors_header(

@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
-import types
-import typing
+from pathlib import Path
 from typing import Any, TypeVar
+
+from infra.typed_json import parse_json, parse_typed
 
 _T = TypeVar("_T")
 
@@ -14,41 +15,28 @@ def config_to_json(config: Any) -> str:
     return json.dumps(dataclasses.asdict(config), indent=1, sort_keys=True) + "\n"
 
 
-def config_from_json(cls: type[_T], text: str) -> _T:
+def config_from_json(cls: type[_T], text: str | bytes, name: str = "the config") -> _T:
     """Returns the dataclass that a JSON text describes; its `__post_init__` checks it as usual.
 
     Raises:
-      ValueError: if a key is unknown.
+      ValueError: if a key is unknown, or a value of another type; the message begins with `name`.
     """
-    return _build(cls, json.loads(text))
+    return parse_typed(cls, text, name)
 
 
-def _build(hint: Any, value: Any) -> Any:
-    """Returns a JSON value as its type hint wants it: dataclasses and tuples are rebuilt."""
-    # JSON knows neither tuples nor classes, so the hints say what a value was:
-    #
-    #     hint                value             result
-    #     tuple[int, ...]     [16, 64]          (16, 64)
-    #     ConnectorConfig     {"kind": "mqt"}   ConnectorConfig(kind="mqt")
-    #     VisionConfig | None null              None
-    if value is None:
-        return None
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        # `X | None`: null has returned above, so the value is an X.
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-        return _build(hint, value)
-    if origin is typing.Annotated:
-        return _build(typing.get_args(hint)[0], value)
-    if origin is tuple:
-        args = typing.get_args(hint)
-        hints = [args[0]] * len(value) if args[-1] is Ellipsis else args
-        return tuple(_build(arg, item) for arg, item in zip(hints, value, strict=True))
-    if not dataclasses.is_dataclass(hint):
-        return value
-    hints = typing.get_type_hints(hint)
-    # Refused and not dropped: a field that this version does not know may change the model.
-    unknown = set(value) - set(hints)
-    if unknown:
-        raise ValueError(f"{hint} has no field {sorted(unknown)}; accepted: {sorted(hints)}.")  # type: ignore[attr-defined]
-    return hint(**{key: _build(hints[key], item) for key, item in value.items()})  # type: ignore[operator]
+def connector_kind(path: Path) -> str:
+    """Returns the kind of connector that a checkpoint's `model.json` states.
+
+    It is read as text: to read the config as such would import the class of a user's connector.
+
+    Raises:
+      ValueError: if the file states none.
+    """
+    config = parse_json(path.read_bytes(), str(path))
+    try:
+        kind = config["connector"]["kind"]
+    except (TypeError, LookupError):
+        kind = None
+    if not isinstance(kind, str):
+        raise ValueError(f"{path} must state a connector.kind, got {kind!r:.60}.")
+    return kind

@@ -19,6 +19,7 @@ from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROW
 from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING
 from model.checkpoint.target import RequestError, atomic_output
 from model.files import DIGEST, TOKENIZER
+from model.npz import read_npy
 
 SHARD_BYTES = 4_500_000_000
 """Largest size of a shard, unless one tensor is larger. Source: transformers' default of 5 GB."""
@@ -146,7 +147,7 @@ def shards_in(
 def _rows_above(checkpoint: Path, params: Arrays, origin: dict[str, Any] | None) -> np.ndarray:
     """Returns the embedding's rows above the vocabulary: those imported, or copies of the mean."""
     if (checkpoint / ORIGIN_ROWS).exists():
-        return np.load(checkpoint / ORIGIN_ROWS)
+        return read_npy(checkpoint / ORIGIN_ROWS)
     embedding = params[EMBEDDING]
     if origin is not None:
         return embedding[:0]  # The imported checkpoint had no such rows.

@@ -80,7 +80,8 @@ def finish_checkpoint(folder: Path, params: Params, put: Put | None) -> str:
 
 def load_config(checkpoint: Checkpoint) -> ModelConfig:
     """Returns the model's configuration."""
-    return config_from_json(ModelConfig, (_small(checkpoint) / CONFIG).read_text())
+    path = _small(checkpoint) / CONFIG
+    return config_from_json(ModelConfig, path.read_bytes(), str(path))
 
 
 def load_params(checkpoint: Checkpoint) -> Params:

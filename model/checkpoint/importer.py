@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from infra.typed_json import parse_typed
 from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays
 from model.checkpoint.digest import unflatten_params
@@ -104,13 +105,14 @@ def _config_beside(arrays: Arrays, folder: Path, config: Path | None) -> dict[st
         config = folder / "config.json"
     if config is not None and not config.is_file():
         raise RequestError(f"--config must be a Hugging Face config.json, got {config}.")
-    text = config.read_text() if config else arrays.metadata.get("config")
+    text = config.read_bytes() if config else arrays.metadata.get("config")
     if text is None:
         raise RequestError(
             f"--config FILE must name the config.json of these tensors, as none lies in {folder}: "
             "numbers of heads cannot be read off the shapes."
         )
-    return json.loads(text)
+    name = str(config) if config else "the config in the header"
+    return parse_typed(dict[str, Any], text, name)
 
 
 def _hugging_face_source(

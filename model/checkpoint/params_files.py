@@ -20,7 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from infra.store.backend import ByteSource
+from infra.store.manifest import validate_path
 from infra.store.stored_folder import StoredFolder
+from infra.typed_json import parse_typed, typed
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
 from model.checkpoint.digest import flatten_params
 from model.files import PARAMS
@@ -135,6 +137,39 @@ def _groups(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return groups
 
 
+_DTYPE_OF_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where an array lies, as the index says it."""
+
+    file: str
+    start: int
+    dtype: str
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or any(side < 0 for side in self.shape):
+            raise ValueError(f"start and shape must be >= 0, got {self.start} and {self.shape}.")
+        if self.dtype not in _DTYPE_OF_NAME:
+            accepted = ", ".join(_DTYPE_OF_NAME)
+            raise ValueError(f"dtype must be one of {accepted}, got {self.dtype!r:.60}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Index:
+    """The parts of an index that a reader needs."""
+
+    arrays: dict[str, _Place]
+    piece: int
+    crc32: dict[str, list[int]]
+
+    def __post_init__(self) -> None:
+        if self.piece < 1:
+            raise ValueError(f"piece must be >= 1, got {self.piece}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Range:
     """A range of a file, and the buffer that its bytes fill."""
@@ -170,7 +205,8 @@ def read_index(place: StoredFolder) -> dict[str, Any]:
     Raises:
       FileNotFoundError: if it has none.
     """
-    return json.loads((place.local_folder(PARAMS) / PARAMS).read_text())
+    path = place.local_folder(PARAMS) / PARAMS
+    return parse_typed(dict[str, Any], path.read_bytes(), str(path))
 
 
 class ParamsReader:
@@ -179,12 +215,34 @@ class ParamsReader:
     Args:
       source: reader of the files.
       index: index of the arrays, from `write_arrays`.
+
+    Raises:
+      ValueError: if the index does not fit the files.
+      FileNotFoundError: if it names one that is not there.
     """
 
     def __init__(self, source: RangeSource, index: Mapping[str, Any]) -> None:
-        self._place, self._arrays = source, index["arrays"]
-        self._piece: int = index["piece"]
-        self._checksums: dict[str, list[int]] = index["crc32"]
+        own = {field.name: index.get(field.name) for field in dataclasses.fields(_Index)}
+        checked: _Index = typed(_Index, own)
+        self._place, self._arrays = source, checked.arrays
+        self._piece, self._checksums = checked.piece, checked.crc32
+        # Believed only if every array lies in its file, and every byte of that has a checksum: an
+        # absurd shape would be taken from memory before the first byte is read.
+        sizes = {}
+        for name, checksums in self._checksums.items():
+            validate_path(name)
+            try:
+                sizes[name] = source.size(name)
+            except FileNotFoundError:
+                raise FileNotFoundError(f"{source.uri} lacks {name}, a file of its index") from None
+            if len(checksums) != -(-sizes[name] // self._piece):
+                raise ValueError(f"{source.uri}/{name} has other pieces than its index says.")
+        for path, place in self._arrays.items():
+            end = place.start + math.prod(place.shape) * self.dtype(path).itemsize
+            if end > sizes.get(place.file, -1):
+                raise ValueError(
+                    f"{path} of {source.uri} must lie in {place.file!r:.60}, by its index."
+                )
 
     @property
     def arrays(self) -> Arrays:
@@ -198,11 +256,11 @@ class ParamsReader:
 
     def shape(self, path: str) -> Shape:
         """Returns an array's shape."""
-        return tuple(self._arrays[path]["shape"])
+        return self._arrays[path].shape
 
     def dtype(self, path: str) -> np.dtype:
         """Returns an array's type."""
-        return next(d for d in DTYPES.values() if d.name == self._arrays[path]["dtype"])
+        return _DTYPE_OF_NAME[self._arrays[path].dtype]
 
     def read(self, path: str, index: Sequence[slice] = ()) -> np.ndarray:
         """Returns an array, or a part of it, reading the pieces that hold that part.
@@ -251,9 +309,9 @@ class ParamsReader:
         entry = self._arrays[path]
         for number, place in enumerate(itertools.product(*above)):
             offset = first + sum(i * stride for i, stride in zip(place, strides, strict=False))
-            start = entry["start"] + offset * dtype.itemsize
+            start = entry.start + offset * dtype.itemsize
             part = flat[number * run * dtype.itemsize :][: run * dtype.itemsize]
-            ranges += self._split(entry["file"], start, part)
+            ranges += self._split(entry.file, start, part)
         return out
 
     @staticmethod

@@ -21,6 +21,7 @@ import numpy as np
 from infra.store.stored_folder import open_stored_folder
 from model.checkpoint import translate
 from model.checkpoint.array_files import Arrays
+from model.checkpoint.config_json import connector_kind
 from model.checkpoint.exporter import shards_in, write_tensors
 from model.checkpoint.fast_tokenizer import fast_tokenizer
 from model.checkpoint.folder import Checkpoint, load_config, params_of, tokenizer_path
@@ -57,8 +58,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
     # which may not be installed here.
-    config = (open_stored_folder(checkpoint).local_folder((CONFIG,)) / CONFIG).read_text()
-    kind = json.loads(config)["connector"]["kind"]
+    kind = connector_kind(open_stored_folder(checkpoint).local_folder((CONFIG,)) / CONFIG)
     if kind not in _torch_kinds():
         raise RequestError(
             f"connector.kind must be one of {', '.join(_torch_kinds())} to be released, got "

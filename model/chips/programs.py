@@ -172,7 +172,7 @@ class HeldOutProgram:
         mesh = mesh_of(self.train, devices_of(topology))
         state = abstract_state(self.model, self.train, mesh)
         batch, _ = abstract_inputs(self.model, self.train, mesh, 1)
-        lowered = held_out_program(self.model, mesh).lower(
+        lowered = held_out_program(self.model, self.train.lora, mesh).lower(
             {**state.trained, **state.frozen}, batch, vlm.Slots(self.tokens, self.tokens)
         )
         chunks = -(-self.train.text_len // min(self.model.loss_chunk, self.train.text_len))

@@ -1,7 +1,5 @@
 """Draws an answer's boxes and masks on the image that it is about."""
 
-from pathlib import Path
-
 import numpy as np
 from PIL import Image
 
@@ -11,13 +9,14 @@ from pipelines.records.boxes import OBJECT, paint_box, paint_mask, pixel_box
 from pipelines.records.codes import numbers
 
 
-def draw_objects(image: Image.Image, answer: str, checkpoint: Path) -> int:
+def draw_objects(image: Image.Image, answer: str, checkpoint: str) -> int:
     """Draws the answer's boxes and masks on the image; returns the answer's number of objects.
 
     Args:
       image: the image that the answer is about.
       answer: location tokens (ymin, xmin, ymax, xmax), with or without 16 segmentation tokens.
-      checkpoint: checkpoint folder; without a mask codec in it, only boxes are drawn.
+      checkpoint: a checkpoint, as a folder or in a bucket; without a mask codec in it, only boxes
+        are drawn.
     """
     codec_path = mask_codec_path(checkpoint)
     codec = MaskCodec.load(codec_path) if codec_path else None

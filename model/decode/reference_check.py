@@ -25,6 +25,7 @@ from model.checkpoint.importer import open_source
 from model.config import ModelConfig
 from model.decode.generate import generate
 from model.files import CONFIG
+from model.npz import read_members
 
 TOLERANCE = 1e-4
 """Largest relative error of a float32 output, through whole towers."""
@@ -76,8 +77,7 @@ def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
       ValueError: if the file lacks inputs, or outputs.
       CheckError: if an output is beyond its tolerance, after all lines.
     """
-    with np.load(file) as opened:
-        expected = {key: opened[key] for key in opened.files}
+    expected = {name: member.read() for name, member in read_members(file).items()}
     wrong = []
     for finding in compare_outputs(*_load_params(checkpoint), expected):
         yield _comparison_line(finding)

@@ -7,7 +7,8 @@
 Rows are sorted by id. A reader takes the columns that it needs, or single rows.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,35 +52,60 @@ class ItemsFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / ITEMS
 
+    @contextlib.contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Names the file in errors of reading it.
+
+        Raises:
+          ValueError: if it is no table of items.
+        """
+        import pyarrow as pa
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        # Of Arrow: its own errors, and what it takes for an error of the disk or of a look-up.
+        except (pa.ArrowException, OSError, LookupError, ValueError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise
+            reason = " ".join(str(error).split())[:120]
+            raise ValueError(
+                f"{self._path} is no table of items, or damaged: {reason}; score it again."
+            ) from None
+
     @property
     def has_pseudo_values(self) -> bool:
         """Whether the items have pseudo-values, since the score is no plain mean of theirs."""
         from pyarrow import parquet
 
-        return _PSEUDO_VALUE in parquet.read_schema(self._path).names
+        with self._damage_named():
+            return _PSEUDO_VALUE in parquet.read_schema(self._path).names
 
     def columns(self, *names: str) -> list[list[Any]]:
         """Returns the values of some columns, each as a list in the order of the ids."""
         from pyarrow import parquet
 
-        table = parquet.read_table(self._path, columns=list(names), use_threads=False)
-        return [table.column(name).to_pylist() for name in names]
+        with self._damage_named():
+            table = parquet.read_table(self._path, columns=list(names), use_threads=False)
+            return [table.column(name).to_pylist() for name in names]
 
     def row(self, item: str) -> dict[str, Any] | None:
         """Returns an item's row; None if there is none."""
         from pyarrow import parquet
 
         # Groups of rows know their first and last id, so those without the item are not read.
-        rows = parquet.read_table(
-            self._path, filters=[("id", "==", item)], use_threads=False
-        ).to_pylist()
+        with self._damage_named():
+            rows = parquet.read_table(
+                self._path, filters=[("id", "==", item)], use_threads=False
+            ).to_pylist()
         return rows[0] if rows else None
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` rows at even distances; other groups of rows are not read."""
         from pyarrow import parquet
 
-        with parquet.ParquetFile(self._path) as file:
+        with self._damage_named(), parquet.ParquetFile(self._path) as file:
             num = file.metadata.num_rows
             limit = min(limit, num)
             positions = [num * number // limit for number in range(limit)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.typed_json import parse_typed, typed
 from model.files import PREDICTIONS
 
 _FIELDS = ("id", "prefix", "prediction", "answers", "source", "source_sha256")
@@ -29,7 +30,17 @@ def write_predictions(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_predictions(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a folder's answers, in order of their ids; one is in memory at a time."""
-    with (folder / PREDICTIONS).open(encoding="utf-8") as lines:
-        for row in map(json.loads, lines):
-            yield {name: row[name] for name in _FIELDS}
+    """Yields the rows of a folder's answers, in order of their ids; one is in memory at a time.
+
+    Raises:
+      ValueError: at the first row that lacks a field, or has another kind of value in it.
+    """
+    path = folder / PREDICTIONS
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            at = f"{path} line {number}"
+            row = parse_typed(dict[str, Any], line, at)
+            fields = {name: row.get(name) for name in _FIELDS}
+            for name, value in fields.items():
+                typed(list[str] if name == "answers" else str, value, f"{at}: {name}")
+            yield fields

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from infra.progress import Progress
+from infra.progress import COMPILING, Progress
 from infra.store.stored_folder import open_stored_folder
 from model import vlm
 from model.checkpoint.folder import (
@@ -264,6 +264,7 @@ def _answers(
         if group[0].batch is not None:
             is_first = (shape := group[0].shape) not in rows_of_shape
             if is_first:
+                yield Progress(done=done, total=total, note=COMPILING), (), None
                 rows_of_shape[shape] = _rows_at_a_time(loaded, config, served, *shape)
             answered = _answer_round(loaded, config, served, group, rows_of_shape[shape])
             # The first round of a shape compiles, and one that is partly filler is no fair measure

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
 from model.masks.config import MaskCodecConfig
+from model.npz import read_members
 from pipelines.records.codes import NUM_SEG, SEG_PER_MASK, Box
 
 CROP = 64
@@ -52,9 +53,16 @@ class MaskCodec:
 
     @classmethod
     def load(cls, path: str | Path) -> "MaskCodec":
-        """Returns the codec of an `.npz` file, ours or the published one."""
-        with np.load(path) as file:
-            return cls({name: file[name] for name in file.files})
+        """Returns the codec of an `.npz` file, ours or the published one.
+
+        Raises:
+          ValueError: if it is damaged, or not a codec's.
+        """
+        members = read_members(Path(path))
+        try:
+            return cls({name: member.read() for name, member in members.items()})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def encode(self, mask: Bool[np.ndarray, "H W"], box: Box) -> list[int]:
         """Returns the 16 token numbers of a mask inside a box."""

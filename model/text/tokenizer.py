@@ -74,12 +74,22 @@ def _plain(texts: Iterable[str]) -> Iterable[str]:
 
 
 class Tokenizer:
-    """A tokenizer file: `train_tokenizer`'s, Gemma's, or PaliGemma's with its extra tokens."""
+    """A tokenizer file: `train_tokenizer`'s, Gemma's, or PaliGemma's with its extra tokens.
+
+    Raises:
+      ValueError: if it is none.
+      OSError: if there is no such file.
+    """
 
     def __init__(self, path: str | Path) -> None:
         import sentencepiece
 
-        self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        # Its parser takes some damaged files, and then fails at their pieces.
+        try:
+            self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            (self.newline_id,) = self._pieces.encode(SEPARATOR)
+        except (RuntimeError, UnicodeDecodeError, ValueError, IndexError):
+            raise ValueError(f"{path} must be a SentencePiece model with newlines.") from None
         self.num_pieces = self._pieces.get_piece_size()
         inside = self._pieces.piece_to_id(EXTRA_TOKENS[0])
         # A file without the extra tokens is followed by them; PaliGemma's file has them inside.
@@ -90,7 +100,6 @@ class Tokenizer:
         self.pad_id = PAD_ID
         self.eos_id = self._pieces.eos_id()
         self.bos_id = self._pieces.bos_id()
-        (self.newline_id,) = self._pieces.encode(SEPARATOR)
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without BOS or EOS; `<loc…>` and `<seg…>` are one id each."""

@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jaxtyping import Float
 
-from infra.progress import Progress
+from infra.progress import COMPILING, Progress
 from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.params_files import Put
@@ -89,7 +89,7 @@ class ParamsObserver(Protocol):
         ...
 
     def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields findings on the parameters, given by path and on their devices.
+        """Yields findings on the parameters and adapters, given by path and on their devices.
 
         It does not change them and is a pure function of them: a resumed stage finds the same.
         """
@@ -197,6 +197,8 @@ def fit(
         remaining = range(start, train.total_steps)
         draws = draws_of(model, train, seeds, loader.examples, remaining)
         clock.lost["start"] += time.monotonic() - began
+        # Large programs take minutes, in which nothing else is heard of the stage.
+        yield Progress(done=start, total=train.total_steps, note=COMPILING)
         with clock.losing("compile"):
             programs.compile_ahead(state, draws.values())
 
@@ -211,8 +213,7 @@ def fit(
 
         def watch(observer: ParamsObserver, update: Update) -> None:
             with clock.losing("watch"):
-                weights = dict(whole_weights(train.lora, update.state.trained, update.state.frozen))
-                for row in observer.observe(weights):
+                for row in observer.observe({**update.state.trained, **update.state.frozen}):
                     watch_log.add({"step": update.num_done, **row})
 
         def save(update: Update) -> None:

@@ -34,6 +34,7 @@ from model.sharding import (
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
 from model.train.lora import LORA, adapter_shapes, adapters_of, new_adapters
+from model.train.lora_config import LoraConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
 
 
@@ -418,18 +419,23 @@ def _backward(
 
 
 def loss_of_rows(
-    params: Flat, batch: Mapping[str, jax.Array], slots: vlm.Slots, model: ModelConfig
+    params: Flat,
+    batch: Mapping[str, jax.Array],
+    slots: vlm.Slots,
+    model: ModelConfig,
+    lora: LoraConfig | None,
 ) -> jax.Array:
     """Returns a batch's loss over all rows, given this device's rows; in a `shard_map` or alone.
 
     Args:
-      params: this device's parts of the parameters.
+      params: this device's parts of the parameters, and of the adapters where there are some.
       batch: this device's rows of the batch.
       slots: room for soft tokens.
       model: config of the model.
+      lora: settings of the adapters; None where there are none.
     """
     weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
-    return _weighted_loss(params, weighted, slots, model, TrainConfig())
+    return _weighted_loss(params, weighted, slots, model, TrainConfig(lora=lora))
 
 
 def _weighted_loss(

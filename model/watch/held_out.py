@@ -18,6 +18,7 @@ from model.seeds import Seeds
 from model.sharding import AXES, partition_specs, shard_batch
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
+from model.train.lora_config import LoraConfig
 from model.train.optimizer import Flat
 from model.train.step import loss_of_rows
 from model.watch.config import WatchConfig
@@ -78,7 +79,7 @@ class HeldOut:
             )
             for task in sorted({part_without_images(part) for part in open_parts(data)})
         }
-        self._program = held_out_program(model, mesh)
+        self._program = held_out_program(model, train.lora, mesh)
 
     def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the mean loss of each task at each budget; see `train.loop.ParamsObserver`."""
@@ -102,9 +103,12 @@ class HeldOut:
             loader.close()
 
 
-def held_out_program(model: ModelConfig, mesh: Mesh) -> Any:
-    """Returns the jitted loss, whose arguments are parameters by path, a batch and slots."""
-    return jax.jit(functools.partial(_loss, model=model, mesh=mesh))
+def held_out_program(model: ModelConfig, lora: LoraConfig | None, mesh: Mesh) -> Any:
+    """Returns the jitted loss, whose arguments are parameters by path, a batch and slots.
+
+    Adapters stay beside their matrices, as in training: whole weights would be a second copy.
+    """
+    return jax.jit(functools.partial(_loss, model=model, lora=lora, mesh=mesh))
 
 
 def _loss(
@@ -113,9 +117,10 @@ def _loss(
     slots: vlm.Slots,
     *,
     model: ModelConfig,
+    lora: LoraConfig | None,
     mesh: Mesh,
 ) -> jax.Array:
-    loss = functools.partial(loss_of_rows, model=model)
+    loss = functools.partial(loss_of_rows, model=model, lora=lora)
     if mesh.size > 1:
         parts = (partition_specs(params, mesh), P(AXES), P())
         loss = jax.shard_map(loss, mesh=mesh, in_specs=parts, out_specs=P())

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from model.checkpoint.digest import unflatten_params
 from model.data.loader import Loader
 from model.eval.run import Loaded, predict_loaded
 from model.eval.score import score
+from model.eval.score_json import read_score
 from model.files import SCORE
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
@@ -23,6 +23,7 @@ from model.sharding import on_host, shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
 from model.train.lora import whole_weights
+from model.train.lora_config import LoraConfig
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.step import make_state, step_programs
@@ -43,6 +44,7 @@ class Probe:
     Args:
       config: settings of the probe.
       evaluated_budgets: budgets at which the result is scored.
+      lora: settings of the stage's adapters; None where it has none.
       data: prepared training records, as in `StagePaths`.
       held_out: prepared records to score on.
       tokenizer: tokenizer of the texts.
@@ -54,12 +56,13 @@ class Probe:
         config: ProbeConfig,
         evaluated_budgets: Sequence[int],
         *,
+        lora: LoraConfig | None,
         data: str,
         held_out: str,
         tokenizer: Tokenizer,
         mask_codec: MaskCodec | None,
     ) -> None:
-        self._config, self._budgets = config, evaluated_budgets
+        self._config, self._budgets, self._lora = config, evaluated_budgets, lora
         self._data, self._held_out = data, held_out
         self._tokenizer, self._mask_codec = tokenizer, mask_codec
 
@@ -91,7 +94,7 @@ class Probe:
             for _ in itertools.chain(predicting, scoring):
                 pass
             for budget, predictions_folder in out.items():
-                result = json.loads((predictions_folder / SCORE).read_text())
+                result = read_score(predictions_folder / SCORE)
                 fields = {name: result[name] for name in ("metric", "score", "num")}
                 yield {"task": "probe", "budget": budget, **fields}
 
@@ -120,12 +123,17 @@ class Probe:
             images = max(loader.examples.num_images)
             train = with_microbatch(model, train, images, beside=beside)
             programs = step_programs(model, train, loader.examples.num_images)
-            # A step overwrites its state (the buffers are donated), so the probe trains a copy.
+            # A step overwrites its state (the buffers are donated), so the probe trains a copy. A
+            # matrix with its adapter added is one already.
+            whole = dict(whole_weights(self._lora, params, {}))
+            own = {path: leaf for path, leaf in whole.items() if leaf is params[path]}
             copy = jax.jit(
                 functools.partial(jax.tree.map, jnp.copy),
-                out_shardings=shardings(params, programs.mesh),
+                out_shardings=shardings(own, programs.mesh),
             )
-            state = make_state(unflatten_params(copy(params)), train, programs.mesh, _SEEDS.init)
+            whole |= copy(own)
+            state = make_state(unflatten_params(whole), train, programs.mesh, _SEEDS.init)
+            del whole, own
             factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
             programs.compile_ahead(state, draws.values())

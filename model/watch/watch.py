@@ -68,6 +68,7 @@ class Watcher:
                 Probe(
                     dataclasses.replace(config.probe, train=as_stage),
                     config.budgets,
+                    lora=train.lora,
                     data=data,
                     held_out=probe_set,
                     tokenizer=tokenizer,

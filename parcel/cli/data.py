@@ -61,6 +61,16 @@ def check(
             help="Setting to prepare the corpus with, as max_reject_rate=0.1; repeatable.",
         ),
     ] = None,
+    licence: Annotated[
+        str, typer.Option(help="Licence of a corpus, for the records that state none.")
+    ] = "",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LICENCE",
+            help="Licence that the study allows, as in licences.allow; repeatable. Others drop.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -69,21 +79,26 @@ def check(
     A corpus is read, decoded and rendered as in its preparation. Exit code 1: that would fail.
     """
     from flows.lineage.data_check import check_benchmark_rows, check_dataset_or_source
+    from infra.progress import progress_line
 
     # One dataset or corpus; or all rows of the benchmark tables, a line each, where an unreadable
     # row fails the command.
     if not benchmarks:
-        text, is_accepted = check_dataset_or_source(
-            what,
-            source=source,
-            split=split,
-            path=path,
-            features=features or (),
-            settings=settings or (),
-            open_all=open_all,
-            store=store,
-            as_json=as_json,
-        )
+        with progress_line() as show_progress:
+            text, is_accepted = check_dataset_or_source(
+                what,
+                source=source,
+                split=split,
+                path=path,
+                features=features or (),
+                settings=settings or (),
+                licence=licence,
+                allow=allow or (),
+                open_all=open_all,
+                on_progress=show_progress,
+                store=store,
+                as_json=as_json,
+            )
         typer.echo(text, nl=False)
         if not is_accepted:
             raise typer.Exit(1)

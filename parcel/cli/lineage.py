@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from parcel.cli.completion import complete_cell, complete_target
 from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
 
 _NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
@@ -28,8 +29,10 @@ def lineage_show(
 
 @lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
 def lineage_trace(
-    run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
-    cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
+    run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME, autocompletion=complete_target)],
+    cell: Annotated[
+        str, typer.Option(help="benchmark/method/budget", autocompletion=complete_cell)
+    ] = "",
     samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
     sample: Annotated[
         str,
@@ -62,8 +65,13 @@ def lineage_trace(
     "diff", epilog="Example: parcel lineage diff demo/chartqa/parcel/64 wider/chartqa/parcel/64"
 )
 def lineage_diff(
-    first: Annotated[str, typer.Argument(metavar="A", help=_NAME)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
+    first: Annotated[str, typer.Argument(metavar="A", help=_NAME, autocompletion=complete_target)],
+    second: Annotated[
+        str,
+        typer.Argument(
+            metavar="B", help="The other side, in the same form.", autocompletion=complete_target
+        ),
+    ],
     patch: Annotated[bool, typer.Option("--patch", help="Show sources line by line.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     other: Annotated[
@@ -90,7 +98,9 @@ def lineage_diff(
     "replay", epilog="Example: parcel lineage replay demo/chartqa/parcel/64/56703 --from raw"
 )
 def lineage_replay(
-    name: Annotated[str, typer.Argument(metavar="CELL", help=_NAME)],
+    name: Annotated[
+        str, typer.Argument(metavar="CELL", help=_NAME, autocompletion=complete_target)
+    ],
     begin: Annotated[
         Literal["inputs", "raw"],
         typer.Option(
@@ -161,7 +171,7 @@ def lineage_summary(
 
 @lineage_app.command("export", epilog="Example: parcel lineage export demo > events.jsonl")
 def lineage_export(
-    name: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
+    name: Annotated[str, typer.Argument(metavar="RUN", help=_NAME, autocompletion=complete_target)],
     form: Annotated[
         Literal["openlineage", "croissant"],
         typer.Option(
@@ -230,7 +240,7 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
     opened = open_store(store)
     apply_prefect(opened)
-    from flows.pages.app import beside
+    from flows.study.live_pages import beside
     from infra.prefect.server import reporting
 
     with reporting(opened.state, beside(opened)):

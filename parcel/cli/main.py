@@ -44,7 +44,6 @@ _CURES = {
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
 )
@@ -123,7 +122,7 @@ def _print_error(error: Exception) -> int:
     """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
     from typer.exceptions import TyperException
 
-    from infra.errors import ConfigError
+    from infra.errors import ConfigError, one_line
 
     # Exit code 2 says that the request was wrong, 1 that the work failed; a script can tell them
     # apart. A KeyError is a name that was not found, and its text is the argument.
@@ -139,7 +138,7 @@ def _print_error(error: Exception) -> int:
         message, code = f"{error.filename}: {error.strerror}{cure}.", 1
     else:
         message, code = str(error) or type(error).__name__, 1
-    print(f"parcel: {' '.join(message.split())}", file=sys.stderr)
+    print(f"parcel: {one_line(message)}", file=sys.stderr)
     return code
 
 

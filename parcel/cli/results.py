@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from parcel.cli.completion import complete_study
 from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
 
 results_app = typer.Typer()
@@ -12,7 +13,10 @@ results_app = typer.Typer()
 
 @results_app.command(epilog="Example: parcel results demo --format html --out demo-results")
 def results(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A study's name.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A study's name.", autocompletion=complete_study),
+    ] = None,
     format: Annotated[
         str,
         typer.Option(help="md, csv, latex, json or html; comparisons, cells and asked are CSV."),
@@ -30,6 +34,10 @@ def results(
     items: Annotated[
         int, typer.Option(min=1, help="With --format html: items shown in each list.")
     ] = 100,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of names to show and their order: methods, benchmarks."),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
@@ -41,13 +49,16 @@ def results(
             raise ConfigError(
                 "--mixed needs a format that prints: the pages show a run's own table."
             )
+        if labels is not None:
+            raise ConfigError("--labels needs a format that prints, such as latex.")
         _write_pages(run, out, items, open_store(store))
         return
     from flows.lineage.results import show_results
 
     if out is not None:
         raise ConfigError(f"--out needs --format html, got --format {format}; use > for a file.")
-    typer.echo(show_results(open_store(store), run, format, scores, mixed=mixed), nl=False)
+    text = show_results(open_store(store), run, format, scores, mixed=mixed, labels=labels)
+    typer.echo(text, nl=False)
 
 
 def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from parcel.cli.completion import complete_config
 from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
 from parcel.studies import load_named_study
 
@@ -15,6 +16,7 @@ StudyArguments = Annotated[
     typer.Argument(
         metavar="[CONFIG] [key.path=value …]",
         help="A YAML file, or the name of a study that ran; default: the demo. Then overrides.",
+        autocompletion=complete_config,
         show_default=False,
     ),
 ]

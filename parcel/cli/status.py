@@ -9,7 +9,7 @@ status_app = typer.Typer()
 
 @status_app.command(epilog="Example: parcel status --store gs://bucket/studies")
 def status(store: StoreOption = DEFAULT_STORE) -> None:
-    """Shows which runs are under way, who holds which step since when, and what waits for what.
+    """Shows what runs now, how runs ended since yesterday, what comes next, and the studies.
 
     Runs and leases are those of every machine that uses the store; the steps of a run are shown
     only on the machine that runs it.

@@ -2,24 +2,47 @@
 
 import functools
 import json
+import lzma
 import os
 import shutil
 import tarfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from infra.download import DownloadError, download
+from infra.typed_json import parse_typed, typed
 from pipelines.fetch.catalogue import DataSet, RemoteFile
 from pipelines.records.licence import NO_LICENCE, NONE_STATED, Licence
+from pipelines.records.reasons import reason_of
+from pipelines.records.schema import BadInput
+from pipelines.records.tar_members import CheckedMember
 
 NOTES = "fetched.json"
 """File in a data set's folder: name -> address, sha256, size [bytes] and, where the catalogue has
 one, licence of each fetched file."""
 
+_NOTES_TYPE = dict[str, dict[str, Any]]
 _NOTING = threading.Lock()
+
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    RuntimeError,  # Of a member with a password.
+    NotImplementedError,
+)
+"""Errors of unpacking a damaged archive, from trials."""
 
 
 def fetch_data_sets(
@@ -57,7 +80,7 @@ def fetch_data_sets(
             # Before unpacking, which deletes the archive.
             size = (folder / file.name).stat().st_size
             if file.unpack is not None:
-                _unpack(folder / file.name, folder / file.unpack)
+                unpack_archive(folder / file.name, folder / file.unpack)
             _write_note(folder, file, {"address": file.address, "sha256": sha256, "size": size})
         if licence.is_stated:
             _write_note(folder, file, {"licence": vars(licence)})
@@ -79,16 +102,16 @@ def fetch_data_sets(
 def _is_fetched(folder: Path, file: RemoteFile) -> bool:
     """Returns whether a file was fetched from this address before, and is still there."""
     note = _read_notes(folder).get(file.name)
-    if note is None or note["address"] != file.address:
+    if note is None or note.get("address") != file.address:
         return False
     path = folder / file.name
     # An archive is deleted once it is unpacked, so its note is all there is to check.
-    return file.unpack is not None or (path.is_file() and path.stat().st_size == note["size"])
+    return file.unpack is not None or (path.is_file() and path.stat().st_size == note.get("size"))
 
 
 def _read_notes(folder: Path) -> dict[str, dict]:
     path = folder / NOTES
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return parse_typed(_NOTES_TYPE, path.read_bytes(), str(path)) if path.is_file() else {}
 
 
 def read_licence(folder: Path) -> Licence:
@@ -97,7 +120,8 @@ def read_licence(folder: Path) -> Licence:
     Where files of a folder have different ones, it names all of them.
     """
     notes = _read_notes(folder).values()
-    licences = [Licence(**note.get("licence", {})) for note in notes]
+    place = str(folder / NOTES)
+    licences = [typed(Licence, note.get("licence", {}), place) for note in notes]
     if not any(licence.is_stated for licence in licences):
         return NO_LICENCE
 
@@ -123,7 +147,7 @@ def _write_note(folder: Path, file: RemoteFile, fields: Mapping[str, object]) ->
         partial.replace(folder / NOTES)
 
 
-def _unpack(archive: Path, target: Path) -> None:
+def unpack_archive(archive: Path, target: Path) -> None:
     """Unpacks an archive into `target`, and deletes it; nothing is in `target` before all is.
 
     Raises:
@@ -136,18 +160,34 @@ def _unpack(archive: Path, target: Path) -> None:
     try:
         if archive.name.endswith(".zip"):
             with zipfile.ZipFile(archive) as packed:
+                _check_room(archive, sum(member.file_size for member in packed.infolist()))
                 packed.extractall(unpacking_folder)
         else:
-            with tarfile.open(archive) as packed:
-                # The filter refuses members outside of the folder; `zipfile` leaves such names out
-                # by itself.
-                packed.extractall(unpacking_folder, filter="data")
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+            size = 0
+            with tarfile.open(archive, tarinfo=CheckedMember) as packed:
+                for member in packed:
+                    size += member.size
+                    _check_room(archive, size)
+                    # The filter refuses members outside of the folder; `zipfile` leaves such names
+                    # out by itself.
+                    packed.extract(member, unpacking_folder, filter="data")
+    except _UNREADABLE as error:
         shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.
-        raise DownloadError(f"{archive} cannot be unpacked: {error}.") from None
+        raise DownloadError(f"{archive} cannot be unpacked: {reason_of(error)}.") from None
     _merge_folder(unpacking_folder, target)
     archive.unlink()
+
+
+def _check_room(archive: Path, size: int) -> None:
+    """Refuses what the disk has no room for, before it is full: any file may unpack to any size.
+
+    Raises:
+      ValueError: if `size` bytes are more than are free.
+    """
+    free = shutil.disk_usage(archive.parent).free
+    if size > free:
+        raise BadInput(f"it holds {size / 1e9:.0f} GB or more, and {free / 1e9:.0f} GB are free")
 
 
 def _merge_folder(source: Path, target: Path) -> None:

@@ -1,9 +1,10 @@
 """The matches that hygiene reports: pairs of records that look alike."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
+
+from infra.typed_json import read_typed_lines
 
 MATCHES = "matches.jsonl"
 CONTAMINATION = "contamination"
@@ -41,6 +42,4 @@ class Match:
 
 def read_matches(folder: Path) -> Iterator[Match]:
     """Yields the matches of the screened dataset in a folder."""
-    with (folder / MATCHES).open(encoding="utf-8") as lines:
-        for line in lines:
-            yield Match(**json.loads(line))
+    yield from read_typed_lines(Match, folder / MATCHES)

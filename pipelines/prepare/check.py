@@ -4,7 +4,8 @@
 
 Items are listed, decoded and rendered as Beam's workers do, but nothing is written. So a check of
 everything has the rejects of preparing, with the same reasons; a check of a sample has them for
-what it opened, and for all rows, duplicate ids and missing files.
+what it opened, and for all rows, duplicate ids and missing files. Many pictures and clips are
+opened by processes beside this one, as in preparing.
 """
 
 import collections
@@ -14,19 +15,22 @@ import heapq
 import itertools
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from infra.store.disk import Disk
 from infra.store.raw_path import raw_path
-from pipelines.images.header import read_header
-from pipelines.images.square import ImageSpec
+from pipelines.prepare.check_media import MediaFacts, MediaOpener, OpenedItems, open_step
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import PrepareJob
+from pipelines.prepare.licences import LicencesConfig, dropped_licence
 from pipelines.prepare.listing import item_id, items_of_units, line_of_item, pixels_key
+from pipelines.prepare.worker_pool import local_workers, pool_of, uses_processes
 from pipelines.records.hashing import stable_hash
 from pipelines.records.holdings import Holdings, PartHoldings, RejectGroups, group_omissions
+from pipelines.records.licence import NO_LICENCE, Licence, LicenceCount
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import UnpackedMedia
@@ -34,10 +38,7 @@ from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import source_spec
-from pipelines.transforms.decode import DecodeMedia
-from pipelines.transforms.make_records import MakeRecords, duplicate_reject
-from pipelines.video.client import SampledFrames, VideoChild, VideoLimits
-from pipelines.video.sampling import FrameSampling
+from pipelines.transforms.make_records import duplicate_reject
 
 PICTURES, CLIPS = 200, 20
 """Pictures and clips that are opened unless all are: some seconds' work."""
@@ -45,8 +46,17 @@ PICTURES, CLIPS = 200, 20
 _DUPLICATES = 20
 """Most duplicate ids that are named."""
 
-_RECENT = 16
-"""Pictures remembered as counted; the items of one picture follow each other."""
+_CLIP = 40
+"""Pictures that take as long as one clip."""
+
+_BATCH = 100
+"""Pictures that are opened at a time."""
+
+_MANY = 1000
+"""Pictures whose opening is worth the start of processes."""
+
+_REPORTED = 1000
+"""Inputs between two reports of the progress of reading."""
 
 _STORE = "unpacked"
 
@@ -105,7 +115,9 @@ class CorpusCheck(Holdings):
       num_duplicates: number of such ids.
       pictures: facts of the pictures that were opened; None if there are none.
       clip_seconds: lengths of the clips that were decoded; None if there are none [s].
-      expected_rejects: rejects of the whole corpus, estimated from the sample if there is one.
+      num_dropped: inputs that `licences.allow` drops; they are among the rejects.
+      expected_rejects: rejects of the whole corpus, estimated from the sample if there is one;
+        without those that are dropped.
       failure: why preparing would fail, as the end of a sentence; "" if it would not.
     """
 
@@ -117,6 +129,7 @@ class CorpusCheck(Holdings):
     num_duplicates: int
     pictures: PictureFacts | None
     clip_seconds: Spread | None
+    num_dropped: int
     expected_rejects: float
     failure: str
 
@@ -135,7 +148,10 @@ def check_corpus(
     path: str = "",
     features: Mapping[str, str] | None = None,
     config: PrepareConfig | None = None,
+    licence: Licence = NO_LICENCE,
+    licences: LicencesConfig | None = None,
     open_all: bool = False,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> CorpusCheck:
     """Returns what preparing a corpus would make of it, and whether it would fail.
 
@@ -148,12 +164,17 @@ def check_corpus(
       split: the split, for example "train" or "train+val".
       path: the source's folder below `data_root`; "" takes the usual one.
       features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
-      config: settings with which it will be prepared; None takes the defaults.
+      config: settings with which it will be prepared; None takes the defaults. With several
+        `num_workers`, so many processes open the media, if these are many.
+      licence: licence of the source, for the records whose rows state none.
+      licences: which licences will be allowed; None allows all.
       open_all: whether every picture and clip is opened. Pictures of packed archives and of tables
         are then copied to a temporary folder, as preparing copies them.
+      on_progress: called with what was done so far, often.
 
     Raises:
-      ValueError: if the source, the split or an annotation file is wrong.
+      ValueError: if the source, the split or an annotation file is wrong, or an allowed licence is
+        probably misspelt.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
     spec = source_spec(source)
@@ -167,24 +188,26 @@ def check_corpus(
         features=features or {},
         work="",
         code="of this process",  # No worker has to agree on it, and its digest takes seconds.
+        licence=licence,
+        licences=licences,
     )
     spec.parse(split)
-    with (
-        tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        contextlib.closing(_LengthNotingChild(job.config.video_limits())) as video,
-    ):
-        return _Check(job, Path(folder), video, open_all=open_all).run()
+    with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
+        return _Check(job, Path(folder), on_progress, open_all=open_all).run()
 
 
 class _Check:
     """One check. Its methods run in the order in which they stand."""
 
     def __init__(
-        self, job: PrepareJob, folder: Path, video: "_LengthNotingChild", *, open_all: bool
+        self, job: PrepareJob, folder: Path, on_progress: Callable[[str], None], *, open_all: bool
     ) -> None:
-        self._job, self._folder, self._video, self._open_all = job, folder, video, open_all
+        self._job, self._folder, self._open_all = job, folder, open_all
+        self._report = on_progress
         self._root = raw_path(job.data_root)
-        self._reader = _HeaderNotingReader(self._root, Disk(folder, durable=False))
+        self._unpacked = Disk(folder, durable=False)
+        self._reader = MediaReader(self._root, self._unpacked)  # Only looks whether files exist.
+        self._facts = MediaFacts()
         self._drawn = {
             False: _DrawnPixels(None if open_all else PICTURES),
             True: _DrawnPixels(None if open_all else CLIPS),
@@ -193,8 +216,11 @@ class _Check:
         self._parts: dict[str, PartHoldings] = {}
         self._duplicates: list[DuplicateId] = []
         self._num_inputs = self._num_rejects = self._num_duplicates = 0
-        # By whether they are clips: all media, those opened; items not opened; items opened because
-        # they were drawn, and those of them that were rejected.
+        self._dropped = collections.Counter[str]()  # Licence -> inputs that it costs.
+        self._licences = collections.Counter[str]()
+        # By whether they are clips: all items; all media, those opened; items not opened; items
+        # opened because they were drawn, and those of them that were rejected.
+        self._items = collections.Counter[bool]()
         self._media, self._opened = collections.Counter[bool](), collections.Counter[bool]()
         self._unopened = collections.Counter[bool]()
         self._drawn_items = collections.Counter[bool]()
@@ -217,51 +243,116 @@ class _Check:
                 self._unpack_drawn(_NumberedMedia(file, wanted))
             omissions = {*corpus.omissions(), *spec.omissions_of(corpus, job.split)}
             entries = itertools.chain(() if first is None else (first,), lines)
-            make_records = MakeRecords(DecodeMedia(self._reader, job.decode, self._video))
-            for item, result in make_records(self._reader.expected(self._to_open(entries))):
-                self._note_result(item, result)
-        expected = self._num_rejects + sum(self._expected_unseen(kind) for kind in (False, True))
+            for items, opened in self._opened_items(_batches(self._to_open(entries))):
+                self._facts.add(opened.facts)
+                for item, reject in zip(items, opened.rejects, strict=True):
+                    self._note_result(item, reject)
+        unseen = sum(self._expected_unseen(kind) for kind in (False, True))
+        expected = self._num_rejects - self._dropped.total() + unseen
+        if job.licences is not None:
+            job.licences.check_spelling(
+                {name: f"{num:,} inputs" for name, num in self._dropped.items() if name},
+                self._licences,
+            )
+        licences = [
+            LicenceCount(licence=name, records=num) for name, num in sorted(self._licences.items())
+        ]
         return CorpusCheck(
             name=f"{spec.name}/{job.split}",
             parts={name: self._parts[name] for name in sorted(self._parts)},
             rejects=self._rejects.holdings(),
             omissions=group_omissions(omissions),
-            num_composed=make_records.num_composed,
+            num_composed=self._facts.num_composed,
+            licences=tuple(licences),
             num_pictures=self._media[False],
             num_opened_pictures=self._opened[False],
             num_clips=self._media[True],
             num_opened_clips=self._opened[True],
             duplicates=tuple(self._duplicates),
             num_duplicates=self._num_duplicates,
-            pictures=self._reader.facts(),
-            clip_seconds=_spread(self._video.lengths),
+            pictures=_picture_facts(self._facts),
+            clip_seconds=_spread(self._facts.clip_seconds),
+            num_dropped=self._dropped.total(),
             expected_rejects=expected,
-            failure=job.config.reject_fault(expected, self._num_inputs),
+            failure=self._failure(expected),
         )
+
+    def _failure(self, expected: float) -> str:
+        """Returns why preparing would fail, as the end of a sentence; "" if it would not."""
+        if self._num_inputs and self._dropped.total() == self._num_inputs:
+            return f"all {self._num_inputs:,} inputs were dropped by licences.allow"
+        num_inputs = self._num_inputs - self._dropped.total()
+        return self._job.config.reject_fault(expected, num_inputs)
+
+    def _opened_items(
+        self, batches: Iterable[list[Item]]
+    ) -> Iterator[tuple[list[Item], OpenedItems]]:
+        """Yields batches of items with what became of them, in order."""
+        job, wanted = self._job, 0
+        for is_clip, num in self._items.items():
+            limit = num if self._open_all else min(num, CLIPS if is_clip else PICTURES)
+            wanted += limit * (_CLIP if is_clip else 1)
+        num_opened = 0
+
+        def report(items: Sequence[Item]) -> None:
+            nonlocal num_opened
+            num_opened += len(items)
+            self._report(f"{num_opened:,} inputs opened, of {self._num_inputs:,} read")
+
+        if wanted <= _MANY or not uses_processes(job.config):
+            limits = job.config.video_limits()
+            opener = MediaOpener(self._root, self._unpacked, job.decode, limits)
+            with contextlib.closing(opener):
+                for items in batches:
+                    yield items, opener.open(items)
+                    report(items)
+            return
+        # The processes read no rows, so they need no reader; one that the user wrote may be theirs
+        # alone.
+        of_media = dataclasses.replace(
+            job, source="images", split="train", work=str(self._folder), code="", features={}
+        )
+        with local_workers(of_media):
+            pool = pool_of(of_media.work)
+            assert pool is not None
+            waiting: collections.deque[tuple[list[Item], Future[list[Any]]]] = collections.deque()
+            for items in batches:
+                waiting.append((items, pool.submit(open_step, job.decode, items)))
+                # A few wait, so that no process has to: memory does not grow with the corpus.
+                if len(waiting) > 2 * job.config.num_workers:
+                    yield waiting[0][0], waiting[0][1].result()[0]
+                    report(waiting.popleft()[0])
+            for items, opened in waiting:
+                yield items, opened.result()[0]
+                report(items)
 
     def _lines(self, entries: Iterable[Item | Reject]) -> Iterator[str]:
         """Yields the line of each item, with its number in reading order after a tab."""
         for number, entry in enumerate(entries, start=1):
             self._num_inputs += 1
+            if number % _REPORTED == 0:
+                self._report(f"{number:,} inputs read")
             entry, line = line_of_item(entry)
             if isinstance(entry, Reject):
                 self._note_reject(entry)
                 continue
+            self._items[_is_clip(entry)] += 1
             self._drawn[_is_clip(entry)].add(pixels_key(line), entry.media)
             yield f"{line[:-1]}\t{number}\n"  # JSON has no tabs.
 
     def _unpack_drawn(self, unpacked: "_NumberedMedia") -> None:
         """Reads everything again, to store the drawn ones of the pictures that must be unpacked."""
         corpus = self._job.corpus(self._root, unpacked)
-        for _ in items_of_units(self._job, corpus, [""]):
-            pass
+        for number, _ in enumerate(items_of_units(self._job, corpus, [""]), start=1):
+            if number % _REPORTED == 0:
+                self._report(f"{number:,} of {self._num_inputs:,} inputs read again")
         self._places = unpacked.places
 
-    def _to_open(self, lines: Iterable[str]) -> Iterator[Item]:
-        """Yields the items that are opened, and counts the others."""
+    def _to_open(self, lines: Iterable[str]) -> Iterator[list[Item]]:
+        """Yields the items that are opened, those of the same pixels together; counts others."""
         for key, group in itertools.groupby(lines, pixels_key):
             media: set[Media] = set()
-            is_opened = is_clip = False
+            is_clip, to_open = False, []
             # Of one id there may be several.
             for identity, same in itertools.groupby(group, item_id):
                 listed = [self._item(line) for line in same]
@@ -281,13 +372,14 @@ class _Check:
                     for _, item in listed[1:]:
                         self._note_reject(duplicate_reject(item))
                 elif is_drawn or is_double or is_absent:
-                    is_opened = True
-                    yield from (item for _, item in listed)
+                    to_open += (item for _, item in listed)
                 else:
                     self._unopened[is_clip] += 1
                     self._note_record(listed[0][1])
             self._media[is_clip] += len(media)
-            self._opened[is_clip] += len(media) * is_opened
+            if to_open:
+                self._opened[is_clip] += len(media)
+                yield to_open
 
     def _item(self, line: str) -> tuple[int, Item]:
         text, _, number = line.rpartition("\t")
@@ -306,9 +398,9 @@ class _Check:
             places = (f"input {number} ({item.media[0].source})" for number, item in listed)
             self._duplicates.append(DuplicateId(id=identity, places=tuple(places)))
 
-    def _note_result(self, item: Item, result: object) -> None:
-        if isinstance(result, Reject):
-            self._note_reject(result)
+    def _note_result(self, item: Item, reject: Reject | None) -> None:
+        if reject is not None:
+            self._note_reject(reject)
             self._drawn_rejects[_is_clip(item)] += item.id in self._drawn_ids
         else:
             self._note_record(item)
@@ -316,16 +408,47 @@ class _Check:
 
     def _note_reject(self, reject: Reject) -> None:
         self._num_rejects += 1
+        if (licence := dropped_licence(vars(reject))) is not None:
+            self._dropped[licence] += 1
         self._rejects.add(reject)
 
     def _note_record(self, item: Item) -> None:
         part = self._parts.setdefault(item.part, PartHoldings())
         part.add(images=len(item.media), suffixes=len(item.suffixes), lang=item.lang)
+        self._licences[item.licence.licence] += 1
 
     def _expected_unseen(self, is_clip: bool) -> float:
         """Returns the expected rejects among the items that were not opened."""
         num = self._drawn_items[is_clip]
         return self._unopened[is_clip] * self._drawn_rejects[is_clip] / num if num else 0.0
+
+
+def _batches(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
+    """Yields the items of several groups together: as much as takes some seconds at most."""
+    batch: list[Item] = []
+    weight = 0
+    for group in groups:
+        batch += group
+        weight += sum(_CLIP if _is_clip(item) else 1 for item in group)
+        if weight >= _BATCH:
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
+
+
+def _picture_facts(facts: MediaFacts) -> PictureFacts | None:
+    """Returns what a check says of pictures; None if none has a header."""
+    width, height = _spread(facts.widths), _spread(facts.heights)
+    if width is None or height is None:
+        return None
+    return PictureFacts(
+        modes=dict(facts.modes.most_common()),
+        num_alpha=facts.num_alpha,
+        num_16_bit=facts.num_16_bit,
+        width=width,
+        height=height,
+    )
 
 
 def _is_clip(item: Item) -> bool:
@@ -396,59 +519,6 @@ class _NumberedMedia(UnpackedMedia):
         if number in self._wanted:
             self.places[number] = super().append(data)
         return {"store": _STORE, "offset": number, "size": len(data)}
-
-
-class _HeaderNotingReader(MediaReader):
-    """Reads media, and notes what the headers of pictures say."""
-
-    def __init__(self, data_root: Path, unpacked: Disk) -> None:
-        super().__init__(data_root, unpacked)
-        self._recent: collections.deque[Media] = collections.deque(maxlen=_RECENT)
-        self._modes = collections.Counter[str]()
-        self._widths, self._heights = collections.Counter[float](), collections.Counter[float]()
-        self._num_alpha = self._num_16_bit = 0
-
-    def read(self, media: Media) -> bytes:
-        data = super().read(media)
-        header = None if media in self._recent else read_header(data)
-        if header:
-            self._recent.append(media)
-            self._modes[header.mode] += 1
-            self._widths[header.width] += 1
-            self._heights[header.height] += 1
-            self._num_alpha += header.has_alpha
-            self._num_16_bit += header.bits > 8
-        return data
-
-    def facts(self) -> PictureFacts | None:
-        """Returns the facts of all pictures read so far."""
-        width, height = _spread(self._widths), _spread(self._heights)
-        if width is None or height is None:
-            return None
-        return PictureFacts(
-            modes=dict(self._modes.most_common()),
-            num_alpha=self._num_alpha,
-            num_16_bit=self._num_16_bit,
-            width=width,
-            height=height,
-        )
-
-
-class _LengthNotingChild(VideoChild):
-    """Decodes clips, and notes their lengths.
-
-    Attributes:
-      lengths: length, to a tenth [s] -> clips.
-    """
-
-    def __init__(self, limits: VideoLimits) -> None:
-        super().__init__(limits)
-        self.lengths = collections.Counter[float]()
-
-    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> SampledFrames:
-        clip = super().sample(path, sampling, spec)
-        self.lengths[round(clip.duration, 1)] += 1
-        return clip
 
 
 def _spread(counts: Mapping[float, int]) -> Spread | None:

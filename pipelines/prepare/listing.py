@@ -17,7 +17,7 @@ from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, UnpackedMedia
+from pipelines.sources.corpus import Corpus, UnpackedMedia, is_unicode, printable_name
 from pipelines.sources.item import Item, with_licence
 from pipelines.sources.slicing import slice_bounds
 
@@ -32,6 +32,9 @@ _VIDEO = '"video": true'
 
 _DIGITS = 5
 """Digits of the shard number that precedes a line while lines are sorted."""
+
+_EXCERPT = 80
+"""Longest excerpt of a text that is not Unicode [characters]."""
 
 _LISTS, _CANDIDATES, _BOUNDS = "lists", "found", "found/bounds.json"
 """Folders and a file of the work folder; see `job`."""
@@ -254,13 +257,24 @@ def line_of_item(entry: Item | Reject) -> tuple[Item | Reject, str]:
         return entry, line
     except UnicodeEncodeError:
         source = entry.media[0].source if isinstance(entry, Item) else entry.source
-        reason = "text is not Unicode" if isinstance(entry, Item) else entry.reason
+        reason = _reason_not_unicode(entry) if isinstance(entry, Item) else entry.reason
         identity, reason, source = (
             field.encode("utf-8", "backslashreplace").decode()
             for field in (entry.id, reason, source)
         )
         reject = Reject(id=identity, stage="read", reason=reason, source=source)
         return reject, f"{reject.to_json()}\n"
+
+
+def _reason_not_unicode(item: Item) -> str:
+    """Returns which texts of an item cannot be encoded."""
+    texts = {
+        name: json.dumps(value, ensure_ascii=False)
+        for name, value in json.loads(item.to_json()).items()
+    }
+    wrong = [name for name, text in texts.items() if not is_unicode(text)]
+    names = ", ".join(wrong)
+    return f"not Unicode in {names}: {printable_name(texts[wrong[0]])[:_EXCERPT]}"
 
 
 def _lines_of_shard(

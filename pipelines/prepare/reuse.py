@@ -118,7 +118,10 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
 def _shape_of_part(store: StoreBackend, shard: str, dataset_part: str) -> str:
     """Returns the full name of a part; all its records have as many images as the first."""
     with store.open(shard) as file:
-        _, data = next(read_frames(file))
+        try:
+            _, data = next(read_frames(file))
+        except ValueError as error:
+            raise ValueError(f"{store.uri}/{shard}: {error}; prepare it again.") from None
     return part_with_images(
         part_without_images(dataset_part), len(example.decode_example(data).window())
     )

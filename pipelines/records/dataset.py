@@ -17,7 +17,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from infra.store.digest import file_sha256, listing_sha256
+from infra.store.manifest import validate_path
 from infra.store.stored_folder import StoredFolder, open_stored_folder
+from infra.typed_json import parse_typed, read_typed_lines
 from pipelines.records import example
 from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
 from pipelines.records.hashing import stable_hash
@@ -44,6 +46,15 @@ class PartInfo:
 
     shards: tuple[str, ...]
     num_records: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shards) != len(self.num_records) or any(num < 0 for num in self.num_records):
+            raise ValueError(
+                f"num_records must be a number for each of {len(self.shards)} shards, got "
+                f"{self.num_records!r:.60}."
+            )
+        for shard in self.shards:  # Each becomes part of a path that is read.
+            validate_path(shard)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,18 +113,17 @@ class DatasetInfo:
 
 def read_info(folder: str | Path) -> DatasetInfo:
     """Reads the `dataset.json` of a folder."""
-    return parse_info((Path(folder) / DESCRIPTION).read_text())
+    path = Path(folder) / DESCRIPTION
+    return parse_info(path.read_bytes(), str(path))
 
 
-def parse_info(text: str) -> DatasetInfo:
-    """Returns the description in the text of a `dataset.json`."""
-    raw = json.loads(text)
-    parts = {
-        name: PartInfo(shards=tuple(p["shards"]), num_records=tuple(p["num_records"]))
-        for name, p in raw.pop("parts").items()
-    }
-    licences = tuple(LicenceCount(**fields) for fields in raw.pop("licences", ()))
-    return DatasetInfo(parts=parts, licences=licences, **raw)
+def parse_info(text: str | bytes, name: str = DESCRIPTION) -> DatasetInfo:
+    """Returns the description in the text of a `dataset.json`.
+
+    Raises:
+      ValueError: if it is none; the message begins with `name`.
+    """
+    return parse_typed(DatasetInfo, text, name)
 
 
 class Part(Sequence[Record]):
@@ -158,7 +168,11 @@ class Part(Sequence[Record]):
         else:
             start, stop = self._block_of(position)
             data = self._fetch(start, stop).result()[position - start]
-        return example.decode_example(data)
+        try:
+            return example.decode_example(data)
+        except ValueError as error:
+            ((shard, start, _),) = self._pieces(position, position + 1)
+            raise ValueError(f"record {start} of {shard.path}: {error}") from None
 
     def __iter__(self) -> Iterator[Record]:
         return self._between(0, len(self), _BLOCKS_AHEAD)
@@ -248,23 +262,19 @@ class Dataset:
         for shard, num in zip(info.shards, info.num_records, strict=True):
             path = folder / licences_path(shard)
             if path.is_file():
-                yield from LicenceRuns.from_json(path.read_bytes()).names()
+                yield from LicenceRuns.from_json(path.read_bytes(), str(path)).names()
             else:
                 yield "", num
 
     def rejects(self) -> Iterator[Reject]:
         """Yields the rejects, by id."""
-        with (self.place.local_folder(REJECTS) / REJECTS).open(encoding="utf-8") as lines:
-            for line in lines:
-                yield Reject(**json.loads(line))
+        yield from read_typed_lines(Reject, self.place.local_folder(REJECTS) / REJECTS)
 
     def omissions(self) -> Iterator[Omission]:
         """Yields the files and members of the source that look like data and were not read."""
         folder = self.place.local_folder((DESCRIPTION, OMISSIONS))
         if (folder / OMISSIONS).is_file():
-            with (folder / OMISSIONS).open(encoding="utf-8") as lines:
-                for line in lines:
-                    yield Omission(**json.loads(line))
+            yield from read_typed_lines(Omission, folder / OMISSIONS)
 
 
 def records_sha256(files: Mapping[str, str]) -> str:

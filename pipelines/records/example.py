@@ -6,6 +6,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from pipelines.records.licence import Licence
+from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Record
 
 # Field name in the Example -> field of `Record`, for lists of texts or bytes.
@@ -60,8 +61,24 @@ def decode_example(data: bytes) -> Record:
     """Returns the record of a serialized Example.
 
     Raises:
-      ValueError: if a required feature is missing, named in the message.
+      ValueError: if a required feature is missing, named in the message; or a value is wrong.
     """
+    try:
+        return _decode(data)
+    except (
+        DecodeError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        ValueError,
+    ) as error:
+        if type(error) is ValueError:  # Of this module and the schema's, whose words are clear.
+            raise
+        raise ValueError(f"it is no Example of a record: {reason_of(error)}.") from None
+
+
+def _decode(data: bytes) -> Record:
     example = _Example.FromString(data)
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     values: dict[str, object] = {}
@@ -76,10 +93,15 @@ def decode_example(data: bytes) -> Record:
             values[field] = tuple(items if key == "image" else map(bytes.decode, items))
     for key, field in FLOATS.items():
         values[field] = tuple(feature[key].float_list.value[:])
-    prefixes = feature["prefixes"].bytes_list.value[:]
-    values["prefixes"] = tuple(tuple(json.loads(text)) for text in prefixes)
+    prefixes = [json.loads(text) for text in feature["prefixes"].bytes_list.value[:]]
+    if not all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in prefixes):
+        raise ValueError(f"prefixes must be lists of texts, got {prefixes!r:.100}.")
+    values["prefixes"] = tuple(map(tuple, prefixes))
     values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
-    values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
+    meta = json.loads(feature["meta"].bytes_list.value[0])
+    if not isinstance(meta, dict):
+        raise ValueError(f"meta must be an object, got {meta!r:.100}.")
+    values["meta"] = meta
     stated = {field: key for key, field in LICENCE.items() if key in feature}
     if stated:
         texts = {field: feature[key].bytes_list.value[0].decode() for field, key in stated.items()}

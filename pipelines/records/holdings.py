@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipelines.records.dataset import Dataset
-from pipelines.records.licence import LICENCE_STAGE
+from pipelines.records.licence import LICENCE_STAGE, LicenceCount
 from pipelines.records.schema import Omission, Reject
 
 _DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'|(?<=: )[^\s:]+/[^\s:]+$")
@@ -93,6 +93,7 @@ class Holdings:
       rejects: kinds of rejects, the most frequent first.
       omissions: what looks like data and is in neither, by reason.
       num_composed: records in which a background shows through transparent pixels.
+      licences: records per licence, those that state none included.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Holdings:
     rejects: tuple[RejectHoldings, ...]
     omissions: tuple[OmissionHoldings, ...] = ()
     num_composed: int = 0
+    licences: tuple[LicenceCount, ...] = ()
 
     @property
     def num_records(self) -> int:
@@ -130,6 +132,7 @@ def count_holdings(dataset: Dataset) -> Holdings:
         rejects=group_rejects(dataset.rejects()),
         omissions=group_omissions(dataset.omissions()),
         num_composed=dataset.info.num_composed,
+        licences=dataset.info.licence_counts,
     )
 
 

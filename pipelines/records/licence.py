@@ -14,7 +14,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+from infra.typed_json import parse_typed
 
 LICENCES_ENDING = ".licences"
 """Ending of the file beside a shard."""
@@ -115,6 +117,14 @@ def _is_stated(count: LicenceCount) -> bool:
     return bool(count.licence or count.holder or count.address)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _LicencesFile:
+    """Content of the file beside a shard: its licences, and [number of one, records] by run."""
+
+    licences: tuple[LicenceCount, ...]
+    runs: tuple[tuple[int, int], ...]
+
+
 class LicenceRuns:
     """Licences of the records of a shard, in the order of the records."""
 
@@ -171,13 +181,19 @@ class LicenceRuns:
         return json.dumps({"licences": licences, "runs": self._runs}, ensure_ascii=False).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        """Reads the content of such a file."""
-        raw: dict[str, Any] = json.loads(text)
+    def from_json(cls, text: bytes, name: str = "licences") -> Self:
+        """Reads the content of such a file.
+
+        Raises:
+          ValueError: if it is none; the message begins with `name`.
+        """
+        raw = parse_typed(_LicencesFile, text, name)
+        if any(not 0 <= number < len(raw.licences) or num < 1 for number, num in raw.runs):
+            raise ValueError(f"{name}: runs must be of the {len(raw.licences)} licences.")
         runs = cls()
-        runs._counts = [LicenceCount(**fields) for fields in raw["licences"]]
+        runs._counts = list(raw.licences)
         runs._numbers = {count.licence: i for i, count in enumerate(runs._counts)}
-        runs._runs = raw["runs"]
+        runs._runs = [list(run) for run in raw.runs]
         return runs
 
 

@@ -72,6 +72,8 @@ def _of_value(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, IndexError):
         return "a list has fewer values than expected"
+    if "integer string conversion" in text:
+        return "a number has too many digits"
     if isinstance(error, OverflowError):
         return "a number is infinite, or too large"
     if number := _NUMBER.search(text):

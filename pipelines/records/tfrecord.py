@@ -27,6 +27,9 @@ INDEX_ENDING = ".idx"
 _PIECE = 16 << 20
 """Size of the pieces in which a shard is copied [bytes]."""
 
+_MAX_RECORD = 128 << 20
+"""Longest record of others that is read [bytes]: a packed file of a few bytes may state any."""
+
 _REREADS = 3
 """Further reads over a network of records whose checksum does not match."""
 
@@ -140,13 +143,20 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         if not is_header(header):
             raise ValueError(f"damaged record header at byte {offset}")
         length, _ = _HEADER.unpack(header)
-        data, footer = file.read(length), file.read(_FOOTER.size)
-        if len(data) + len(footer) != length + _FOOTER.size or footer != _FOOTER.pack(
-            _masked_crc(data)
-        ):
+        if length > _MAX_RECORD:
+            raise ValueError(f"record {offset} bytes in has {length} bytes by its header")
+        data = b"".join(_pieces(file, length))
+        if len(data) != length or file.read(_FOOTER.size) != _FOOTER.pack(_masked_crc(data)):
             raise ValueError(f"record {offset} bytes in is damaged or cut off")
         yield offset + _HEADER.size, data
         offset += _HEADER.size + length + _FOOTER.size
+
+
+def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
+    """Yields up to `length` bytes: memory grows with what the file has, not with what it states."""
+    while length and (piece := file.read(min(length, _PIECE))):
+        yield piece
+        length -= len(piece)
 
 
 class Shard:
@@ -169,12 +179,15 @@ class Shard:
         #
         #   record 1  =  bytes 40 .. 90     length = 130 at the end, or the two files do not fit
         index = self._place.local_folder(INDEX_ENDING) / index_path(self._name)
-        self._offsets = np.frombuffer(index.read_bytes(), dtype="<u8")
-        size = self._place.size(self._name)
-        if len(self._offsets) == 0 or int(self._offsets[-1]) != size:
+        self._offsets = _read_index(index)
+        try:
+            size = self._place.size(self._name)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.path} is missing; prepare it again.") from None
+        if int(self._offsets[-1]) != size:
             raise ValueError(
-                f"{self.path} has {size} bytes, its index says "
-                f"{self._offsets[-1] if len(self._offsets) else 'nothing'}; prepare it again."
+                f"{self.path} has {size} bytes, its index says {self._offsets[-1]}; prepare it "
+                f"again."
             )
 
     def __len__(self) -> int:
@@ -216,12 +229,31 @@ class Shard:
 
     def _record(self, frames: bytes, first: int, position: int) -> bytes:
         begin, end = (int(self._offsets[p]) - first for p in (position, position + 1))
-        length, _ = _HEADER.unpack_from(frames, begin)
+        head = frames[begin : begin + _HEADER.size]
         data = frames[begin + _HEADER.size : end - _FOOTER.size]
         (crc,) = _FOOTER.unpack_from(frames, end - _FOOTER.size)
-        if length != len(data) or crc != _masked_crc(data):
+        if not is_header(head) or _HEADER.unpack(head)[0] != len(data) or crc != _masked_crc(data):
             raise ValueError(f"record {position} of {self.path} is damaged; prepare it again.")
         return data
+
+
+def _read_index(path: Path) -> np.ndarray:
+    """Returns the offsets in an index.
+
+    Raises:
+      ValueError: if they are no offsets of frames, one after the other, from 0 on.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing; prepare the dataset again.") from None
+    offsets = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8")
+    # As signed, so that one that goes back shows as a step below 0.
+    steps = np.diff(offsets.astype(np.int64))
+    least = _HEADER.size + _FOOTER.size
+    if len(data) % 8 or not len(offsets) or offsets[0] or (steps < least).any():
+        raise ValueError(f"{path} is no index of records; prepare the dataset again.")
+    return offsets
 
 
 def _masked_crc(data: bytes) -> int:

@@ -3,16 +3,15 @@
 import dataclasses
 import io
 import itertools
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from PIL import Image
 
+from infra.typed_json import parse_typed
 from pipelines.records.boxes import OBJECT, paint_box, paint_mask, pixel_box
-from pipelines.records.dataset import Dataset
+from pipelines.records.dataset import DESCRIPTION, Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import MASK_MARKER, Record, Reject
 
@@ -57,11 +56,11 @@ class Sheet:
     num_rejects: int
 
 
-def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> Sheet:
+def make_sheet(place: str, *, limit: int, part: str | None, rejects: int) -> Sheet:
     """Returns the sheet of a prepared dataset.
 
     Args:
-      folder: folder of the dataset.
+      place: the dataset: a folder, or a place in a bucket.
       limit: most records, spread evenly over the parts and within each.
       part: the only part to show; None shows all.
       rejects: most rejects, spread evenly.
@@ -69,7 +68,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
     Raises:
       KeyError: if there is no such part; the error lists the parts there are.
     """
-    dataset = Dataset(folder)
+    dataset = Dataset(place)
     if part is not None and part not in dataset.parts:
         raise KeyError(f"part must be one of {', '.join(dataset.parts)}, got {part!r}.")
     parts = {n: p for n, p in sorted(dataset.parts.items()) if len(p) and part in (None, n)}
@@ -89,9 +88,11 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
     if info.num_composed:
         summary += f" · {info.num_composed} over a background"
     # Only datasets that were screened for duplicates have this file.
-    hygiene_file = folder / HYGIENE
+    hygiene_file = dataset.place.local_folder((DESCRIPTION, HYGIENE)) / HYGIENE
     if hygiene_file.is_file():
-        counts_of_hygiene = json.loads(hygiene_file.read_text())
+        counts_of_hygiene = parse_typed(
+            dict[str, int], hygiene_file.read_bytes(), str(hygiene_file)
+        )
         summary += " · " + ", ".join(
             f"{name} {value}" for name, value in sorted(counts_of_hygiene.items())
         )

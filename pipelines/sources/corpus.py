@@ -80,6 +80,10 @@ class OmissionCounts:
         count, first = self._counts.get(reason, (0, example))
         self._counts[reason] = count + num, min(first, example)
 
+    def __len__(self) -> int:
+        """Returns the number of reasons."""
+        return len(self._counts)
+
     def clear(self) -> None:
         """Forgets all counts, before the file is read again."""
         self._counts.clear()
@@ -141,7 +145,7 @@ class Corpus:
           BadInput: if it is outside, which a hostile or absolute path in an annotation may be.
         """
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
-            raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
+            raise BadInput(f"path is not a name of a file: {os.path.basename(path)[-120:]!r}")
         # By its text: a/../../b leaves the root, whatever links there are.
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):

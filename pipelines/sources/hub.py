@@ -49,9 +49,13 @@ def table_rows(corpus: Corpus, table: Path, columns: Sequence[str] = ()) -> Iter
                         yield TableRow(table, cells)
         except BadInput as error:
             raise ValueError(f"{table}: {error}.") from error
-        except (pa.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())[:120]
-            raise ValueError(f"{table} is damaged parquet: {reason}.") from error
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _damaged(table, error) from error
+
+
+def _damaged(table: Path, error: Exception) -> ValueError:
+    reason = " ".join(str(error).split())[:120]
+    return ValueError(f"{table} is damaged parquet: {reason}.")
 
 
 def column_names(names: Sequence[str]) -> Sequence[str]:
@@ -91,10 +95,14 @@ def _cell(scalar: Any) -> Any:
 
 def count_rows(corpus: Corpus, table: Path) -> int:
     """Returns the number of rows of a table."""
+    import pyarrow as pa
     from pyarrow import parquet
 
     with corpus.local_annotation(table) as local:
-        return parquet.read_metadata(local).num_rows
+        try:
+            return parquet.read_metadata(local).num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(table, error) from error
 
 
 class TablePictures:

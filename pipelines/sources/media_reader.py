@@ -5,10 +5,11 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
 
@@ -129,7 +130,7 @@ class MediaReader:
         with contextlib.ExitStack() as stack:
             with self._as_bad_input(media):
                 path = stack.enter_context(local_copy(self._root / media.path))
-                with path.open("rb") as file:
+                with _open_file(path) as file:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             yield str(path), sha256
 
@@ -203,7 +204,7 @@ class MediaReader:
                 return self._from_unpacked(media)
             if not self._is_local:
                 return self._from_bucket(media)
-            with (self._root / media.path).open("rb") as file:
+            with _open_file(self._root / media.path) as file:
                 size = media.size if media.size >= 0 else os.fstat(file.fileno()).st_size
                 _check_encoded_size(size)
                 file.seek(media.offset)
@@ -242,6 +243,20 @@ class MediaReader:
             if not self._is_local or error.errno not in _OF_FILE:
                 raise
             raise BadInput(f"{error.strerror}: {media.source}") from error
+
+
+@contextlib.contextmanager
+def _open_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file on this machine; a pipe or a device, which may have no end, is none.
+
+    Raises:
+      BadInput: if it is neither a file nor a folder; for a folder it is IsADirectoryError.
+    """
+    # A pipe that nobody writes to would block the opening itself.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise BadInput(f"neither a file nor a folder: {path.name}")
+        yield file
 
 
 def _media_size(media: Media) -> int:

@@ -99,11 +99,11 @@ def unfollowed(
 
 
 def note_empty(corpus: Corpus, path: Path, results: Iterable[T]) -> Iterator[T]:
-    """Yields what a file gives; if that is nothing, the file is passed over."""
+    """Yields what a file gives; if that is nothing, and no reason is known, the file is empty."""
     counts, is_empty = corpus.omission_counts(path), True
     counts.clear()  # A part of a split is read twice.
     for result in results:
         is_empty = False
         yield result
-    if is_empty:
+    if is_empty and not len(counts):
         counts.add("empty file")

@@ -205,7 +205,7 @@ def read_rows(
         except StopIteration:
             return
         except DamagedFile as error:
-            yield _reject_row(corpus, path, f"{name}/{path.name}", str(error))
+            yield _reject_row(corpus, path, f"{name}/{path.name}", error.after(number))
             return
         try:
             result = items_of_row(row)

@@ -44,7 +44,23 @@ def unpack(file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 class DamagedFile(ValueError):
-    """A file that cannot be read to its end; the message names it."""
+    """A file that cannot be read to its end; the message names it.
+
+    Args:
+      name: name of the file.
+      reason: what is wrong with it.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} is damaged: {reason}")
+        self._name, self._reason = name, reason
+
+    def after(self, num_rows: int) -> str:
+        """Returns the message for a file of which some rows could be read before the damage."""
+        return (
+            f"{self._name} is damaged after {num_rows:,} whole rows, which were read: "
+            f"{self._reason}; what follows is lost"
+        )
 
 
 @contextlib.contextmanager
@@ -65,7 +81,7 @@ def open_lines(path: Path) -> Iterator[BinaryIO]:
 class _Utf8(io.RawIOBase):
     """Reads a UTF-16 text as UTF-8; half a character becomes a byte that UTF-8 does not have."""
 
-    def __init__(self, content: BinaryIO) -> None:
+    def __init__(self, content: io.BufferedReader) -> None:
         self._content, self._rest = content, b""
         self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
 
@@ -74,7 +90,8 @@ class _Utf8(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._rest:
-            data = self._content.read(io.DEFAULT_BUFFER_SIZE)
+            # Not `read`: where the file is damaged, it would lose what it has of a full block.
+            data = self._content.read1(io.DEFAULT_BUFFER_SIZE)
             text = self._decoder.decode(data, final=not data)
             self._rest = text.encode().replace("\ufffd".encode(), b"\xff")
             if not data and not self._rest:
@@ -94,7 +111,7 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
         except DAMAGE as error:
             if is_of_machine(error):
                 raise
-            raise DamagedFile(f"{path.name} is damaged: {reason_of(error)}") from error
+            raise DamagedFile(path.name, reason_of(error)) from error
 
 
 def _opener(file: BinaryIO):

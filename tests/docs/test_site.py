@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.e2e.conftest import browse
 
 pytest.importorskip("mkdocs", reason="no MkDocs: `make setup` installs it")
 pytest.importorskip("material", reason="no Material for MkDocs: `make setup` installs it")
@@ -57,3 +58,10 @@ def test_nothing_comes_from_the_network_when_it_is_read(site: Path):
         assert not _STYLE.search(style.read_text()), style
     for picture in site.rglob("*.svg"):
         assert "href=" not in picture.read_text(), picture
+
+
+def test_its_search_works_from_the_disk(site: Path, tmp_path: Path):
+    dom = browse(f"file://{site}/index.html?q=rejects", tmp_path)
+    found = re.findall(r'class="md-search-result__link"[^>]* href="([^"]+)"', dom)
+    found += re.findall(r'href="([^"]+)"[^>]* class="md-search-result__link"', dom)
+    assert any("howto/data.html" in link for link in found), found

@@ -186,13 +186,21 @@ class Served:
             return {}
         return {"Authorization": f"Basic {base64.b64encode(note.auth.encode()).decode()}"}
 
-    def browse(self, path: str, profile: Path, *, screenshot: Path | None = None) -> str:
+    def browse(
+        self,
+        path: str,
+        profile: Path,
+        *,
+        screenshot: Path | None = None,
+        size: tuple[int, int] = (1500, 1300),
+        dark: bool = False,
+    ) -> str:
         """Opens one of its pages, by a link that logs in; see `browse`."""
         note = running(self.store)
         assert note is not None
         joint = "&" if "?" in path else "?"
         address = f"{self.url}{path}{joint}token={token_of(note.auth)}"
-        return browse(address, profile, screenshot=screenshot)
+        return browse(address, profile, screenshot=screenshot, size=size, dark=dark)
 
     def ask(self, path: str, body: bytes = b"{}", method: str = "POST"):
         headers = {"content-type": "application/json"}
@@ -284,12 +292,28 @@ def browser() -> str:
     return found
 
 
-def browse(url: str, profile: Path, *, screenshot: Path | None = None) -> str:
-    """Opens a page in headless Chromium and returns its DOM, after its scripts have run."""
+def browse(
+    url: str,
+    profile: Path,
+    *,
+    screenshot: Path | None = None,
+    size: tuple[int, int] = (1500, 1300),
+    dark: bool = False,
+) -> str:
+    """Opens a page in headless Chromium and returns its DOM, after its scripts have run.
+
+    Args:
+      url: address of the page.
+      profile: folder of the browser's profile.
+      screenshot: file for a picture of it.
+      size: width and height of the window [pixels].
+      dark: whether the reader prefers dark pages.
+    """
     options = [
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={profile}", "--window-size=1500,1300", "--virtual-time-budget=25000",
+        f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}",
+        "--virtual-time-budget=25000", *(["--force-dark-mode"] if dark else []),
     ]  # fmt: skip
     if screenshot:
         options.append(f"--screenshot={screenshot}")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PARCEL, environment
-from tests.e2e.faults import BUCKET, SMALLEST, URI, artifacts_of, files_of
-from tests.gcs.server import GCS
+from tests.certificate.places import artifacts_of, in_bucket
+from tests.e2e.conftest import PARCEL, SMALLEST, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
@@ -21,17 +20,13 @@ RETRIES = "compute.retries=8"
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("number", [2, 4])
-def test_runs_at_once_make_every_step_once(
-    shared_server: dict[str, str], tmp_path: Path, number: int
-):
-    with GCS() as gcs:
-        gcs.bucket(BUCKET)
+def test_runs_at_once_make_every_step_once(shared_server: dict[str, str], tmp_path: Path):
+    number = 4  # Two at once are among the trials of tests/certificate.
+    with in_bucket(tmp_path) as place:
         runs = []
         for i in range(number):
-            env = environment(tmp_path / f"{i}") | gcs.environment
-            env |= {"PARCEL_STORE": URI, "PARCEL_STATE": str(tmp_path / f"{i}")}
-            env |= shared_server
+            env = environment(tmp_path / f"{i}") | place.environment | shared_server
+            env |= {"PARCEL_STATE": str(tmp_path / f"{i}")}
             with (tmp_path / f"{i}.log").open("w") as out:
                 runs.append(
                     subprocess.Popen(
@@ -50,12 +45,12 @@ def test_runs_at_once_make_every_step_once(
         assert codes == [0] * number, said[codes.index(max(codes))][-3000:]
         tables = {text[text.index("\n## ") : text.index("\nScores are mean")] for text in said}
         assert len(tables) == 1
-        files = files_of(gcs)
+        files = place.files()
         keys = artifacts_of(files)
-        begun = Counter(name.split("/")[2] for name in files if "/history/" in name)
+        begun = Counter(name.split("/")[1] for name in files if "/history/" in name)
         assert begun == dict.fromkeys(keys, 1)  # One attempt each: nothing was made twice.
-        assert len([name for name in files if "/manifests/results/" in name]) == 1
-        assert not [name for name in files if "/aside/" in name]
+        assert len([name for name in files if name.startswith("manifests/results/")]) == 1
+        assert not [name for name in files if name.startswith("aside/")]
         sums = [re.search(r"(\d+) steps in \d+ s: (\d+) made", text) for text in said]
         # A transfer is one step to people; two runs may make its training and its answers.
     made = sum(int(found[2]) for found in sums if found)

@@ -16,9 +16,10 @@ FLIPS = {
     "corpus": "chartqa/ChartQA Dataset/train/png/000001.png",
     "tokenizer": "tokenizer.model",
     "stage1 vanilla": "model.json",
+    "intermediary vanilla": "params-00000-of-00001.safetensors",
     "evaluate": "predictions.jsonl",
 }
-"""Beginning of a step's name -> a file of its artifact, of those that are read whole."""
+"""Beginning of a step's name -> a file of its artifact; parameters are read in ranges."""
 
 
 def flip(path: Path) -> None:
@@ -73,7 +74,7 @@ def test_every_flip_is_named_and_mended_and_the_numbers_are_the_same(smallest: F
     for name, artifact in flipped.items():
         damaged = smallest.store / artifact.folder / f"{name}.damaged"
         assert damaged.exists() == (name in named)
-    assert {"tokenizer.model", "model.json"} <= named
+    assert {"tokenizer.model", "model.json", "params-00000-of-00001.safetensors"} <= named
     # The table itself: reading it is refused, and the next run writes it again.
     tables = [a for a in Store(smallest.store).artifacts() if a.manifest.kind == "results"]
     results = max(tables, key=lambda artifact: artifact.manifest.started)

@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +13,7 @@ import pytest
 
 from flows.lineage.runs import find_run
 from infra.store.store import Store
-from tests.e2e.conftest import Finished, Served, parcel, plain, serving
+from tests.e2e.conftest import ENDLESS, Finished, Served, parcel, plain, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -133,6 +134,114 @@ def test_items_are_pages_beside_the_ui(served: Served, tmp_path: Path, pictures:
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.headers["content-type"].startswith("image/")
         assert "immutable" in answer.headers["cache-control"]
+
+
+def test_the_start_page_and_prefects_pages_lead_to_each_other(served: Served, tmp_path: Path):
+    assert "start page: http://" in (served.store.parent / "serve.log").read_text()
+    start = served.browse("/parcel/", tmp_path)
+    assert "complete" in plain(start)
+    assert 'href="/v2/dashboard"' in start
+    assert 'href="/parcel/"' in served.browse("/v2/dashboard", tmp_path)
+    login = {**served.login, "Accept": "text/html"}
+    request = urllib.request.Request(f"{served.url}/parcel/", headers=login)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert b'href="/parcel/" style=' not in answer.read()  # Ours need no second link.
+
+
+def test_methods_are_compared_by_ticking_them(served: Served, tmp_path: Path, pictures: Path):
+    run = find_run(Store(served.store), "tiny")["run"]
+    table = served.browse(
+        f"/parcel/results/{run}", tmp_path, screenshot=pictures / "ticks.png", size=(1400, 1300)
+    )
+    assert f'name="side" value="{run}/chartqa:test_human/parcel/16"' in table
+    sides = "&".join(f"side={run}/chartqa:test_human/{method}/16" for method in ("parcel", "m3"))
+    compared = served.browse(
+        f"/parcel/compare?{sides}",
+        tmp_path,
+        screenshot=pictures / "compare.png",
+        size=(1400, 1500),
+    )
+    assert compared.count("<polyline") == 4
+    assert "95 % interval" in plain(compared)
+    served.browse(
+        f"/parcel/compare?side={run}/*/parcel&side={run}/*/m3",
+        tmp_path,
+        screenshot=pictures / "compare_800_dark.png",
+        size=(800, 1300),
+        dark=True,
+    )
+
+
+def ended(served: Served, run: str) -> bool:
+    states = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    return served.ask(f"/flow_runs/{run}", method="GET")["state_type"] in states
+
+
+@pytest.mark.deep
+def test_the_start_page_shows_a_run_and_what_a_night_left(
+    finished: Finished, tmp_path: Path, pictures: Path
+):
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    with serving(store) as served:
+        nightly = [
+            {"schedule": {"cron": "0 20 * * *", "timezone": "Europe/Berlin"}, "active": True}
+        ]
+        found = served.ask("/deployments/name/study/study", method="GET")
+        served.ask(f"/deployments/{found['id']}/schedules", json.dumps(nightly).encode())
+        failing = served.start(
+            "study/study", study="tiny", overrides=["name=owls", "stage1.peak_lr=1.0e30"]
+        )
+        until = time.monotonic() + 600
+        while not ended(served, failing):
+            assert time.monotonic() < until
+            time.sleep(1)
+        running = served.start("study/study", study="tiny", overrides=["name=rooks", ENDLESS])
+        while " of 100,000" not in (text := plain(page(served, ""))) or "demo 20" not in text:
+            assert time.monotonic() < until, text
+            time.sleep(1)
+        assert "loss " in text
+        assert "the loss is nan" in text
+        assert f"parcel run owls --failed --store {store}" in text
+        assert "demo 20" in text  # The schedule, with its next firing.
+        for name, size, dark in (
+            ("start", (1400, 1700), False),
+            ("start_800", (800, 1900), False),
+            ("start_dark", (1400, 1700), True),
+        ):
+            served.browse(
+                "/parcel/",
+                tmp_path / "profile",
+                screenshot=pictures / f"{name}.png",
+                size=size,
+                dark=dark,
+            )
+        status = parcel(store, "status")
+        assert " of 100,000, loss " in status.stdout, status.stdout + status.stderr
+        cancel = json.dumps({"state": {"type": "CANCELLING"}, "force": True}).encode()
+        served.ask(f"/flow_runs/{running}/set_state", cancel)
+        while not ended(served, running):
+            assert time.monotonic() < until
+            time.sleep(1)
+        # The button, as a browser sends it: what failed is tried again.
+        (action,) = {
+            part.split('"')[0]
+            for part in page(served, "").split('action="')[1:]
+            if "/owls-" in part[:80]
+        }
+        headers = {**served.login, "Origin": served.url}
+        request = urllib.request.Request(f"{served.url}{action}", b"", headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            run = served.ask(f"/flow_runs/{answer.url.rpartition('/')[2]}", method="GET")
+        assert run["parameters"]["study"] == "owls"
+        assert run["parameters"]["failed"] is True
+        foreign = urllib.request.Request(
+            f"{served.url}{action}", b"", {**served.login, "Origin": "http://evil.example"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(foreign, timeout=30)
+        assert refused.value.code == 403
 
 
 def test_rebuild_publishes_every_page_again(served: Served, finished: Finished):

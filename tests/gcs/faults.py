@@ -139,9 +139,11 @@ class Faults:
         self._lock = threading.Lock()
         self._armed: list[_Armed] = []
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: Rule) -> int:
+        """Puts a rule in force; returns its place in `fired`."""
         with self._lock:
             self._armed.append(_Armed(rule))
+            return len(self._armed) - 1
 
     def clear(self) -> None:
         with self._lock:

@@ -1,7 +1,9 @@
 """Tiny models, with the real structure."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from infra.progress import COMPILING, Progress
 from model import vlm
 from model.checkpoint.folder import save_checkpoint
 from model.config import ModelConfig
@@ -37,3 +39,8 @@ def write_checkpoint(root: Path, model: ModelConfig) -> str:
         mask_codec=None,
     )
     return str(folder)
+
+
+def without_compiling(progress: Iterator[Progress]) -> Iterator[Progress]:
+    """The progress of a stage, or of an evaluation, without the notes that it compiles."""
+    return (one for one in progress if one.note != COMPILING)

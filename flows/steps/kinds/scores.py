@@ -8,13 +8,13 @@ Files:
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from model import files
 from model.eval.metrics.registry import get_metric, metric_modules, metric_values
+from model.eval.score_json import read_score
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def make_together(works: Sequence[StepContext]) -> Iterator[Progress]:
         decode_mask=decode_mask,
     )
     for work in works:
-        result = json.loads((work.out / files.SCORE).read_text())
+        result = read_score(work.out / files.SCORE)
         work.counts.update(score=result["score"], num=result["num"])
 
 

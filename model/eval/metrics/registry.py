@@ -12,6 +12,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, Protocol
 
+from infra.errors import raised_at
 from infra.references import load_reference, module_reference
 from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
@@ -142,16 +143,18 @@ def _checked(
         item = score(prediction, fields)
     except Exception as error:
         message = f"lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        # Where their code raised, or called what raised: the innermost line of the metric's file.
+        own = score.__code__.co_filename if inspect.isfunction(score) else ""
         raise ValueError(
-            f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {message}; the "
-            f"record has {', '.join(sorted(fields))}."
+            f"your metric {name} fails at {raised_at(error, own)} for {fields.get('id')!r}: "
+            f"{type(error).__name__}: {message}; the record has {', '.join(sorted(fields))}."
         ) from error
     # Sums of scores are exact fractions, and neither NaN nor infinity is one: refused at its
     # record.
     value = item.score if isinstance(item, ItemScore) else item
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(
-            f"metric {name} must return a finite number, got {value!r:.60} for "
+            f"your metric {name} must return a finite number, got {value!r:.60} for "
             f"{fields.get('id')!r}."
         )
     return item if isinstance(item, ItemScore) else float(value)

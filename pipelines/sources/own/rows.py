@@ -17,12 +17,11 @@ begins with [ or { is written as a list of one text: ["[illegible]"].
 Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix.
 """
 
-import csv
 import functools
-import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,11 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.csv_cells import csv_cells, parse_cell
 from pipelines.sources.item import Item, checked_task
-from pipelines.sources.layout import find_annotation
+from pipelines.sources.layout import find_annotation, find_file
 from pipelines.sources.licences import OWN_NAMES, stated_licence
-from pipelines.sources.omissions import data_files, note_empty, unfollowed
+from pipelines.sources.omissions import data_files, looks_like_data, note_empty, unfollowed
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
@@ -60,8 +60,6 @@ KEYS = (
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
 _MAX_IMAGES = 2
-_MAX_CELL = 16 << 20
-"""Longest cell of a table [characters]; more is a quote that was never closed."""
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
 """(number, from 1; function that parses it) of each line or row."""
@@ -104,7 +102,7 @@ def items_of(
             yield Reject(
                 id=f"{source.name}/{split}",
                 stage="read",
-                reason=str(error),
+                reason=error.after(position),
                 source=corpus.relative(file),
             )
             return
@@ -211,107 +209,26 @@ def _json_lines(path: Path) -> Numbered:
 def _table_rows(path: Path) -> Numbered:
     # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written
     # (`line_of_item`).
-    csv.field_size_limit(_MAX_CELL)
-    with open_lines(path) as data:
-        lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
-        table = csv.reader(lines)
-        columns = _column_names(path, table, lines)
-        while True:
-            first = table.line_num + 1
-            try:
-                cells = next(table, None)
-            except csv.Error:  # Nothing else than a longer cell, unless `strict` is set.
-                reason = f"a cell has more than {_MAX_CELL:,} characters"
-                yield table.line_num, functools.partial(_refuse, reason)
-                continue
-            if cells is None:
-                return
-            if lines.at_end:  # It asked for a line after the last: a quote was still open.
-                reason = f"a quote that is opened from line {first} on is never closed"
-                yield first, functools.partial(_refuse, reason)
-            elif cells:
-                yield table.line_num, functools.partial(_parse_cells, columns, cells)
-
-
-def _column_names(path: Path, table: Iterator[list[str]], lines: "_Lines") -> list[str]:
-    """Returns the first line of a table.
-
-    Raises:
-      ValueError: if it has no end, or a name twice, naming the file.
-    """
     try:
-        columns = next(table, [])
-        is_open = bool(columns) and lines.at_end  # It asked for a line after the last.
-    except csv.Error:  # More than a cell may have, because a quote is open.
-        columns, is_open = [], True
-    if is_open:
-        raise ValueError(
-            f"{path} must begin with a line of column names, got one that opens a quote which is "
-            f"never closed; close it."
-        )
-    if doubled := [name for name in columns if name and columns.count(name) > 1]:
-        raise ValueError(
-            f"{path} must have a column of each name, got {doubled[0]!r} more than once; "
-            f"rename all but one."
-        )
-    return columns
+        for number, cells in csv_cells(path):
+            yield number, lambda cells=cells: _parse_cells(cells())
+    except BadInput as error:
+        raise ValueError(f"{path} {error}.") from error
 
 
-class _Lines(Iterator[str]):
-    """The lines of a file.
-
-    Attributes:
-      at_end: whether a line was asked for after the last.
-    """
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._lines, self.at_end = iter(file), False
-
-    def __next__(self) -> str:
-        try:
-            return next(self._lines)
-        except StopIteration:
-            self.at_end = True
-            raise
-
-
-def _refuse(reason: str) -> None:
-    raise BadInput(reason)
-
-
-def _parse_cells(columns: list[str], cells: list[str]) -> dict[str, Any]:
-    if len(cells) > len(columns):
-        raise BadInput(f"more cells than columns: {cells[len(columns) :]!r:.60}")
+def _parse_cells(filled_cells: dict[str, str]) -> dict[str, Any]:
     # A row with the columns question, answers and meta.kind:
     #
     #     how many?,"[""2"", ""two""]",human
     #     {"question": "how many?", "answers": ["2", "two"], "meta": {"kind": "human"}}
-    filled_cells = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
     fields: dict[str, Any] = {k: v for k, v in filled_cells.items() if not k.startswith(_META)}
     for name in _JSON & fields.keys():
-        if fields[name].startswith(("[", "{")):
-            fields[name] = _parse_json(name, fields[name])
+        fields[name] = parse_cell(name, fields[name])
     meta_cells = {k.removeprefix(_META): v for k, v in filled_cells.items() if k.startswith(_META)}
     meta = fields.get("meta", {})
     if meta_cells and not isinstance(meta, dict):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
     return {**fields, "meta": {**meta, **meta_cells}} if meta_cells else fields
-
-
-def _parse_json(name: str, cell: str) -> Any:
-    """Returns the value of a cell that begins like JSON.
-
-    Raises:
-      BadInput: if it is not JSON: it may be a text, or a list as Python prints it.
-    """
-    try:
-        return json.loads(cell)
-    except (ValueError, RecursionError):
-        text = json.dumps([cell], ensure_ascii=False)
-        raise BadInput(
-            f'{name} begins as JSON does and is not JSON: {cell!r:.60}; write a list as ["a", "b"] '
-            f"and a text that begins so as {text:.80}"
-        ) from None
 
 
 def _jsonl_files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -329,10 +246,20 @@ def _possible_names(split: str, form: str, *other_names: str) -> tuple[str, ...]
 def _row_omissions(corpus: Corpus, split: str, *, form: str) -> Iterator[Omission]:
     """Yields the files that are named like the split and look like data, but the one read."""
     names = _FORMATS[form][1](split)[0]
-    for path in corpus.folder.iterdir():
-        if path.name.startswith(f"{split}.") and path.name not in names and path.is_file():
+    # "train.zip" is of the split in another form; "train-00001.jsonl", "train_part2.jsonl" and
+    # "Train.jsonl" may be of it, or splits of their own.
+    alike = re.compile(rf"{re.escape(split)}[._-]", re.IGNORECASE)
+    read = find_file(corpus.folder, *names)
+    for path in sorted(corpus.folder.iterdir()):
+        is_other = path.name not in names and alike.match(path.name) and path.is_file()
+        if not is_other or (corpus.is_local and read and os.path.samefile(path, read)):
+            continue
+        if path.name.startswith(f"{split}."):
             yield from data_files(corpus, form, [path.name])
-    yield from unfollowed(corpus, lambda name: name.startswith(f"{split}."))
+        elif looks_like_data(path.name):
+            reason = f"its name is like that of split {split}, which {names[0]} alone holds"
+            yield Omission(source=corpus.relative(path), reason=reason)
+    yield from unfollowed(corpus, lambda name: alike.match(name) is not None)
 
 
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}

@@ -70,14 +70,21 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
         splits = ", ".join(sorted({split_of(path) for path in files}))
         raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {splits}.")
     if "image" not in corpus.features:
-        with (
-            corpus.annotation(files_of_split[0]).open("rb") as file,
-            _open_records(file) as (frames, _),
-        ):
-            first = next((features_of(data) for _, data in frames), {})
-        _check_image_feature(corpus, files_of_split[0], sorted(first))
+        _check_image_feature(corpus, files_of_split[0], _first_features(corpus, files_of_split[0]))
     for path in files_of_split:
         yield path.relative_to(corpus.folder).as_posix()
+
+
+def _first_features(corpus: Corpus, path: Path) -> list[str]:
+    """Returns the names of the first record's features."""
+    with corpus.annotation(path).open("rb") as file:
+        try:
+            with _open_records(file) as (frames, _):
+                return sorted(next((features_of(data) for _, data in frames), {}))
+        except (ValueError, *DAMAGE) as error:
+            if is_of_machine(error):
+                raise
+            raise ValueError(f"{path} is damaged: {_damage_of(error)}.") from None
 
 
 def _is_record_file(corpus: Corpus, path: Path) -> bool:

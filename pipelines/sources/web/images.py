@@ -1,10 +1,13 @@
-"""Image-text corpora from the web: webdataset shards, parquet, JSONL and CC3M-style TSV.
+"""Image-text corpora from the web: webdataset shards, parquet, Arrow, JSONL, CSV and CC3M's TSV.
 
     00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata, or the caption),
                   as img2dataset and webdataset write them; also packed: .tgz, .tar.bz2, .tar.xz
     x.parquet     a column of image bytes or of paths, and one of captions
     x.jsonl       per line, "image"/"images" or "video"/"videos" (paths) and "text"/"caption";
                   .ndjson is the same
+    x.csv         the same fields in columns, named in the first line; ocr, objects, qa and captions
+                  as JSON
+    x.arrow       the columns of parquet, as a stream or a file (.feather is the same)
     x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
@@ -21,18 +24,14 @@ import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from tarfile import (
-    EOFHeaderError,  # type: ignore[attr-defined]
-    HeaderError,
-    ReadError,
-    TarFile,
-)
-from typing import BinaryIO, Self, cast
+from tarfile import ReadError, TarFile
+from typing import BinaryIO, cast
 
 from google_crc32c import value as crc32c
 
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
+from pipelines.records.tar_members import CheckedMember
 from pipelines.sources.corpus import Corpus, OmissionCounts
 from pipelines.sources.item import Item, Media, with_licence
 from pipelines.sources.licences import licence_fields, stated_licence
@@ -46,7 +45,7 @@ from pipelines.sources.omissions import (
     unfollowed,
 )
 from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.unpacking import DAMAGE, is_packed
+from pipelines.sources.unpacking import DAMAGE, is_packed, unpack
 from pipelines.sources.values import text_of, without_absent
 from pipelines.sources.web.tables import table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
@@ -76,7 +75,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
             yield name
     if not has_units:
         raise FileNotFoundError(
-            f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
+            f"{corpus.folder} holds no .tar, .tgz, .parquet, .arrow, .jsonl, .csv or .tsv file."
         )
 
 
@@ -169,19 +168,6 @@ _MAX_KEPT = 64 << 20
 """Most texts of an archive kept for links to them [characters]."""
 
 
-class _Member(tarfile.TarInfo):
-    """Raises an error at a damaged header, which `tarfile` would take for the archive's end."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile: TarFile) -> Self:
-        try:
-            return super().fromtarfile(tarfile)
-        except EOFHeaderError:  # The zeros at the archive's real end.
-            raise
-        except HeaderError as error:
-            raise ReadError(f"{error} after {tarfile.offset} bytes") from error
-
-
 def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields the samples of one archive; a damaged tail is one reject."""
     corpus.annotation(path)
@@ -196,7 +182,12 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
         try:
-            with tarfile.open(None, "r|*" if packed else "r:", file, tarinfo=_Member) as archive:
+            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's, and
+            # not as its stream, which goes on past the end of what a header overstates.
+            with (
+                unpack(cast(BinaryIO, file)) as content,
+                tarfile.open(None, "r:", content, tarinfo=CheckedMember) as archive,
+            ):
                 contents = _Contents(corpus, archive, source, packed)
                 for member in archive:
                     num_members += 1
@@ -211,7 +202,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
                         members = []
                     members.append((key, extension, member.name, contents.read(member, extension)))
                 _check_archive_end(archive)
-        except (tarfile.TarError, *DAMAGE) as error:
+        except (tarfile.TarError, ValueError, OverflowError, *DAMAGE) as error:
             if is_of_machine(error):
                 raise
             reason = f"damaged archive: {reason_of(error)}"

@@ -1,10 +1,12 @@
-"""The tabular layouts of web corpora: parquet, JSONL, TSV."""
+"""The tabular layouts of web corpora: parquet, Arrow, JSONL, CSV, TSV."""
 
 import array
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
+import posixpath
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -17,12 +19,13 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.csv_cells import csv_cells, csv_columns, parse_cell
 from pipelines.sources.hub import column_names, is_inline, picture_cell, rows_of_batch
 from pipelines.sources.item import Media
 from pipelines.sources.omissions import is_hidden
-from pipelines.sources.unpacking import PACKINGS, open_lines
+from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
 from pipelines.sources.values import text_of, without_absent
-from pipelines.sources.web.tasks import CAPTIONS, STAGE, WebImage
+from pipelines.sources.web.tasks import ANNOTATIONS, CAPTIONS, STAGE, WebImage
 
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")
 _PATHS = (
@@ -31,34 +34,82 @@ _PATHS = (
 )
 """Fields of a picture's bytes and of its path; a field of either may hold {bytes, path}."""
 _URLS = ("url", "URL", "image_url")
-_FIELDS = tuple(dict.fromkeys((*_BYTES, *_PATHS, *_URLS, *CAPTIONS)))
+_PICTURES = (*_BYTES, *_PATHS, *_URLS)
+_FIELDS = tuple(dict.fromkeys((*_PICTURES, *CAPTIONS)))
 """Fields that a misspelt one may have been meant for."""
 _URL = re.compile(r"\w+://\S+")
 _MAX_LINE = 16 << 20
 """Longest line read [bytes]."""
+_BATCH = 256
+"""Rows taken at a time of a table that is stored by columns."""
+_ARROW_FILE = b"ARROW1"
+"""First bytes of an Arrow file whose batches are listed; a stream of batches has none."""
+_ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""Last bytes of a stream."""
 
 
 def read_parquet(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per row; rows with only a URL whose file is missing are rejects."""
-    import pyarrow as pa
+    yield from _read_columns(corpus, path, _parquet_batches)
+
+
+def read_arrow(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
+    """Yields a sample per row, as `read_parquet` does."""
+    yield from _read_columns(corpus, path, _arrow_batches)
+
+
+Batches = Callable[[Path, Callable[[Any], list[str]]], Iterator[Any]]
+"""(local file, schema -> the columns that are wanted) -> batches of rows."""
+
+
+def _parquet_batches(local: Path, columns: Callable[[Any], list[str]]) -> Iterator[Any]:
     from pyarrow import parquet
+
+    with parquet.ParquetFile(local) as file:
+        column_names(file.schema_arrow.names)
+        yield from file.iter_batches(_BATCH, columns=columns(file.schema_arrow))
+
+
+def _arrow_batches(local: Path, columns: Callable[[Any], list[str]]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    # Feather's files have their batches listed at the end; `datasets` writes them as a stream.
+    with pa.OSFile(str(local)) as file:
+        is_listed = file.read(len(_ARROW_FILE)) == _ARROW_FILE
+        file.seek(0)
+        reader: Any = pa.ipc.open_file(file) if is_listed else pa.ipc.open_stream(file)
+        column_names(reader.schema.names)
+        # A column of structs is read as a whole: only parquet keeps its fields apart.
+        wanted = list(dict.fromkeys(name.partition(".")[0] for name in columns(reader.schema)))
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_listed else reader
+        for batch in batches:
+            for start in range(0, batch.num_rows, _BATCH):
+                yield batch.select(wanted).slice(start, _BATCH)
+        # A stream that ends between two batches, since its writer died, is no error to Arrow.
+        file.seek(max(0, file.size() - len(_ARROW_END)))
+        if not is_listed and file.read() != _ARROW_END:
+            raise BadInput("the stream lacks the mark of its end; what followed is lost")
+
+
+def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebImage | Reject]:
+    """Yields a sample per row of a table that is stored by columns; damage adds a reject."""
+    import pyarrow as pa
 
     with corpus.local_annotation(path) as local:
         try:
-            with parquet.ParquetFile(local) as file:
-                number = 0
-                column_names(file.schema_arrow.names)
-                for batch in file.iter_batches(batch_size=256):
-                    for row in rows_of_batch(batch):
-                        yield _sample_or_reject(corpus, path, number, lambda row=row: row)
-                        number += 1
+            rows = itertools.chain.from_iterable(
+                map(rows_of_batch, batches(local, lambda schema: schema.names))
+            )
+            for number, row in enumerate(rows):
+                yield _sample_or_reject(corpus, path, number, lambda row=row: row)
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if is_of_machine(error):
                 raise
             message = " ".join(str(error).split())[:120]
-            yield _reject_row(corpus, path, None, f"damaged parquet: {message}")
+            form = _table_suffix(path.name).removeprefix(".")
+            yield _reject_row(corpus, path, None, f"damaged {form}: {message}")
 
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
@@ -85,6 +136,32 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     yield from _read_lines(corpus, path, row)
 
 
+def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
+    """Yields a sample per row; a table without a column of pictures is passed over."""
+    rows = csv_cells(corpus.annotation(path))
+    num_read = 0
+    try:
+        if not set(csv_columns(path)) & set(_PICTURES):
+            corpus.omission_counts(path).add("table without a column of pictures, paths or URLs")
+            return
+        for number, cells in rows:
+            num_read += 1
+            yield _sample_or_reject(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
+    except DamagedFile as error:
+        yield _reject_row(corpus, path, None, error.after(num_read))
+    except BadInput as error:
+        yield _reject_row(corpus, path, None, f"table {error}")
+
+
+def _fields_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of a row; JSON is parsed where a field may hold a list or an object."""
+    may_be_lists = {*ANNOTATIONS, *_PICTURES}
+    return {
+        name: parse_cell(name, cell) if name in may_be_lists else cell
+        for name, cell in cells.items()
+    }
+
+
 def _is_address(cell: str) -> bool:
     return _URL.fullmatch(cell) is not None or is_inline(cell)
 
@@ -94,13 +171,13 @@ def _read_lines(
 ) -> Iterator[WebImage | Reject]:
     """Yields a sample per line that is not empty; a damaged packed file adds a reject."""
     lines = _number_lines(corpus.annotation(path))
-    while True:
+    for num_read in itertools.count():
         try:
             number, line = next(lines)
         except StopIteration:
             return
-        except ValueError as error:
-            yield _reject_row(corpus, path, None, str(error))
+        except DamagedFile as error:
+            yield _reject_row(corpus, path, None, error.after(num_read))
             return
         yield _sample_or_reject(corpus, path, number, lambda line=line: parse(_check_length(line)))
 
@@ -173,14 +250,34 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     for field, data in pictures[:1]:
         place: dict[str, Any] = corpus.unpacked.append(data)
         return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
-    for field in filter(row.__contains__, _PATHS):
-        if name := picture_cell(row[field], field)[1]:
-            if "://" in name:
-                return _find_download(corpus, path, name)
-            return corpus.media(path.parent / name, video=field.startswith("video"))
+    names = _paths_of_row(row)
+    # Several fields may name one picture, from here and from elsewhere: the file that is here
+    # counts. Which of several files is the picture is not guessed.
+    places = {name: field for name, field in names.items() if "://" not in name}
+    here = [n for n in places if corpus.has(path.parent / n)] if len(places) > 1 else []
+    if len({posixpath.normpath(name) for name in here}) > 1:
+        fields = ", ".join(places[name] for name in here)
+        raise BadInput(f"different files in the fields {fields}, one is expected")
+    for name in here or places:
+        return corpus.media(path.parent / name, video=places[name].startswith("video"))
+    for name in names:
+        return _find_download(corpus, path, name)
     for field in filter(row.__contains__, _URLS):
         return _find_download(corpus, path, text_of(row[field], field))
     return None
+
+
+def _paths_of_row(row: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the paths and URLs in a row's fields for paths, each with the first such field.
+
+    Raises:
+      BadInput: if a field holds neither a picture nor a path.
+    """
+    names: dict[str, str] = {}
+    for field in filter(row.__contains__, _PATHS):
+        if name := picture_cell(row[field], field)[1]:
+            names.setdefault(name, field)
+    return names
 
 
 def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
@@ -259,17 +356,14 @@ def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
     return frozenset(names[counts > 1].tolist())
 
 
-def _urls_of_parquet(path: Path) -> Iterator[str]:
+def _urls_of_columns(path: Path, batches: Batches) -> Iterator[str]:
     import pyarrow as pa
-    from pyarrow import parquet
 
     with local_copy(path) as local:
         try:
-            with parquet.ParquetFile(local) as file:
-                column_names(file.schema_arrow.names)
-                for batch in file.iter_batches(columns=_url_columns(file.schema_arrow)):
-                    for row in rows_of_batch(batch):
-                        yield from _url_of_row(row)
+            for batch in batches(local, _url_columns):
+                for row in rows_of_batch(batch):
+                    yield from _url_of_row(row)
         # A table that cannot be read is a reject where its rows are; a failing disk is none.
         except (BadInput, pa.ArrowException, OSError) as error:
             if is_of_machine(error):
@@ -296,6 +390,13 @@ def _urls_of_jsonl(path: Path) -> Iterator[str]:
             yield from _url_of_row(json.loads(line))
 
 
+def _urls_of_csv(path: Path) -> Iterator[str]:
+    with contextlib.suppress(ValueError):
+        for _, cells in csv_cells(path):
+            with contextlib.suppress(BadInput):
+                yield from _url_of_row(cells())
+
+
 def _urls_of_tsv(path: Path) -> Iterator[str]:
     for _, line in _whole_lines(path):
         text = text_of(line.decode("utf-8", "replace"), "line")
@@ -313,10 +414,9 @@ def _url_of_row(row: object) -> list[str]:
     """Returns the URL under which `_media_of_row` looks for a row's picture."""
     if not isinstance(row, Mapping):
         return []
-    for field in filter(row.__contains__, _PATHS):
-        with contextlib.suppress(BadInput):
-            if name := picture_cell(row[field], field)[1]:
-                return [name] if "://" in name else []
+    with contextlib.suppress(BadInput):
+        if names := _paths_of_row(row):
+            return [] if any("://" not in name for name in names) else [next(iter(names))]
     return [url for url in map(row.get, _URLS) if isinstance(url, str)][:1]
 
 
@@ -337,9 +437,15 @@ _LINES = {
     ".jsonl": TableForm(read_jsonl, _urls_of_jsonl),
     ".ndjson": TableForm(read_jsonl, _urls_of_jsonl),
     ".tsv": TableForm(read_tsv, _urls_of_tsv),
+    ".csv": TableForm(read_csv, _urls_of_csv),
 }
+_ARROW = TableForm(read_arrow, functools.partial(_urls_of_columns, batches=_arrow_batches))
 _FORMS = {
-    ".parquet": TableForm(read_parquet, _urls_of_parquet),
+    ".parquet": TableForm(
+        read_parquet, functools.partial(_urls_of_columns, batches=_parquet_batches)
+    ),
+    ".arrow": _ARROW,
+    ".feather": _ARROW,
     **{f"{suffix}{packing}": form for suffix, form in _LINES.items() for packing in PACKINGS},
 }
 

@@ -41,7 +41,7 @@ SEPARATOR = " ; "
 CAPTIONS = ("caption", "text", "TEXT", "txt")
 """Fields of a row, or of a JSON member, that may hold the caption; the first that does counts."""
 
-_ANNOTATIONS = ("captions", "ocr", "objects", "qa")
+ANNOTATIONS = ("captions", "ocr", "objects", "qa")
 
 _DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
 """Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
@@ -123,7 +123,7 @@ def web_image_items(
         good = [item for item in items if isinstance(item, Item)]
         yield from sorted(good, key=lambda item: stable_hash(item.id))[:per_task]
     if not is_annotated:
-        names = misspelt(sample.metadata, (*CAPTIONS, *_ANNOTATIONS))
+        names = misspelt(sample.metadata, (*CAPTIONS, *ANNOTATIONS))
         reason = f"no caption or annotation{'; ' * bool(names)}{names}"
         yield _reject_task(sample, next(iter(tasks), "caption"), reason)
 

@@ -60,7 +60,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient):
             waiting += links(answer.text)
     kinds = {path.removeprefix(f"{PAGES}/").partition("/")[0].partition("?")[0] for path in seen}
     assert kinds == {
-        "", "results", "cell", "items", "item", "artifact", "diff", "seen",
+        "", "runs", "results", "curves", "cell", "items", "item", "compare", "artifact", "seen",
         "picture", "mask", "plot", "style",
     }  # fmt: skip
     assert sum("/item/" in path for path in seen) == 60
@@ -217,9 +217,7 @@ def test_long_trainings_are_drawn_by_means():
     assert thinned([]) == []
 
 
-def test_two_cells_are_compared(client: TestClient):
-    cell = get(client, f"{PAGES}/cell/toy/colors/parcel/16")
-    assert f'action="{PAGES}/diff"' in cell
+def test_what_differs_between_two_cells_is_a_page(client: TestClient):
     asked = f"{PAGES}/diff?a=toy/colors/parcel/16&b=toy/colors/mqt/16"
     text = told(get(client, asked))
     assert "Their contents differ." in text

@@ -39,19 +39,19 @@ def test_the_comparison_over_benchmarks_is_in_words():
     assert over.mean == pytest.approx((-3 - 3) / 2)
     text = comparison_text(over, 2)
     assert text == (
-        f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], 2 benchmarks; "
-        f"better on 0, worse on 0"
+        f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], 2 benchmarks, 3 seeds, "
+        f"1 pretraining; better on 0, worse on 0"
     )
     assert f"- {text}\n" in render_report(REPORT, "md")
     assert "given these checkpoints, since there is one pretraining" in render_report(REPORT, "md")
-    assert ", 2 of 3 benchmarks;" in comparison_text(over, 3)
+    assert ", 2 of 3 benchmarks, 3 seeds" in comparison_text(over, 3)
 
 
 def test_differences_of_a_benchmark_have_a_table():
     text = render_report(REPORT, "md")
-    assert "| difference | @256 | @64 |\n" in text
-    assert "| parcel − vanilla | -3.0 [-5.5, -0.5] |  |\n" in text
-    assert "| m3 − parcel |  | -3.0 |\n" in text
+    assert "| difference | @256 | @64 | seeds | pretrainings | items |\n" in text
+    assert "| parcel − vanilla | -3.0 [-5.5, -0.5] |  | 3 | 1 | – |\n" in text
+    assert "| m3 − parcel |  | -3.0 | 1 | 1 | – |\n" in text
 
 
 def study(gain: float) -> list[Score]:
@@ -75,7 +75,7 @@ def test_sure_differences_are_counted_after_correction():
     assert (refcoco.holm, chartqa.holm < 0.05) == (refcoco.p, True)
     (over,) = report.comparisons
     assert (over.better, over.worse) == (1, 0)
-    assert "] * |" in render_report(report, "md")
+    assert "] * | 3 | 1 | – |" in render_report(report, "md")
 
 
 def test_several_pretrainings_are_one_draw_each():

@@ -275,12 +275,36 @@ def test_a_worker_makes_what_is_free_while_another_run_makes_the_rest(store: Sto
         other_run.enter_context(store.lock(theirs.key))
         items = workers.make("two", keys, [theirs, ours], {}, cpus=1, gpus=0)
         # The worker comes back without the step that is busy, and this thread waits for it.
+        assert next(items) == ("a", Progress(done=0, total=0))  # It has begun.
         assert next(items)[0] == "a"  # type: ignore[index]
         assert next(items) == worker.StepOutcome(name="a")
         assert next(items) == AlreadyRunning(by="a step of another run")
         Attempt(store, theirs).commit({})
     assert list(items) == [worker.StepOutcome(name="b", reused=True)]
     assert calls == [["b", "a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("wait", "end"),
+    [
+        (True, worker.StepOutcome(name="a", reused=True)),
+        (False, worker.StepOutcome(name="a", busy=True)),
+    ],
+)
+def test_a_holder_that_comes_back_after_another_made_its_step_has_not_failed(
+    store: Store, working: None, monkeypatch: pytest.MonkeyPatch, wait: bool, end: Any
+):
+    def make(work: StepContext) -> Iterator[Progress]:
+        yield Progress(done=1, total=2)
+        (work.scratch / "metrics.jsonl").write_text("")  # Its folder is the other holder's now.
+
+    recipe = files(store, "a")
+    monkeypatch.setitem(KINDS, "files", dataclasses.replace(KINDS["files"], make=make))
+    items = worker.make(str(store.state), [recipe], {}, token="first", wait=wait)
+    assert next(items)[0] == "a"  # type: ignore[index]
+    with store.lock(recipe.key, lost=["first"]):
+        Attempt(store, recipe).commit({})
+    assert list(items) == [end]
 
 
 def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(

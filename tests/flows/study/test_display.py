@@ -4,7 +4,8 @@ import time
 import pytest
 from rich.console import Console
 
-from flows.study.display import Display, time_left_text
+from flows.report.durations import time_left_text
+from flows.study.display import Display
 from infra.progress import Progress
 
 

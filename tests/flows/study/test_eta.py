@@ -4,8 +4,9 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import UserStepSpec
-from flows.study.eta import Forecast, TimeEstimates
+from flows.study.eta import Forecast, JobClock, TimeEstimates
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
+from infra.progress import Progress
 
 
 def transfer(name: str, *reads: GraphNode) -> GraphNode:
@@ -73,3 +74,30 @@ def test_time_left_is_that_of_the_rest_at_the_rate_of_the_last(monkeypatch: pyte
     for node in nodes[4:]:
         forecast.end(node.name)
     assert forecast.seconds() == 0
+
+
+def test_the_time_left_of_a_node_is_that_of_the_like_or_of_its_own_rate(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = 100.0
+    monkeypatch.setattr("flows.study.eta.time.monotonic", lambda: now)
+
+    def at(seconds: float, clock: JobClock, done: int) -> float | None:
+        nonlocal now
+        now = 100.0 + seconds
+        return clock.seconds_left("train", Progress(done=done, total=100))
+
+    def clock(expected: float | None, *, is_last: bool = False) -> JobClock:
+        nonlocal now
+        now = 100.0
+        return JobClock(expected, is_last=is_last)
+
+    known = clock(60.0)
+    assert at(0, known, 0) == 60
+    assert at(20, known, 10) == 40  # The first count: no rate yet.
+    assert at(30, known, 60) == 30  # 8 s at its rate, but evaluations come after it.
+    slow = clock(60.0)
+    assert [at(10, slow, 10), at(30, slow, 20)] == [50, 160]  # Slower than the like.
+    first = clock(None, is_last=True)
+    assert [at(5, first, 0), at(10, first, 10), at(20, first, 30)] == [None, None, 35]
+    assert at(20, clock(None), 30) is None  # What comes after it is unknown.

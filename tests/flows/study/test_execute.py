@@ -1,5 +1,7 @@
 """Nodes as Prefect tasks: their states, rows, retries and pages, on a real server."""
 
+import dataclasses
+import io
 import threading
 import time
 import uuid
@@ -9,16 +11,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from flows.steps.worker import StepOutcome
 from flows.study import execute
+from flows.study.display import Display
 from flows.study.eta import Forecast, TimeEstimates
 from flows.study.execute import RunSession, StepFailedError, run_graph
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.sweep_limits import Admission, NodeHeldError
 from infra.prefect import journal
 from infra.prefect.journal import Journal
-from infra.progress import Progress
+from infra.prefect.progress import ProgressFile
+from infra.prefect.progress import read as read_progress
+from infra.progress import COMPILING, Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 from tests.flows.study.test_run_order import node
@@ -80,6 +86,7 @@ def run(
                         workers=SimpleNamespace(leave=lambda: None, at_once=4),
                         display=SimpleNamespace(finish=lambda *_, **__: None),
                         journal=noted,
+                        progress=ProgressFile(tmp_path, run_id),
                         pages=pages,
                         expected=TimeEstimates(),
                         forecast=Forecast(TimeEstimates(), nodes),
@@ -217,12 +224,15 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it():
         RunSession,
         SimpleNamespace(
             workers=SimpleNamespace(make=make),
-            display=SimpleNamespace(update=lambda *_: None),
+            display=SimpleNamespace(begin=lambda *_: None, update=lambda *_: None),
+            expected=TimeEstimates(),
+            artifacts={},
             log=lambda text, **_: log.append(text),
         ),
     )
     recipe, one = Recipe(kind="files", name="step"), node("node")
     job = StepJob(steps=one.steps, cpus=2, gpus=0.5, pieces=3)
+    one = dataclasses.replace(one, jobs=(job,))
     ends: dict[str, StepOutcome] = {}
     execute._run_job(session, one, job, [recipe.key], [recipe], ends, float("inf"))
     assert ends == {"step": StepOutcome(name="step")}
@@ -231,8 +241,50 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it():
     assert len({keys for _, keys, _, _ in asked}) == 4  # Each is a Ray Job of its own.
     assert all(keys[0] == recipe.key for _, keys, _, _ in asked)
     assert [more for *_, more in asked] == [{"cpus": 2, "gpus": 0.5}] * 4
-    assert len(log) == 1
-    assert log[0].startswith("node (2 of 3): ")
+    assert log[0] == "node begins"
+    assert len(log) == 2
+    assert log[1].startswith("node (2 of 3): ")
+
+
+def test_a_step_is_told_from_its_beginning_on_and_when_it_compiles(tmp_path: Path):
+    told: list[str] = []
+    run = "0c0ffee0-1111-4222-8333-444455556666"
+    progress = ProgressFile(tmp_path, run)
+
+    def make(name: str, keys: Any, recipes: Any, context: Any, **more: Any):
+        told.append("a worker is free")
+        yield "step", Progress(done=0, total=0)
+        yield "step", Progress(done=0, total=100, note=COMPILING)
+        yield "step", Progress(done=0, total=100, note=COMPILING)  # Reports may come again.
+        (at_work,) = read_progress(tmp_path, run).values()  # Within a second: the first is there.
+        assert (at_work.step, at_work.devices, at_work.done) == ("step", "2 cores", 0)
+        told.append("the first update")
+        yield "step", Progress(done=40, total=100, note="loss 2.5")
+        yield StepOutcome(name="step")
+
+    workers = SimpleNamespace(make=make, describe_devices=lambda cpus, gpus: f"{cpus} cores")
+    display = Display(1, Console(file=io.StringIO(), force_terminal=True, width=120))
+    session = cast(
+        RunSession,
+        SimpleNamespace(
+            workers=workers,
+            display=display,
+            progress=progress,
+            expected=TimeEstimates(),
+            artifacts={},
+            log=lambda text, **_: told.append(text),
+        ),
+    )
+    one, recipe = node("node"), Recipe(kind="files", name="step")
+    job = StepJob(steps=one.steps, cpus=2)
+    one = dataclasses.replace(one, jobs=(job,))
+    execute._run_job(session, one, job, [recipe.key], [recipe], {}, float("inf"))
+    assert told == [
+        "a worker is free",
+        "node begins",
+        "step: compiles",
+        "the first update",
+    ]
 
 
 def test_a_piece_that_is_lost_has_the_node_tried_again():
@@ -241,7 +293,16 @@ def test_a_piece_that_is_lost_has_the_node_tried_again():
             raise RayWorkerLostError("it died")
         yield StepOutcome(name="step")
 
-    session = cast(RunSession, SimpleNamespace(workers=SimpleNamespace(make=make)))
+    session = cast(
+        RunSession,
+        SimpleNamespace(
+            workers=SimpleNamespace(make=make),
+            display=SimpleNamespace(begin=lambda *_: None),
+            expected=TimeEstimates(),
+            artifacts={},
+            log=lambda *_: None,
+        ),
+    )
     one, recipe = node("node"), Recipe(kind="files", name="step")
     job = StepJob(steps=one.steps, cpus=1, pieces=2)
     with pytest.raises(RayWorkerLostError, match="it died"):

@@ -128,6 +128,7 @@ def session_of(store: Store, explanation: Explanation, *, seconds: float) -> Run
         workers=unused,
         display=unused,
         journal=unused,
+        progress=unused,
         pages=unused,
         expected=unused,
         forecast=unused,

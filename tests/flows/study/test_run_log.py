@@ -5,13 +5,13 @@ import datetime
 
 import pytest
 
+from flows.report.durations import duration_text
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_log import (
     beginning_line,
     closing_line,
-    duration_text,
     opening_line,
     progress_line,
 )

@@ -1,6 +1,7 @@
 """`parcel status`: runs under way, leases, and what waits for what; on a disk and in a bucket."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from flows.lineage.runs import end_run_record
 from infra.prefect.journal import Journal
+from infra.prefect.progress import NodeProgress, ProgressFile
 from infra.store.history import AttemptNote
 from infra.store.holder import Holder
 from infra.store.lease import Lease
@@ -48,6 +50,17 @@ def under_way(uri: str) -> Iterator[Store]:
     for name in ("corpus", "broken", "stage1"):
         journal.started(name)
     journal.ended("corpus", "made")
+    at_work = NodeProgress(
+        step="stage1",
+        done=40,
+        total=900,
+        note="loss 1.93",
+        devices="1 GPU",
+        seconds_left=130.0,
+        began=time.time(),
+        written=time.time(),
+    )
+    ProgressFile(store.state, RUN).update("stage1", at_work)
     journal.ended("broken", "failed", "no such file")
     with store.pin_run(RUN) as pin, store.lock(STEP):
         pin.add(STEP)
@@ -66,7 +79,9 @@ def test_a_run_under_way_tells_what_waits_for_what(parcel: Callable[..., Done], 
         for line in lines
     )
     assert "2 of 7 steps ended: 1 failed, 1 made" in lines
-    assert any(line.startswith("running: stage1, for ") for line in lines)
+    (stage,) = (line for line in lines if line.startswith("running: stage1, for "))
+    assert stage.endswith("40 of 900, loss 1.93, 2 min left")
+    assert "at work on: 1 GPU" in lines
     assert "ready, waiting for a worker: ready" in lines
     assert "waiting for stage1: transfer a, transfer b" in lines
     assert "cannot run, since broken failed: lost" in lines
@@ -101,9 +116,18 @@ def test_runs_that_ended_are_told_from_the_newest(parcel: Callable[..., Done], t
     for name, failed in (("old", ()), ("new", ["stage1: out of memory"])):
         end_run_record(store, {"name": name}, "run", results=None, artifacts=[], failed=failed)
     ended = parcel("status", "--store", store.uri).out.partition("runs that ended: 2\n")[2]
-    assert [line.split("-run:")[0].strip() for line in ended.splitlines()] == ["new", "old"]
-    assert "UTC, failed; 1 steps failed: stage1: out of memory" in ended
-    assert "UTC, complete\n" in ended
+    first, how, second, *rest = map(str.strip, ended.splitlines())
+    assert first.startswith("new-run: ")
+    assert first.endswith("UTC, failed, 0 made, 0 re-used; 1 steps failed: stage1: out of memory")
+    assert how == f"continue: parcel run new --failed --store {store.uri}"
+    assert second.startswith("old-run: ")
+    assert second.endswith("UTC, complete, 0 made, 0 re-used")
+    assert rest == [
+        "next: no server runs that fires schedules; `parcel serve` starts it",
+        "studies: 2",
+        "new: failed, runs 1",
+        "old: complete, runs 1",
+    ]
 
 
 def test_a_run_shows_what_its_data_left_out_once(parcel: Callable[..., Done], uri: str):
@@ -114,7 +138,8 @@ def test_a_run_shows_what_its_data_left_out_once(parcel: Callable[..., Done], ur
             store, {"name": name}, "run", results=None, artifacts=[dataset.key], failed=[]
         )
     ended = parcel("status", "--store", store.uri).out.partition("runs that ended: 2\n")[2]
-    assert [line.strip() for line in ended.splitlines()[1:-1]] == [
+    lines = [line.strip() for line in ended.partition("next: ")[0].splitlines()]
+    assert lines[1:-1] == [
         f"prepare web: 5 of 100 inputs rejected; `parcel data rejects {dataset.key}` shows them",
         "rejected: 4 x decode: too small: …, min_side=…",
         *(f"r{n}: too small: 1x{5 + n}, min_side=8 (web/{n}.jpg)" for n in range(3)),

@@ -22,7 +22,7 @@ from flows.study.retry_policy import (
     hold_all_but,
     hold_given_up,
 )
-from flows.study.sweep import Sweep, SweepRun, _score_differences, describe_sweep
+from flows.study.sweep import Sweep, SweepRun, _compared_rows, describe_sweep
 from infra.errors import ConfigError
 from infra.store.store import Attempt, Store
 from tests.flows.conftest import Done
@@ -196,7 +196,9 @@ def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
     assert seen == list(range(2, seen[-1] + 1))
     assert 2 < seen[-1] < 9
     assert next_of(sweep) is None
-    assert sweep.why_nothing().endswith(f"after {seen[-1]} seeds, settled")
+    assert f"after {seen[-1]} seeds, settled, but for what happens in fewer than " in (
+        sweep.why_nothing()
+    )
     # With more seeds than that, made by somebody else or under way when it was killed: the same.
     other = Store(tmp_path / "other")
     fill(other, graph_of(firing(other, seeds=8).config), score=score)
@@ -321,9 +323,10 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
         fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
     assert seen == list(range(3, seen[-1] + 1))
     assert 3 < seen[-1] < 9
+    assert f"after {seen[-1] - 1} seeds, settled, but for what" in sweep.why_nothing()
     assert sweep.why_nothing().endswith(
-        f"after {seen[-1] - 1} seeds, settled, but for 1 transfers that failed {MAX_TRIES} times "
-        f"and are skipped until `parcel run --failed`: {broken}"
+        f"but for 1 transfers that failed {MAX_TRIES} times and are skipped until "
+        f"`parcel run --failed`: {broken}"
     )
 
 
@@ -401,32 +404,38 @@ def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store
     assert [view.num_seeds for view in wide.resolutions] == [3, 1]
 
 
-@pytest.mark.parametrize(("stage2", "expected"), [("{num_seeds: 1}", 4.0), ("{}", 7.0)])
+@pytest.mark.parametrize(
+    ("stage2", "expected"),
+    [("{num_seeds: 1}", ["chartqa"]), ("{}", ["chartqa", "chartqa@448"])],
+)
 def test_a_decision_counts_the_rows_that_have_every_seed(
-    store: Store, stage2: str, expected: float
+    store: Store, stage2: str, expected: list[str]
 ):
     config = firing(store, f"stage2={stage2}").config
-    scores = {
-        key: (10.0 if "@" in key.benchmark else 4.0) * (key.method == "parcel")
-        for key in graph_of(config).cells
-    }
-    found = _score_differences(config, scores, "parcel", "vanilla")
-    assert found.mean(axis=1).tolist() == [expected] * 2
+    scored = graph_of(config).cells.keys()
+    seeds, rows = _compared_rows(config, scored, "parcel", "vanilla")
+    assert seeds == [*config.seeds]
+    assert [row.name for row in rows] == expected
+    assert len({row.training for row in rows}) == len(rows)
 
 
 def test_a_gap_ends_the_seeds_that_count_and_a_cell_given_up_leaves_one_out(store: Store):
     config = firing(store, "num_seeds=4").config
     cells = graph_of(config).cells
-    # [1, 2, 3, 4] points by which parcel is better, seed by seed.
-    scores = {
-        key: float(1 + config.seeds.index(key.seed)) * (key.method == "parcel") for key in cells
-    }
     lost = {key for key in cells if key.seed == config.seeds[1] and key.method == "vanilla"}
-    for key in lost:
-        del scores[key]
+    scored = cells.keys() - lost
 
-    def differences(**how: Any) -> list[float]:
-        return _score_differences(config, scores, "parcel", "vanilla", **how).flatten().tolist()
+    def places(**how: Any) -> list[int]:
+        seeds, _ = _compared_rows(config, scored, "parcel", "vanilla", **how)
+        return [config.seeds.index(seed) for seed in seeds]
 
-    assert differences() == [1.0]
-    assert differences(abandoned=lost) == [1.0, 3.0, 4.0]
+    assert places() == [0]
+    assert places(abandoned=lost) == [0, 2, 3]
+
+
+def test_seeds_of_two_pretrainings_count_together(store: Store):
+    config = firing(store, "num_pretrain_seeds=2").config
+    cells = graph_of(config).cells
+    last = config.seeds[-1]  # The second seed of the second pretraining.
+    seeds, _ = _compared_rows(config, {k for k in cells if k.seed != last}, "parcel", "vanilla")
+    assert [config.seeds.index(seed) for seed in seeds] == [0, 2]

@@ -1,5 +1,6 @@
-"""The versions that pyproject.toml and constraints.txt state, per Python and machine."""
+"""The versions that pyproject.toml, constraints.txt and locks/ state, per Python and machine."""
 
+import re
 import tomllib
 from typing import Any
 
@@ -55,4 +56,16 @@ def pinned(python: str = SUPPORTED[-1], machine: str = "x86_64") -> dict[str, st
             assert version.operator == "==", line
             assert name not in found, f"{name} has two versions for Python {python} on {machine}"
             found[name] = version.version
+    return found
+
+
+def locked(name: str) -> dict[str, tuple[Requirement, list[str]]]:
+    """Returns library -> (its requirement, the digests of its files) of a file of locks/."""
+    text = (ROOT / "locks" / f"{name}.txt").read_text()
+    found: dict[str, tuple[Requirement, list[str]]] = {}
+    for entry in text.replace("\\\n", " ").splitlines():
+        line, *digests = re.split(r" +--hash=", entry.strip())
+        requirement = Requirement(line)
+        assert canonicalize_name(requirement.name) not in found, entry
+        found[canonicalize_name(requirement.name)] = requirement, digests
     return found

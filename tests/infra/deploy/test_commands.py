@@ -1,6 +1,7 @@
 """Tests that programs know the options, variables and ports that the deployment files set."""
 
 import base64
+import importlib.util
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import ray
 from ray._private import ray_constants
 from ray.scripts.scripts import start as ray_start
 
+from infra.prefect.encryption import VARIABLE as ENCRYPTION_KEY
 from tests.docs import pages
 from tests.docs.test_commands import problem
 from tests.infra.deploy.files import KUBERNETES, ROOT, containers, of_kind, pods
@@ -55,6 +57,10 @@ def test_every_variable_is_one_that_somebody_reads():
     known |= {*environment_names(KubernetesSettings, "PREFECT_INTEGRATIONS_KUBERNETES_")}
     known |= {"HOME", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH"}  # Of the system.
     known |= {"DATABASE_PASSWORD"}  # Part of another variable's value.
+    encryption = importlib.util.find_spec("prefect.server.utilities.encryption")
+    assert encryption is not None
+    assert f'"{ENCRYPTION_KEY}"' in Path(encryption.origin or "").read_text()
+    known |= {ENCRYPTION_KEY}  # Prefect has it in no settings.
     for name in variables():
         if name.startswith("PARCEL_"):
             assert f'"{name}"' in sources, name

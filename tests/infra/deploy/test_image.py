@@ -26,33 +26,60 @@ IMPORTS = {
 """Role -> modules that it cannot do without."""
 
 
-def instructions() -> list[Instruction]:
-    """Returns (instruction, rest) of the Dockerfile, with lines joined."""
-    text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
+def instructions(file: str = "Dockerfile") -> list[Instruction]:
+    """Returns (instruction, rest) of a Dockerfile, with lines joined."""
+    text = re.sub(r"\\\n", " ", (DEPLOY / file).read_text())
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
 
 
-def all_of(name: str) -> list[str]:
-    return [rest for instruction, rest in instructions() if instruction == name]
+def all_of(name: str, file: str = "Dockerfile") -> list[str]:
+    return [rest for instruction, rest in instructions(file) if instruction == name]
 
 
-def test_it_has_the_python_and_the_ray_of_the_project():
-    assert all_of("FROM") == ["docker.io/library/python:${PYTHON}-slim-bookworm"]
-    assert all_of("ARG")[0] == f"PYTHON={SUPPORTED[-1]}"
+@pytest.mark.parametrize(
+    ("file", "argument"), [("Dockerfile", "BASE"), ("Dockerfile.beam", "BEAM")]
+)
+def test_base_images_are_given_by_their_digest_and_have_no_default(file: str, argument: str):
+    assert "${" + argument + "}" in all_of("FROM", file)[0].split()
+    # Before the first FROM for the FROM, and once more for the stage that checks it.
+    assert all_of("ARG", file).count(argument) == 2
+    assert not [one for one in all_of("ARG", file) if one.startswith(f"{argument}=")]
+    (check,) = (rest for rest in all_of("RUN", file) if f'"${argument}"' in rest)
+    assert check == all_of("RUN", file)[0]
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    for given, is_right in {
+        f"docker.io/library/python:3.13-slim-bookworm@{digest}": True,
+        f"mirror.lab:5000/python@{digest}": True,
+        "": False,
+        "python:3.13": False,
+        f"@{digest}": False,
+        f"python@{digest[:-1]}": False,
+        f"python@{digest}0": False,
+        f"python@{digest.upper()}": False,
+        f"a b@{digest}": False,
+    }.items():
+        done = subprocess.run(
+            ["sh", "-c", check], env={**os.environ, argument: given}, capture_output=True, text=True
+        )
+        assert (done.returncode == 0) == is_right, given
+        assert is_right or done.stderr.startswith(f"{argument} must be an image by its digest")
+
+
+def test_images_of_the_documentation_have_the_python_and_the_libraries_of_the_project():
     (ray,) = of_kind("RayCluster").values()
     assert ray["spec"]["rayVersion"] == pinned()["ray"]
-
-
-def test_beams_workers_have_the_beam_and_the_python_of_the_project():
-    lines = (DEPLOY / "Dockerfile.beam").read_text().splitlines()
-    assert f"ARG PYTHON={SUPPORTED[-1]}" in lines
-    beam = f"docker.io/apache/beam_python${{PYTHON}}_sdk:{pinned()['apache-beam']}"
-    assert f"FROM {beam} AS beam" in lines
+    beam = f"apache/beam_python{SUPPORTED[-1]}_sdk:{pinned()['apache-beam']}"
+    python = f"python:{SUPPORTED[-1]}-slim-bookworm"
+    page = (ROOT / "docs/howto/cloud.md").read_text()
+    for image, file in ((python, "Dockerfile"), (beam, "Dockerfile.beam")):
+        assert image in page
+        assert f"{image}@sha256:…" in (DEPLOY / file).read_text()
 
 
 def test_what_it_copies_is_let_through_and_nothing_else():
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    assert {"locks", "pyproject.toml"} <= {rest.split()[0] for rest in all_of("COPY")}
     copied = {word for rest in all_of("COPY") for word in rest.split()[:-1]}
     assert ignored[0] == "*"
     assert {word[1:] for word in ignored if word.startswith("!")} == copied
@@ -73,8 +100,9 @@ def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
 
 def test_extras_are_those_of_the_project():
     project = (ROOT / "pyproject.toml").read_text()
-    assert all_of("ARG")[1:] == ['EXTRA=""']
+    assert all_of("ARG")[2:] == ['EXTRA=""']
     for extra in ("cuda12", "cuda13", "tpu", "kubernetes"):
+        assert (ROOT / "locks" / f"{extra}.txt").exists()
         assert re.search(rf"^{extra} = ", project, re.MULTILINE)
 
 

@@ -12,13 +12,13 @@ import psutil
 import pytest
 import yaml
 
-from tests.infra.deploy.files import DEPLOY, ROOT
+from tests.infra.deploy.files import DEPLOY, ROOT, of_kind
 from tests.infra.deploy.test_kubernetes import NEWEST, TEXT, VERSION, fields
 from tests.nodes.machines import HEAD, Machines, skip_without_namespaces
 from tests.nodes.test_gang import members
 from tests.nodes.test_nodes import Stored
 
-STUDY = yaml.safe_load((DEPLOY / "jobset" / "study.yaml").read_text())
+STUDY, _ = yaml.safe_load_all((DEPLOY / "jobset" / "study.yaml").read_text())
 JOBS = {job["name"]: job["template"]["spec"] for job in STUDY["spec"]["replicatedJobs"]}
 
 STAGE1 = "{batch_size: 4, total_steps: 120, save_steps: 5, log_steps: 5}"
@@ -52,6 +52,25 @@ def test_the_jobset_has_known_fields_and_valid_jobs(version: str):
     for name, spec in JOBS.items():
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
         kubernetes_validate.validate(job, version, strict=True)
+
+
+def test_the_pods_are_no_more_than_they_need_to_be():
+    for name, spec in JOBS.items():
+        pod = spec["template"]["spec"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        # The TPU's device files belong to root.
+        assert pod["securityContext"].get("runAsNonRoot", False) == (name == "run")
+        assert (
+            of_kind("ServiceAccount")[pod["serviceAccountName"]]["automountServiceAccountToken"]
+            is False
+        )
+        (container,) = pod["containers"]
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/state", "/tmp"}
+        assert container["resources"]["limits"]["memory"]
 
 
 def test_the_pods_are_of_one_mind():

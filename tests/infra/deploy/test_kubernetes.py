@@ -1,5 +1,6 @@
 """The Kubernetes files: valid as they are and as a site makes them, and of one mind."""
 
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 
 from tests.infra.deploy.files import (
+    DEPLOY,
     KUBERNETES,
     OPEN_VALUES,
+    ROOT,
     SITES,
     Manifest,
     containers,
@@ -310,14 +314,22 @@ def test_nothing_is_more_than_it_needs_to_be():
 
 def test_secrets_stay_out_of_the_files():
     assert not of_kind("Secret")
-    secret = ("PASSWORD", "AUTH_STRING")
+    secret = ("PASSWORD", "AUTH_STRING", "ENCRYPTION_KEY")
     asked = set()
     for _, container in containers():
         entries = container.get("env", [])
         for entry in entries if isinstance(entries, list) else []:
             if entry["name"].endswith(secret):
                 asked.add(tuple(entry["valueFrom"]["secretKeyRef"].values()))
-    assert asked == {("prefect-database", "password"), ("prefect-auth", "auth")}
+    assert asked == {
+        ("prefect-database", "password"),
+        ("prefect-auth", "auth"),
+        ("prefect-key", "key"),
+    }
+    made = re.findall(
+        r"secret generic ([\w-]+) --from-literal=(\w+)=", (ROOT / "docs/howto/cloud.md").read_text()
+    )
+    assert {*made} == asked
 
 
 ALLOWED = {
@@ -347,6 +359,18 @@ def test_only_these_may_reach_each_other():
                 among_ray = {source, target} <= ray
                 wanted = among_ray or (source, target, port) in ALLOWED
                 assert may(have, are, port) == wanted, (source, target, port)
+
+
+def test_a_pod_that_is_alone_in_its_cluster_lets_only_its_own_pods_in():
+    """The policy that comes with a JobSet, of which nothing else of these files need be there."""
+    _, policy = yaml.safe_load_all((DEPLOY / "jobset" / "study.yaml").read_text())
+    own = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": "NAME"}}
+    assert policy["spec"] == {
+        "podSelector": own,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": own}]}],
+    }
+    kubernetes_validate.validate(policy, NEWEST, strict=True)
 
 
 def may(source: dict[str, str], target: dict[str, str], port: int) -> bool:

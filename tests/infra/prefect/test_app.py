@@ -1,17 +1,20 @@
 """Who may speak to a store's server: its own pages, and clients that are no browser."""
 
+import asyncio
 import base64
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
+from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin
+from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin, StartLink
 from infra.prefect.server import token_of
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
@@ -82,6 +85,33 @@ def test_no_other_site_can_show_a_page_in_a_frame():
     pages = TestClient(SameOrigin(app, HOSTS), base_url=OWN)
     policies = [pages.get(path).headers["content-security-policy"] for path in ("/open", "/closed")]
     assert policies == ["frame-ancestors 'self'", "default-src 'none'"]
+
+
+def test_every_page_of_prefects_links_to_the_start_page_and_nothing_else_changes():
+    html = f"<html><body>{'words ' * 200}</body></html>"
+
+    async def page(request: Request) -> HTMLResponse:
+        assert "if-none-match" not in request.headers
+        return HTMLResponse(html, headers={"etag": "1"})
+
+    async def data(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("</body>", headers={"etag": "1"})
+
+    paths = {"/v2/runs": page, "/parcel/runs": page, "/api/runs": data}
+    routes = [Route(path, answer) for path, answer in paths.items()]
+    # As Prefect has it: what may be compressed comes compressed.
+    plain = GZipMiddleware(Starlette(routes=routes), minimum_size=100)
+    client = TestClient(StartLink(plain), base_url=OWN)
+    browser = {"Accept": "text/html,*/*", "Accept-Encoding": "gzip", "If-None-Match": "1"}
+    answer = client.get("/v2/runs", headers=browser)
+    assert answer.text.endswith(">start page</a></body></html>")
+    assert '<a href="/parcel/"' in answer.text
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert "etag" not in answer.headers
+    del browser["If-None-Match"]
+    assert client.get("/parcel/runs", headers=browser).text == html
+    assert client.get("/api/runs", headers=browser).text == "</body>"
+    assert client.get("/v2/runs", headers={"Accept": "application/json"}).text == html
 
 
 def test_a_body_is_bounded_whether_its_length_is_announced_or_not():
@@ -208,3 +238,49 @@ def test_a_socket_needs_the_string_or_prefects_own_check():
     for options in known:
         with asking().websocket_connect("/in", **options) as socket:
             assert socket.receive_text() == "come in"
+
+
+def test_a_socket_that_says_nothing_is_let_go_and_only_so_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("infra.prefect.app._MAX_UNPROVEN", 2)
+    monkeypatch.setattr("infra.prefect.app._FIRST_MESSAGE_TIMEOUT", 2.0)
+    silent, left = asyncio.Event(), []
+
+    async def prefect(socket: WebSocket) -> None:
+        await socket.accept()
+        try:
+            await socket.receive_text()
+            await socket.send_text("come in")
+            await socket.close()
+        except WebSocketDisconnect:
+            left.append(socket)
+
+    app = Login(Starlette(routes=[WebSocketRoute("/in", prefect)]), AUTH, "see the file")
+    scope = {"type": "websocket", "path": "/in", "headers": [], "subprotocols": ["prefect"]}
+
+    async def ask(*messages: Message) -> list[str]:
+        coming, said = iter(messages), []
+
+        async def receive() -> Message:
+            message = next(coming, None)
+            return message or {"type": str(await silent.wait())}
+
+        async def send(message: Message) -> None:
+            said.append(message["type"].removeprefix("websocket."))
+
+        await app(dict(scope), receive, send)
+        return said
+
+    connect, text = {"type": "websocket.connect"}, {"type": "websocket.receive", "text": "string"}
+
+    async def main() -> None:
+        waiting = [asyncio.create_task(ask(connect)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await ask(connect, text) == ["close"]  # No third.
+        assert await asyncio.gather(*waiting) == [["accept"]] * 2
+        assert len(left) == 2
+        for _ in range(3):  # What has sent its message is not counted, nor what has left.
+            assert await ask(connect, text) == ["accept", "send", "close"]
+
+    asyncio.run(main())

@@ -1,15 +1,19 @@
 """One server per store, for as long as somebody uses it, and for those who may."""
 
 import base64
+import contextlib
 import json
 import os
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -286,3 +290,31 @@ def status(request: urllib.request.Request) -> int:
 def get(url: str, headers: dict[str, str]):
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
         return json.loads(answer.read())
+
+
+def test_sockets_that_have_not_said_the_auth_string_fill_no_memory(served_store: Path):
+    """As another user: a hundred sockets, and on each a large part of a larger message."""
+    note = running(served_store)
+    assert note is not None
+    address = urllib.parse.urlsplit(note.api)
+    server, part = psutil.Process(note.process.pid), b"x" * 2**20
+    before = server.memory_info().rss
+    handshake = (
+        f"GET /api/events/in HTTP/1.1\r\nHost: {address.netloc}\r\nUpgrade: websocket\r\n"
+        f"Connection: Upgrade\r\nSec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: prefect\r\n\r\n"
+    ).encode()
+    answers: list[bytes] = []
+    with contextlib.ExitStack() as sockets:
+        for size in [15, 1] * 50:  # MiB; a masked text, of which one byte never comes.
+            socket_ = socket.create_connection((address.hostname, address.port), timeout=60)
+            sockets.enter_context(socket_)
+            socket_.sendall(handshake)
+            answers.append(socket_.recv(1000)[:12])
+            with contextlib.suppress(ConnectionError):
+                socket_.sendall(b"\x81\xff" + struct.pack(">Q", size * 2**20 + 1) + bytes(4))
+                for _ in range(size):
+                    socket_.sendall(part)
+        assert get(f"{note.api}/health", {}) is True
+        assert server.memory_info().rss - before < 150 * 2**20
+    assert {*answers} == {b"HTTP/1.1 101", b"HTTP/1.1 403"}

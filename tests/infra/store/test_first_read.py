@@ -73,6 +73,19 @@ def test_files_with_checksums_that_are_read_in_ranges_are_left_to_their_readers(
         _ = artifact.path  # Here it would be read whole.
 
 
+def test_what_a_reader_of_ranges_finds_is_set_aside_if_its_digest_agrees(tmp_path: Path):
+    store = Store(tmp_path)
+    made = make(store)
+    shard = tmp_path / made.folder / "part/records.tfrecord"
+    made.check_named(f"record 7 of {shard} is damaged")  # It is not, so nothing happens.
+    flip(shard, 5)
+    made.check_named(f"record 7 of {tmp_path}/other/records.tfrecord is damaged")
+    assert store.find(STEP.key) is not None
+    with pytest.raises(DamagedArtifactError, match=r"^part/records\.tfrecord of dataset-"):
+        made.check_named(f"step: record 7 of {shard} is damaged; prepare it again.")
+    assert store.find(STEP.key) is None
+
+
 READ = """
 import sys
 from infra.store.store import Store

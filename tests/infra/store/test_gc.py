@@ -6,6 +6,9 @@ import multiprocessing
 import os
 import random
 import shutil
+import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -597,6 +600,49 @@ class MeetingDisk(Disk):
             if part in name:
                 meeting.wait()
         return super().read(name)
+
+
+def test_what_was_read_is_forgotten_with_its_artifact(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    kept, spare = make(store, "kept"), make(store, "spare")
+    note_run(store, kept)
+    for artifact in (kept, spare):
+        os.utime(artifact.path / "a.txt", (1, 1))  # At rest, so that its digest is remembered.
+    subprocess.run([sys.executable, "-c", READ, store.uri, kept.key, spare.key], check=True)
+    (memory,) = store.state.glob("first_reads.*.sqlite")
+    # As another machine left it that has this disk at another place.
+    other = store.state / "first_reads.elsewhere.sqlite"
+    shutil.copyfile(memory, other)
+    with contextlib.closing(sqlite3.connect(other)) as rows, rows:
+        root = os.fsencode(store.uri)
+        rows.execute("UPDATE files SET path = CAST(replace(path, ?, '/mnt/x') AS BLOB)", [root])
+    gc.delete_garbage(store, older_than=0.0)
+    for place in (memory, other):
+        with contextlib.closing(sqlite3.connect(place)) as rows:
+            ((path,),) = rows.execute("SELECT path FROM files").fetchall()
+        assert kept.key in os.fsdecode(path)
+
+
+READ = """
+import sys
+from infra.store.store import Store
+for key in sys.argv[2:]:
+    Store(sys.argv[1]).get(key).path
+"""
+
+
+def test_manifests_in_a_circle_stop_it(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    first = make(store, "first")
+    second = make(store, "second", first)
+    name = store.state / manifest_name(first.key)
+    values = json.loads(name.read_text())
+    values["inputs"] = {"data": {"key": second.key, "content": second.manifest.content}}
+    name.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="must not name each other in a circle, got") as refused:
+        gc.delete_garbage(store, older_than=0.0)
+    assert first.key in str(refused.value)
+    assert (first.path / "a.txt").exists()
 
 
 def test_histories_manifests_and_records_are_read_several_at_a_time(store: Store):

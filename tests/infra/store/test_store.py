@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,32 @@ def test_text_that_is_no_manifest_is_refused(text: str):
         Manifest.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("files", {"x": {"sha256": "0" * 64, "size": -1}}, "a file must have a size and 64 hex"),
+        (
+            "files",
+            {"x": {"sha256": "0" * 64, "size": "1"}},
+            r"files\.x\.size must be a whole number",
+        ),
+        ("files", {"x": {"sha256": "../../y", "size": 1}}, "64 hex digits, got 1 and '../../y'"),
+        ("inputs", {"a": {"key": STEP.key, "content": "x"}}, "inputs must be other artifacts"),
+        ("seconds", "long", "seconds must be a number, got 'long'"),
+        ("seconds", -1, "seconds must be a time"),
+        ("counts", {"score": None}, r"counts\.score must be .* got None"),
+        ("attempts", [{"id": 5}], r"attempts\[0\]\.id must be a text, got 5"),
+        ("seed", True, "seed must be"),
+    ],
+)
+def test_every_field_of_a_manifest_has_its_type(tmp_path: Path, field: str, value, message: str):
+    values = json.loads(make(Store(tmp_path)).manifest.to_json())
+    assert Manifest.from_json(json.dumps(values)).key == STEP.key
+    with pytest.raises(ValueError, match=r"^not a manifest: ") as refused:
+        Manifest.from_json(json.dumps(values | {field: value}))
+    assert re.search(message, str(refused.value))
+
+
 # What a failing disk may do.
 
 
@@ -270,9 +297,13 @@ def test_link_is_no_file_of_an_artifact(tmp_path: Path):
     [
         ("folder", "../../other", "folder must be attempts/<id>, got '../../other'"),
         ("folder", "/etc", "folder must be"),
-        ("files", {"../a.txt": {"sha256": "0", "size": 1}}, r"plain path .* got '\.\./a\.txt'"),
-        ("files", {"/etc/passwd": {"sha256": "0", "size": 1}}, "plain path"),
-        ("files", {"a//b": {"sha256": "0", "size": 1}}, "plain path"),
+        (
+            "files",
+            {"../a.txt": {"sha256": "0" * 64, "size": 1}},
+            r"plain path .* got '\.\./a\.txt'",
+        ),
+        ("files", {"/etc/passwd": {"sha256": "0" * 64, "size": 1}}, "plain path"),
+        ("files", {"a//b": {"sha256": "0" * 64, "size": 1}}, "plain path"),
         ("inputs", {"raw": {"key": "../../x", "content": "0"}}, r"got '\.\./\.\./x'"),
         ("key", "../dataset-0123456789abcdef-01234567", "key must be <kind>-"),
         ("kind", "checkpoint", "key must begin with its kind 'checkpoint'"),
@@ -340,8 +371,8 @@ def test_store_has_a_number(tmp_path: Path):
     Store(tmp_path)
 
 
-@pytest.mark.parametrize("found", [1, 4, "2"])
-def test_store_of_another_format_is_refused(tmp_path: Path, found: object):
+@pytest.mark.parametrize("found", [1, 4])
+def test_store_of_another_format_is_refused(tmp_path: Path, found: int):
     (tmp_path / "store.json").write_text(json.dumps({"format": found}))
     with pytest.raises(ValueError, match=f"has format {found}, and this version understands 3: "):
         Store(tmp_path)

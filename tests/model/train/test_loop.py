@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from infra.progress import Progress
+from infra.progress import COMPILING, Progress
 from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.checkpoint.folder import load_config
@@ -25,7 +25,7 @@ from model.train.config import TrainConfig
 from model.train.loop import PeriodicAction, StagePaths, fit
 from model.train.start import starting_params
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
-from tests.model.tiny_model import tiny_model
+from tests.model.tiny_model import tiny_model, without_compiling
 
 TRAIN = TrainConfig(
     batch_size=6, total_steps=7, text_len=16, save_steps=2, log_steps=1, warmup=0.0, peak_lr=3e-3
@@ -47,7 +47,8 @@ def run(
 ) -> Iterator[Progress]:
     (root / "out").mkdir(parents=True, exist_ok=True)
     paths = StagePaths(scratch=str(root / "scratch"), out=str(root / "out"), **inputs)
-    return fit(model or tiny_model("parcel", (30, 64)), train, paths, Seeds.of(5), profile=profile)
+    model = model or tiny_model("parcel", (30, 64))
+    return without_compiling(fit(model, train, paths, Seeds.of(5), profile=profile))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,9 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
     out.mkdir()
     config = DecodeConfig(batch_size=4, text_len=16)
     ckpt, data = str(tmp_path / "out"), inputs["data"]
-    steps = list(predict(ckpt, data=data, config=config, out={64: str(out)}))
+    told = list(predict(ckpt, data=data, config=config, out={64: str(out)}))
+    assert [p.note for p in told if not p.done] == [COMPILING]
+    steps = list(without_compiling(iter(told)))
     assert [(p.done, p.total) for p in steps] == [(4, 11), (8, 11), (11, 11)]
     list(score({out: out}, data=data, metric="exact_match"))
     assert json.loads((out / "score.json").read_text()) == {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.progress import Progress
+from infra.progress import COMPILING, Progress
 from model.data.loader import samples_of_step
 from model.seeds import Seeds
 from model.train.config import TrainConfig
@@ -74,7 +74,9 @@ def test_parameters_that_are_no_numbers_are_not_saved(tmp_path, inputs, total_st
 
 @pytest.mark.slow
 def test_the_last_good_state_is_kept(tmp_path: Path, inputs: dict[str, Any]):
-    assert len(list(run(tmp_path, inputs, TRAIN))) >= 4
+    told = list(run(tmp_path, inputs, TRAIN))
+    assert len(told) >= 5
+    assert [p.note == COMPILING for p in told[:2]] == [True, False]
     assert saved(tmp_path) == {"4", "8"}
     with pytest.raises(NotFiniteError, match=r"^step 9: .* lower train.peak_lr"):
         list(run(tmp_path, inputs, dataclasses.replace(TRAIN, peak_lr=1e39)))

@@ -24,9 +24,12 @@ from model.sharding import make_mesh, shard_tree
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
+from model.train.lora import new_adapters, whole_weights
+from model.train.lora_config import LoraConfig
 from model.train.step import loss_weights
 from model.watch.config import ProbeConfig, WatchConfig
 from model.watch.held_out import HeldOut
+from model.watch.probe import Probe
 from model.watch.watch import Watcher
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
@@ -42,6 +45,7 @@ TRAIN = TrainConfig(
     peak_lr=3e-3,
     dropout=0.1,
 )
+LORA = LoraConfig(rank=3, alpha=7.0)
 LOOK = WatchConfig(every=2, examples=11, budgets=(16, 30, 64))
 
 
@@ -62,19 +66,32 @@ def given(tmp_path_factory) -> dict[str, Any]:
 
 
 def held_out(
-    given: dict[str, Any], devices: int = 1, data: str = "held_out"
+    given: dict[str, Any],
+    devices: int = 1,
+    data: str = "held_out",
+    lora: LoraConfig | None = None,
 ) -> tuple[HeldOut, Any]:
     mesh = make_mesh(jax.devices()[:devices])
     looked = HeldOut(
         (given[data],),
         LOOK,
         model=MODEL,
-        train=TRAIN,
+        train=dataclasses.replace(TRAIN, lora=lora),
         mesh=mesh,
         tokenizer=Tokenizer(given["tokenizer"]),
         mask_codec=None,
     )
     return looked, mesh
+
+
+def with_adapters(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters by path with adapters whose B is not 0 any more."""
+    rng = np.random.default_rng(1)
+    adapters = new_adapters(LORA, params, 5)
+    for path, value in adapters.items():
+        if path.endswith("/b"):
+            adapters[path] = rng.normal(size=value.shape, scale=0.1).astype(np.float32)
+    return {**params, **adapters}
 
 
 def losses_written_out(given: dict[str, Any], params: vlm.Params) -> dict[tuple[str, int], float]:
@@ -113,16 +130,22 @@ def test_pictures_and_clips_of_one_task_are_looked_at_together(given: dict[str, 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("devices", [1, 4])
-def test_the_loss_of_each_task_and_budget_is_the_stages_own(given: dict[str, Any], devices: int):
-    params = vlm.init_params(MODEL, 3)
-    looked, mesh = held_out(given, devices)
+@pytest.mark.parametrize(("devices", "lora"), [(1, LORA), (4, None)])
+def test_the_loss_of_each_task_and_budget_is_the_stages_own(
+    given: dict[str, Any], devices: int, lora: LoraConfig | None
+):
+    params: dict[str, Any] = dict(flatten_params(vlm.init_params(MODEL, 3)))
+    if lora is not None:
+        params = with_adapters(params)
+    looked, mesh = held_out(given, devices, lora=lora)
     with contextlib.closing(looked):
-        flat = shard_tree(dict(flatten_params(params)), mesh)
+        flat = shard_tree(params, mesh)
         rows = list(looked.observe(flat))
         again = list(looked.observe(flat))
     assert rows == again
-    expected = losses_written_out(given, params)
+    # Of a decoder with whole weights, as evaluations of the stage's checkpoint will read them.
+    whole = dict(whole_weights(lora, flat, {}))
+    expected = losses_written_out(given, unflatten_params(jax.tree.map(np.asarray, whole)))
     assert {(r["task"], r["budget"]) for r in rows} == set(expected)
     for row in rows:
         assert row["loss"] == pytest.approx(expected[row["task"], row["budget"]], rel=2e-5)
@@ -210,6 +233,24 @@ def test_a_probe_learns_and_leaves_the_stage_its_parameters(tmp_path: Path, give
     }
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, flat))
     assert unflatten_params(flat).keys() == {"projector", "text", "vision"}
+    # A stage with adapters hands its probe whole weights.
+    adapted = shard_tree(with_adapters(params), make_mesh())
+    once = dataclasses.replace(probe, train=dataclasses.replace(many, total_steps=1))
+    tuned = []
+    for lora, stage in ((LORA, adapted), (None, dict(whole_weights(LORA, adapted, {})))):
+        one = Probe(
+            once,
+            (64,),
+            lora=lora,
+            data=given["data"],
+            held_out=given["data"],
+            tokenizer=Tokenizer(given["tokenizer"]),
+            mask_codec=None,
+        )
+        tuned.append(one._tuned(stage))
+    jax.tree.map(np.testing.assert_array_equal, *tuned)
+    moved = tuned[0]["text"]["blocks"]["gate"] - adapted["text/blocks/gate"]
+    assert np.abs(moved).max() > 0.05
 
 
 def test_budgets_that_the_connector_does_not_serve_are_refused(given: dict[str, Any]):

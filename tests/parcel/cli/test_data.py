@@ -139,6 +139,7 @@ def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
         "part records images suffixes languages",
         "t 3 1 6 en 2, de 1",
         "v 1 2 in 4 windows 1 en",
+        "licences: none stated 4",
         "rejected: 2 x decode: too small: …, min_side=…",
         "r0: too small: 1x20, min_side=8 (y)",
         "r1: too small: 7x7, min_side=8 (y)",
@@ -154,7 +155,7 @@ def test_a_corpus_names_what_is_not_read(check, tmp_path):
         put_text(tmp_path / "web" / name, "")
     code, told = check(tmp_path, "--source", "web")
     assert code == 0
-    assert told.splitlines()[3:7] == [
+    assert told.splitlines()[4:8] == [
         "not read: 1 x empty file",
         "  web/empty.jsonl",
         "not read: 1 x no kind of file that web reads",
@@ -163,6 +164,27 @@ def test_a_corpus_names_what_is_not_read(check, tmp_path):
     code, told = check(tmp_path, "--source", "web", "--json")
     found = json.loads(told)["omissions"]
     assert [group["sources"] for group in found] == [["web/empty.jsonl"], ["web/b.zip"]]
+
+
+def test_licences_of_a_corpus_and_what_would_be_dropped(check, tmp_path):
+    row = {"image": "a.png", "answers": "x", "question": "?"}
+    rows = [{**row, "id": n, "licence": licence} for n, licence in enumerate(["MIT", "MIT", ""])]
+    put_image(tmp_path / "jsonl/a.png")
+    put_text(tmp_path / "jsonl/train.jsonl", "\n".join(map(json.dumps, rows)))
+    _, told = check(tmp_path, "--source", "jsonl")
+    assert "licences: MIT 2, none stated 1" in told.splitlines()
+    _, told = check(tmp_path, "--source", "jsonl", "--licence", "CC0-1.0", "--allow", "MIT")
+    assert "licences: MIT 2" in told.splitlines()
+    assert "rejected: 1 x licence: licence: CC0-1.0" in told.splitlines()
+    assert "licences.allow drops 1 of 3 inputs" in told.splitlines()
+    put_text(
+        tmp_path / "jsonl/fetched.json", json.dumps({"a.zip": {"licence": {"licence": "ISC"}}})
+    )
+    assert "licences: MIT 2, ISC 1" in check(tmp_path, "--source", "jsonl")[1].splitlines()
+    with pytest.raises(
+        ConfigError, match=r"licences.allow must name .*got 'mit'.*nearest is 'MIT'"
+    ):
+        check(tmp_path, "--source", "jsonl", "--allow", "mit", "--allow", "CC0-1.0")
 
 
 def test_wrong_requests_are_refused(check, tmp_path):

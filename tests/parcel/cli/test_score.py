@@ -66,7 +66,8 @@ def test_a_metric_of_ones_own_is_named_by_its_file(score, file, tmp_path: Path, 
     assert done.out.splitlines()[1].split() == ["own_near:near", "25.0000", "num", "1"]
     done = score("own_near.py:near", file(LINES[1], LINES[0]))
     assert done.code == 2
-    assert "line 2: metric own_near:near fails for 'a': KeyError: lacks 'unknown'" in done.err
+    where = f"{tmp_path}/own_near.py:2"
+    assert f"line 2: your metric own_near:near fails at {where} for 'a': KeyError: lac" in done.err
     assert "METRIC: own_near has no 'far'" in score("own_near.py:far", file(LINES[0])).err
 
 

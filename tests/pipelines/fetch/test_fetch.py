@@ -4,6 +4,7 @@ import functools
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -18,7 +19,7 @@ from infra.download import DownloadError
 from infra.errors import ConfigError
 from parcel.cli.main import app
 from pipelines.fetch.catalogue import load_catalogue
-from pipelines.fetch.fetch import read_licence
+from pipelines.fetch.fetch import read_licence, unpack_archive
 from pipelines.sources.registry import SOURCES
 
 
@@ -142,6 +143,19 @@ def test_members_cannot_leave_the_folder(tmp_path, fetch, shop):
     with pytest.raises(DownloadError, match=r"more.tgz cannot be unpacked"):
         fetch("asked")
     assert not list(tmp_path.rglob("evil"))
+
+
+def test_an_archive_larger_than_the_disk_is_not_unpacked(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=600))
+    for name, data in (
+        ("x.zip", zipped(**{"a.txt": "text" * 200})),
+        ("x.tar.gz", tarred("a.txt", b"text" * 200)),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(DownloadError, match="it holds 0 GB or more, and 0 GB are free"):
+            unpack_archive(tmp_path / name, tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_requests_are_checked(tmp_path, fetch):

@@ -1,5 +1,6 @@
 """A check of a corpus names what preparing it would refuse, in the same words; a sample says so."""
 
+import dataclasses
 import json
 import tarfile
 import tempfile
@@ -14,9 +15,11 @@ from pyarrow import parquet
 
 from pipelines.prepare.check import CLIPS, PICTURES, CorpusCheck, check_corpus
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.licences import LicencesConfig
 from pipelines.prepare.run import RejectRateError, prepare_dataset
 from pipelines.records.dataset import Dataset, DatasetInfo
 from pipelines.records.holdings import group_omissions, group_rejects
+from pipelines.records.licence import Licence
 from tests.pipelines.prepare.planted import FAULTS, begins_as, expected_rejects, picture, plant
 from tests.pipelines.sources.writing import put_image, put_lines, put_text
 
@@ -36,8 +39,13 @@ def compare_with_preparing(root: Path, out: Path, **request) -> tuple[CorpusChec
     dataset = Dataset(out)
     assert check.rejects == group_rejects(dataset.rejects())
     assert check.omissions == group_omissions(dataset.omissions())
-    assert check.expected_rejects == check.num_rejected == info.num_rejected
+    assert check.num_rejected == info.num_rejected
+    assert check.expected_rejects == info.num_rejected - info.num_dropped
     assert (check.num_records, check.num_composed) == (info.num_records, info.num_composed)
+    assert check.num_dropped == info.num_dropped
+    assert {count.licence: count.records for count in check.licences} == {
+        count.licence: count.records for count in info.licence_counts if count.records
+    }
     assert not check.is_sample
     return check, info
 
@@ -236,3 +244,61 @@ def test_every_wrong_column_is_named_at_once(tmp_path):
     assert str(e.value).endswith("it has screenID (screenId?), summry (summary?).")
     with pytest.raises(ValueError, match=r"got captoin \(caption\?\), imge \(image\?\)\."):
         check_corpus(tmp_path, "tfrecord", "train", features={"imge": "x", "captoin": "y"})
+
+
+def write_licensed(root: Path) -> None:
+    """Writes five captioned pictures: two of CC0-1.0, one of MIT, one of neither, one cut short."""
+    rows = [
+        {"image": f"{n}.png", "caption": "x", "terms": terms}
+        for n, terms in enumerate(["CC0-1.0", "MIT", None, "CC0-1.0", "CC0-1.0"])
+    ]
+    put_lines(root / "web/a.jsonl", rows)
+    for n in range(5):
+        (root / f"web/{n}.png").write_bytes(picture(n)[: -40 if n == 4 else None])
+
+
+def test_licences_are_counted_and_what_is_not_allowed_drops(tmp_path):
+    write_licensed(tmp_path / "raw")
+    features = {"licence": "terms"}
+    check, _ = compare_with_preparing(tmp_path / "raw", tmp_path / "all", features=features)
+    assert {count.title: count.records for count in check.licences} == {
+        "CC0-1.0": 2,
+        "MIT": 1,
+        "none stated": 1,
+    }
+    check, _ = compare_with_preparing(
+        tmp_path / "raw",
+        tmp_path / "some",
+        features=features,
+        licence=Licence(licence="GPL-3.0"),
+        licences=LicencesConfig(allow=("CC0-1.0", "GPL-3.0")),
+    )
+    assert (check.num_dropped, check.num_records, check.expected_rejects) == (1, 3, 1)
+    check = check_corpus(
+        tmp_path / "raw", "web", "train", licences=LicencesConfig(allow=("CC-BY-4.0",))
+    )
+    assert check.failure == "all 5 inputs were dropped by licences.allow"
+
+
+@pytest.mark.slow
+def test_processes_find_what_one_process_finds(tmp_path):
+    rows = [{"image": f"{n // 2}.png", "caption": f"text {n}"} for n in range(2400)]
+    put_lines(tmp_path / "web/a.jsonl", [*rows, {"image": "gone.png", "caption": "x"}])
+    for n in range(1200):
+        (tmp_path / f"web/{n}.png").write_bytes(picture(n)[: -60 if n % 7 == 0 else None])
+    texts: list[str] = []
+    several, one = (
+        check_corpus(
+            tmp_path,
+            "web",
+            "train",
+            config=dataclasses.replace(CONFIG, num_workers=num_workers),
+            open_all=True,
+            on_progress=texts.append,
+        )
+        for num_workers in (3, 1)
+    )
+    assert several == one
+    assert several.num_rejected > 300
+    assert texts[0] == "1,000 inputs read"
+    assert texts[-1] == "2,401 inputs opened, of 2,401 read"

@@ -1,5 +1,6 @@
 """Files and annotations made to break the pipeline cost a reject each, and nothing else."""
 
+import dataclasses
 import gzip
 import io
 import json
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from pipelines.images.square import decode_image
 from pipelines.prepare.config import PrepareConfig
@@ -74,7 +77,7 @@ def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
     assert "leaves the data root" in told["2"]
     assert "not a name of a file" in told["3"]
     assert "not a name of a file" in told["4"]
-    assert told["5"] == "text is not Unicode"
+    assert told["5"] == r'not Unicode in suffixes: ["half a pair \ud83d"]'
     assert "malformed annotation: a number is infinite" in told["6"]
     assert told["7"] == "nested too deeply"
     assert told["8"] == "line has more than 200000 bytes"
@@ -111,6 +114,32 @@ def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path, encoded, monkeypa
     assert captions == {"fine", "named to lead out"}  # A member's name is never a path.
     assert reasons["web/0/b"].startswith("b.jpg is a symbolic link to")
     assert "c.jpg has 200000 bytes" in reasons["web/0/c"]
+
+
+def test_what_a_picture_says_of_itself_enters_no_record(tmp_path):
+    (tmp_path / "root/web").mkdir(parents=True)
+    exif, text = Image.Exif(), PngInfo()
+    exif[0x010E] = "secret"  # ImageDescription.
+    exif.get_ifd(0x8825)[0x001D] = "secret"  # GPSDateStamp.
+    text.add_text("Author", "secret")
+    named = [
+        ("a.jpg", {"exif": exif, "comment": b"secret", "icc_profile": b"secret"}),
+        ("b.png", {"exif": exif, "pnginfo": text}),
+    ]
+    for side in (16, 40):  # The size that records have, and another.
+        for name, options in named:
+            Image.new("RGB", (side, side), "red").save(
+                tmp_path / f"root/web/{side}{name}", **options
+            )
+    files = [path for path in (tmp_path / "root/web").iterdir()]
+    assert all(b"secret" in path.read_bytes() for path in files)
+    rows = [{"image": path.name, "text": "fine"} for path in files]
+    (tmp_path / "root/web/rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset, reasons = run(tmp_path / "root", tmp_path / "out")
+    assert reasons == {}
+    records = [*dataset.records()]
+    assert len(records) == len(files)
+    assert not [record.id for record in records if "secret" in repr(record)]
 
 
 def tar_of(images: list[bytes]) -> bytes:
@@ -246,3 +275,39 @@ def test_fuzzed_videos_become_one_reject_each(tmp_path, write_video):
         (tmp_path / f"root/videos/{i:02d}.mp4").write_bytes(data[: rng.integers(100, len(data))])
     dataset, reasons = run(tmp_path / "root", tmp_path / "out", "videos")
     assert dataset.info.num_records + len(reasons) == dataset.info.num_inputs == 12
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+def test_names_that_are_not_unicode_cost_their_rows_alone(tmp_path, encoded, limit):
+    half = "\udcff"
+    rows = [
+        {"image": "0.jpg", "captions": {half: "x"}},
+        {
+            "image": "0.jpg",
+            "objects": [{"label": half, "box": [1, 1, 9, 9], "mask": [[1, 1, 9, 1, 9, 9]]}],
+        },
+        {"image": "0.jpg", "caption": "good"},
+    ]
+    (tmp_path / "root/web").mkdir(parents=True)
+    (tmp_path / "root/web/0.jpg").write_bytes(encoded())
+    (tmp_path / "root/web/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with tarfile.open(tmp_path / "root/web/b.tar", "w", errors="surrogateescape") as archive:
+        for name, data in ((f"{half}.jpg", encoded()), (f"{half}.txt", b"x")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    config = dataclasses.replace(CONFIG, limit=limit, tasks=("caption", "segment"))
+    info = prepare_dataset(
+        config,
+        source="web",
+        split="train",
+        data_root=str(tmp_path / "root"),
+        out=str(tmp_path / "out"),
+    )
+    assert (info.num_inputs, info.num_records) == (4, 1)
+    reasons = {reject.id: reject.reason for reject in Dataset(tmp_path / "out").rejects()}
+    assert reasons[r"web/b/\udcff#caption.en"].startswith(
+        r'not Unicode in id, media: "web/b/\udcff'
+    )
+    assert reasons[r"web/a.jsonl/000000000#caption.\udcff"].startswith("not Unicode in id, ")
+    assert reasons[r"web/a.jsonl/000000001#segment.\udcff"].startswith("not Unicode in id, ")

@@ -66,5 +66,5 @@ def test_a_damaged_list_of_ones_own_is_left_to_the_reject_rate(tmp_path):
     )
     (reject,) = Dataset(out).rejects()
     assert (reject.id, reject.source) == ("jsonl/train", "jsonl/train.jsonl.gz")
-    assert reject.reason.startswith("train.jsonl.gz is damaged: ")
+    assert reject.reason.startswith("train.jsonl.gz is damaged after ")
     assert 0 < Dataset(out).info.num_records < 1000

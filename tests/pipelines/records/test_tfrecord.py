@@ -1,10 +1,21 @@
 """Shards: what is written is read back, at random and in order; damage shows."""
 
+import io
 import pickle
+import resource
 
+import google_crc32c
+import numpy as np
 import pytest
 
-from pipelines.records.tfrecord import Shard, ShardWriter, index_path, write_shard
+from pipelines.records.tfrecord import (
+    Shard,
+    ShardWriter,
+    index_path,
+    is_header,
+    read_frames,
+    write_shard,
+)
 
 ROWS = [b"one", b"", b"three" * 100, b"\x00\xff"]
 
@@ -53,6 +64,51 @@ def test_truncated_shard_is_refused(tmp_path):
     with pytest.raises(ValueError, match="its index says"):
         Shard(path)
     assert index_path(path).exists()
+
+
+@pytest.mark.parametrize("at", [0, 7, 8, 11, 12, 14, 15, 18])
+def test_a_flipped_bit_of_any_field_of_a_frame_is_found(tmp_path, at):
+    path = tmp_path / "a.tfrecord"
+    write_shard(
+        path, [b"abc"]
+    )  # Length 0 .. 8, its checksum .. 12, data .. 15, its checksum .. 19.
+    data = bytearray(path.read_bytes())
+    data[at] ^= 64
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"record 0 of .*a\.tfrecord is damaged"):
+        Shard(path)[0]
+    with pytest.raises(ValueError, match="damaged"):
+        list(read_frames(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize(
+    "offsets", [[], [0], [0, 40, 30, 124], [0, 15, 124], [16, 40, 124], [0, 2**63 + 5, 124]]
+)
+def test_an_index_that_is_no_list_of_frames_is_refused(tmp_path, offsets):
+    path = tmp_path / "a.tfrecord"
+    write_shard(path, ROWS)
+    size = path.stat().st_size
+    ends = [size if offset == 124 else offset for offset in offsets]
+    for ending in (b"", b"x"):
+        index_path(path).write_bytes(np.array(ends, "<u8").tobytes() + ending)
+        with pytest.raises(ValueError, match=r"a\.(idx is no index|tfrecord has )"):
+            Shard(path)
+
+
+@pytest.mark.parametrize("length", [2**27 + 1, 2**33, 2**40, 2**63 + 5, 2**64 - 1])
+def test_a_length_that_no_record_has_takes_no_memory(length):
+    head = length.to_bytes(8, "little")
+    head += masked_crc(head).to_bytes(4, "little")
+    assert is_header(head)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=f"record 0 bytes in has {length} bytes by its header"):
+        list(read_frames(io.BytesIO(head + bytes(100))))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+def masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @pytest.mark.slow

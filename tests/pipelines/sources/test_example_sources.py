@@ -164,6 +164,13 @@ def test_a_map_is_asked_for_with_the_names_there_are(tmp_path, encoded):
         read(tmp_path, "tfrecord", features={"picture": "img"})
 
 
+def test_a_damaged_file_is_named_before_a_map_is_asked_for(tmp_path, encoded):
+    path = put_records(tmp_path / "tfrecord/x.tfrecord", example(img=encoded(), text="?"))
+    path.write_bytes(path.read_bytes()[:-21])
+    with pytest.raises(ValueError, match=r"x\.tfrecord is damaged: record 0 bytes in is damaged"):
+        read(tmp_path, "tfrecord", features={})
+
+
 def put_tfds(root: Path, encoded, *, lengths=("1", "2")) -> Path:
     folder = root / "tfds/pets/1.0.0"
     text = {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}

@@ -107,7 +107,7 @@ def test_an_error_of_the_machine_is_no_bad_input(
     def fails(*_: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "open", fails)
+    monkeypatch.setattr(os, "open", fails)
     with pytest.raises((BadInput, OSError), match=os.strerror(number)) as raised:
         MediaReader(tmp_path).read(media(0, 30))
     assert isinstance(raised.value, told)

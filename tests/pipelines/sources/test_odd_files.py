@@ -1,18 +1,24 @@
 """Archives, lists and folders as strangers leave them: each is read, refused or in the account."""
 
+import bz2
+import codecs
 import gzip
 import io
 import json
 import lzma
 import os
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.records.schema import BadInput
 from pipelines.records.tfrecord import write_shard
+from pipelines.sources.item import Media
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.omissions import looks_like_data
 from tests.pipelines.sources.test_odd_inputs import Listed, picture, write_rows, write_tar
 
@@ -90,21 +96,46 @@ def test_long_and_foreign_names_are_whole(tmp_path, form):
 # Own lists.
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
-def test_a_damaged_list_of_ones_own_is_one_reject(tmp_path, form, suffix, pack):
-    rows = [{**ROW, "question": f"{n * 7919 % 1000}?"} for n in range(4000)]
+PACKINGS = {
+    "gz": (gzip.compress, lambda: zlib.decompressobj(wbits=31)),
+    "xz": (lzma.compress, lzma.LZMADecompressor),
+    "bz2": (lambda data: bz2.compress(data, 1), bz2.BZ2Decompressor),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "encoding"),
+    [
+        *(("jsonl", "gz", "utf-8"), ("csv", "xz", "utf-8"), ("web", "bz2", "utf-8")),
+        *(("jsonl", "gz", "utf-16"), ("csv", "bz2", "utf-16"), ("web", "xz", "utf-16")),
+    ],
+)
+def test_a_list_that_is_cut_off_gives_all_whole_rows_before_the_cut(
+    tmp_path, form, suffix, encoding
+):
+    pack, opener = PACKINGS[suffix]
+    rows = [{**ROW, "question": f"{n * 7919 % 1000} {n * 104729}?"} for n in range(4000)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if form == "csv":
         cells = "".join(f"a.png,{row['question']},red\n" for row in rows)
         text = f"image,question,answers\n{cells}"
+    elif form == "web":
+        text = "".join(f'{{"image": "a.png", "caption": "{row["question"]}"}}\n' for row in rows)
+    name = "web/train.jsonl" if form == "web" else f"{form}/train.{form}"
     write_rows(tmp_path, [], f"{form}/train.x")
-    whole = pack(text.encode())
-    (tmp_path / f"{form}/train.{form}.{suffix}").write_bytes(whole[: len(whole) // 2])
+    cut = pack(text.encode(encoding))
+    cut = cut[: len(cut) * 4 // 5]
+    (tmp_path / f"{name}.{suffix}").write_bytes(cut)
+    # What the library unpacks of the cut file, as far as its lines are whole.
+    left = codecs.getincrementaldecoder(encoding)().decode(opener().decompress(cut))
+    num_rows = left.count("\n") - (form == "csv")
     listed = Listed(tmp_path, form)
-    assert 0 < len(listed.items) < 4000
+    assert 0 < len(listed.items) == num_rows < 4000
     (reason,) = listed.reasons.values()
-    assert reason.startswith(f"train.{form}.{suffix} is damaged: ")
+    assert reason.startswith(
+        f"train.{name.rpartition('.')[2]}.{suffix} is damaged after {num_rows:,} whole rows, "
+        f"which were read: "
+    )
 
 
 @pytest.mark.parametrize(("form", "text"), [("jsonl", "\n \n"), ("csv", "image,answers\n")])
@@ -199,3 +230,88 @@ def test_a_copy_of_data_looks_like_data(extension, rest, capitals):
     name = f"a.{extension}{rest}"
     assert looks_like_data(name.upper() if capitals else name)
     assert not looks_like_data(f"a{extension}{rest.replace('.gz', '')}.md")
+
+
+@pytest.mark.parametrize("source", ["web", "jsonl"])
+def test_pipes_and_devices_are_no_pictures(tmp_path, source):
+    row = {"question": "?", "answers": ["x"]} if source == "jsonl" else {"caption": "x"}
+    names = ["a.png", "pipe.png", "zero.png"]
+    name = "jsonl/train.jsonl" if source == "jsonl" else "web/a.jsonl"
+    write_rows(tmp_path, [{**row, "image": image} for image in names], name)
+    os.mkfifo(tmp_path / source / "pipe.png")
+    (tmp_path / source / "zero.png").symlink_to("/dev/zero")
+    reader, reasons = MediaReader(tmp_path), []
+    for image in names:
+        for read in (reader.read, reader.sha256):
+            try:
+                read(Media(path=f"{source}/{image}"))
+            except BadInput as error:
+                reasons.append(str(error))
+    assert reasons == [f"neither a file nor a folder: {name}" for name in names[1:] for _ in "12"]
+    with (
+        pytest.raises(BadInput, match=r"neither a file nor a folder: pipe\.png"),
+        reader.local(Media(path=f"{source}/pipe.png", video=True)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [("tgz", gzip.compress), ("tar.bz2", bz2.compress), ("txz", lzma.compress)]
+)
+def test_an_archive_packed_in_several_streams_is_read_to_its_end(tmp_path, suffix, pack):
+    members = [
+        (f"{n}.{end}", data) for n in range(3) for end, data in (("png", picture(n)), ("txt", b"x"))
+    ]
+    write_tar(tmp_path / "plain.tar", members)
+    whole = (tmp_path / "plain.tar").read_bytes()
+    (tmp_path / "web").mkdir()
+    streams = b"".join(pack(whole[start : start + 999]) for start in range(0, len(whole), 999))
+    (tmp_path / f"web/a.{suffix}").write_bytes(streams)
+    listed = Listed(tmp_path)
+    assert listed.pixels == {f"web/a/{n}#caption.en": picture(n) for n in range(3)}
+    assert not listed.rejects
+
+
+def test_lists_whose_names_are_like_the_splits_are_named(tmp_path):
+    names = ["train-00001.jsonl", "train_part2.csv.gz", "Train.jsonl", "train.parquet"]
+    write_rows(tmp_path, [ROW], "jsonl/train.jsonl")
+    for name in (*names, "trainval.jsonl", "val.jsonl", "train-notes.txt"):
+        if not (tmp_path / "jsonl" / name).exists():
+            (tmp_path / "jsonl" / name).write_text("{}")
+    listed = Listed(tmp_path, "jsonl")
+    assert len(listed.items) == 1
+    expected = {
+        name
+        for name in names
+        if not (tmp_path / "jsonl" / name).samefile(tmp_path / "jsonl/train.jsonl")
+    }
+    assert {omission.source for omission in listed.omissions} == {f"jsonl/{n}" for n in expected}
+    assert {omission.reason for omission in listed.omissions} == {
+        "its name is like that of split train, which train.jsonl alone holds",
+        "no kind of file that jsonl reads",
+    }
+
+
+@pytest.mark.parametrize(
+    "fields", [("image", "image_path"), ("image", "video"), ("path", "file_name")]
+)
+def test_different_files_of_one_row_are_not_chosen_from(tmp_path, fields):
+    first, second = fields
+    rows = [
+        {first: "a.png", second: "b.png", "caption": "both"},
+        {first: "a.png", second: "./a.png", "caption": "same"},
+        {first: "a.png", second: "elsewhere/a.png", "caption": "first"},
+        {first: "elsewhere/a.png", second: "b.png", "caption": "second"},
+        {first: "http://x/a.png", second: "b.png", "caption": "here"},
+    ]
+    write_rows(tmp_path, rows)
+    (tmp_path / "web/b.png").write_bytes(picture(1))
+    listed = Listed(tmp_path)
+    (reason,) = listed.reasons.values()
+    assert reason.startswith("different files in the fields ")
+    assert {item.suffixes[0]: item.media[0].path for item in listed.items} == {
+        "same": "web/a.png",
+        "first": "web/a.png",
+        "second": "web/b.png",
+        "here": "web/b.png",
+    }

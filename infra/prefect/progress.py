@@ -1,0 +1,89 @@
+"""How far the nodes of a run under way are, in a file beside its journal that is replaced.
+
+<store>/runs/active/<flow run>.json    {"transfer m3 chartqa seed=1": {"done": 40, "total": 100, …}}
+
+A journal keeps every line, so it has begins and ends only. This file has the newest state alone.
+"""
+
+import dataclasses
+import json
+import threading
+import time
+from pathlib import Path
+
+from infra.prefect import journal
+
+_WRITE_EVERY = 1.0
+"""Least interval between two writes about work that goes on [s]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeProgress:
+    """How far a node is that runs.
+
+    Attributes:
+      step: the step of the node that is at work.
+      done, total: units of its work done, and all of them; 0 of 0 before the first is done.
+      note: text to show beside them, such as the loss.
+      devices: what computes, in words: "1 GPU", "2 cores"; "" for this process.
+      seconds_left: estimated time until the node ends, when this was written [s]; None if unknown.
+      began: time at which its work began, after any wait for a worker [s since the epoch].
+      written: time at which this was known [s since the epoch].
+    """
+
+    step: str
+    done: int
+    total: int
+    note: str
+    devices: str
+    seconds_left: float | None
+    began: float
+    written: float
+
+
+class ProgressFile:
+    """The progress of the nodes of a run under way; safe to call from several threads.
+
+    Args:
+      store: the store's folder on this machine.
+      flow_run_id: id of the Prefect run; with "", no file is written.
+    """
+
+    def __init__(self, store: Path, flow_run_id: str) -> None:
+        self._path = journal.folder(store) / f"{flow_run_id}.json" if flow_run_id else None
+        self._nodes: dict[str, NodeProgress] = {}
+        self._lock = threading.Lock()
+        self._written = float("-inf")
+
+    def update(self, node: str, progress: NodeProgress) -> None:
+        """Notes how far a node is."""
+        with self._lock:
+            is_new = node not in self._nodes or self._nodes[node].step != progress.step
+            self._nodes[node] = progress
+            if is_new or time.monotonic() - self._written >= _WRITE_EVERY:
+                self._write()
+
+    def end(self, node: str) -> None:
+        """Notes that a node does not run any more."""
+        with self._lock:
+            if self._nodes.pop(node, None) is not None:
+                self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        self._written = time.monotonic()
+        values = {node: dataclasses.asdict(progress) for node, progress in self._nodes.items()}
+        # Replaced whole, so that a reader never sees half of it.
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(values))
+        partial.replace(self._path)
+
+
+def read(store: Path, flow_run_id: str) -> dict[str, NodeProgress]:
+    """Returns node -> its progress, of a run on this machine; empty if none is known."""
+    try:
+        values = json.loads((journal.folder(store) / f"{flow_run_id}.json").read_text())
+        return {node: NodeProgress(**progress) for node, progress in values.items()}
+    except (OSError, ValueError, TypeError):
+        return {}  # Not written yet, or by another version.

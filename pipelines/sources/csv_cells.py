@@ -1,0 +1,126 @@
+"""Rows of a CSV table as strangers write them, one after the other."""
+
+import csv
+import functools
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines.records.schema import BadInput
+from pipelines.sources.unpacking import open_lines
+
+_MAX_CELL = 16 << 20
+"""Longest cell [characters]; more is a quote that was never closed."""
+
+
+def csv_cells(path: Path) -> Iterator[tuple[int, Callable[[], dict[str, str]]]]:
+    """Yields each row's number, from 1, and a function that returns its cells by column.
+
+    Empty cells are left out, and so are empty lines. The function raises BadInput for a row that is
+    none, such as one with more cells than columns. A text that is not UTF-8 keeps its bytes as
+    half surrogates.
+
+    Raises:
+      BadInput: if the first line is not one of column names.
+      DamagedFile: if the file cannot be read to its end.
+    """
+    csv.field_size_limit(_MAX_CELL)
+    with open_lines(path) as data:
+        lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
+        table = csv.reader(lines)
+        columns = _column_names(table, lines)
+        while True:
+            first = table.line_num + 1
+            try:
+                cells = next(table, None)
+            except csv.Error:  # Nothing else than a longer cell, unless `strict` is set.
+                reason = f"a cell has more than {_MAX_CELL:,} characters"
+                yield table.line_num, functools.partial(_refuse, reason)
+                continue
+            if cells is None:
+                return
+            if lines.at_end:  # It asked for a line after the last: a quote was still open.
+                reason = f"a quote that is opened from line {first} on is never closed"
+                yield first, functools.partial(_refuse, reason)
+            elif cells:
+                yield table.line_num, functools.partial(_cells_by_column, columns, cells)
+
+
+def csv_columns(path: Path) -> list[str]:
+    """Returns the column names of a table.
+
+    Raises:
+      BadInput, DamagedFile: as in `csv_cells`.
+    """
+    csv.field_size_limit(_MAX_CELL)
+    with open_lines(path) as data:
+        lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
+        return _column_names(csv.reader(lines), lines)
+
+
+def _column_names(table: Iterator[list[str]], lines: "_Lines") -> list[str]:
+    """Returns the first line of a table; BadInput says that it has no end, or a name twice."""
+    try:
+        columns = next(table, [])
+        is_open = bool(columns) and lines.at_end  # It asked for a line after the last.
+    except csv.Error:  # More than a cell may have, because a quote is open.
+        columns, is_open = [], True
+    if is_open:
+        raise BadInput(
+            "must begin with a line of column names, got one that opens a quote which is never "
+            "closed; close it"
+        )
+    if doubled := [name for name in columns if name and columns.count(name) > 1]:
+        raise BadInput(
+            f"must have a column of each name, got {doubled[0]!r} more than once; rename all but "
+            f"one"
+        )
+    return columns
+
+
+class _Lines(Iterator[str]):
+    """The lines of a file.
+
+    Attributes:
+      at_end: whether a line was asked for after the last.
+    """
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._lines, self.at_end = iter(file), False
+
+    def __next__(self) -> str:
+        try:
+            return next(self._lines)
+        except StopIteration:
+            self.at_end = True
+            raise
+
+
+def _refuse(reason: str) -> dict[str, str]:
+    raise BadInput(reason)
+
+
+def _cells_by_column(columns: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) > len(columns):
+        raise BadInput(f"more cells than columns: {cells[len(columns) :]!r:.60}")
+    return {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
+
+
+def parse_cell(name: str, cell: str) -> Any:
+    """Returns the value of a cell that may be a list or an object: one that begins as JSON does.
+
+    Raises:
+      BadInput: if it is not JSON then: it may be a text, or a list as Python prints it.
+    """
+    if not cell.startswith(("[", "{")):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        text = json.dumps([cell], ensure_ascii=False)
+        raise BadInput(
+            f'{name} begins as JSON does and is not JSON: {cell!r:.60}; write a list as ["a", "b"] '
+            f"and a text that begins so as {text:.80}"
+        ) from None

@@ -1,0 +1,162 @@
+"""What is ticked is compared: scores, paired differences, curves, and what changed."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from flows.lineage.runs import end_run_record
+from flows.pages.app import pages_of
+from flows.pages.compare import common_cells, compare_cells, find_sides
+from flows.pages.curve_chart import TrainingCurve, chart_of
+from flows.pages.study import study_of
+from infra.prefect.server import PAGES
+from infra.store.store import Store
+from tests.flows.pages.studies import write_study
+from tests.flows.pages.test_pages import get, links, told
+
+COMPARE = f"{PAGES}/compare"
+
+
+@pytest.fixture(scope="module")
+def client(toy: Store) -> TestClient:
+    return TestClient(Starlette(routes=[Mount(PAGES, pages_of(toy.uri))]))
+
+
+@pytest.fixture(scope="module")
+def run(toy: Store) -> str:
+    return study_of(toy, "toy").run
+
+
+def test_every_score_and_method_of_a_table_can_be_ticked(client: TestClient, run: str):
+    text = get(client, f"{PAGES}/results/toy")
+    sides = re.findall(r'name="side" value="([^"]+)"', text)
+    assert f"{run}/colors/parcel/16" in sides
+    assert f"{run}/*/mqt" in sides
+    assert len(set(sides)) == 10 + 3  # Cells; methods, in each benchmark's table.
+    assert COMPARE in links(text)
+
+
+def test_two_cells_are_compared_as_the_table_compares_them(
+    client: TestClient, toy: Store, run: str
+):
+    sides = find_sides(toy, [f"{run}/colors/parcel/16", f"{run}/colors/mqt/16"])
+    ((key,),) = [common_cells(*sides)]
+    pair = compare_cells(toy, *sides, key)
+    (entry,) = [
+        c
+        for c in study_of(toy, "toy").section("colors").comparisons
+        if (c.method, c.other, c.budget) == ("mqt", "parcel", 16)
+    ]
+    assert pair.difference is not None
+    assert (pair.difference.mean, pair.difference.low, pair.difference.high) == pytest.approx(
+        (entry.mean, entry.low, entry.high)
+    )
+    assert pair.num_seeds == 3
+    text = get(client, f"{COMPARE}?side={run}/colors/parcel/16&side={run}/colors/mqt/16")
+    assert "+13.3" in told(text)
+    assert text.count("<polyline") == 6  # A loss curve for each side and seed.
+    assert text.count('<polyline class="curve1"') == 3
+    assert "config name transfer parcel colors seed=11 transfer mqt colors seed=11" in told(text)
+    assert text.count('<article class="card">') == int(
+        re.search(r"Items that changed: (\d+)", text)[1]  # type: ignore[index]
+    )
+    assert "/picture/" in text
+
+
+def test_methods_and_runs_are_compared_cell_by_cell(client: TestClient, run: str):
+    methods = get(client, f"{COMPARE}?side={run}/*/parcel&side={run}/*/mqt")
+    for label in ("colors @16", "colors @64", "shapes @16", "shapes @64"):
+        assert label in told(methods)
+    in_full = [link for link in links(methods) if link.startswith(COMPARE)]
+    assert len(in_full) == 4
+    assert "Items that changed" in get(client, in_full[0])
+
+
+def test_two_runs_show_what_they_have_in_common_and_what_was_set_otherwise(tmp_path: Path):
+    store = Store(tmp_path)
+    write_study(store, benchmarks=("colors",), methods=("vanilla", "parcel"), num_items=8)
+    results = study_of(store, "toy").results
+    end_run_record(
+        store,
+        {"name": "toy", "methods": ["vanilla"], "num_seeds": 5},
+        "later-00000000000a",
+        results=results.key,
+        artifacts=[],
+        failed=(),
+    )
+    client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    names = re.findall(r'name="side" value="([^"]+)"', get(client, f"{PAGES}/runs"))
+    assert len(names) == 2
+    text = get(client, f"{COMPARE}?side={names[1]}&side={names[0]}")
+    assert "colors parcel @16" in told(text)
+    assert "num_seeds 5" in told(text)
+    assert any(link.startswith(f"{PAGES}/diff?a=") for link in links(text))
+    # A cell offers those of its benchmark, and itself in the study's other run.
+    cell = get(client, f"{PAGES}/cell/{names[0]}/colors/parcel/16")
+    options = re.findall(r'<option value="([^"]+)"', cell)
+    assert options == [
+        f"{names[0]}/colors/vanilla/64",
+        f"{names[0]}/colors/parcel/64",
+        f"{names[1]}/colors/parcel/16",
+    ]
+    same = get(client, f"{COMPARE}?side={names[0]}/colors/parcel/16&side={options[2]}")
+    assert "Items that changed: 0" in told(same)
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        (["{run}", "{run}/colors/mqt/16"], "Only like is compared with like, not a run"),
+        (["{run}/colors/mqt/16", "{run}/colors/mqt/99"], "has no scores of colors/mqt/99"),
+        (["{run}/*/nope", "{run}/*/mqt"], "has no scores of */nope"),
+        (["{run}/a", "{run}/b"], "There is nothing to compare with the name"),
+        (["nope", "{run}"], "RUN must name a finished run, got 'nope'"),
+        (["<script>", "{run}"], "RUN must be letters"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_said_in_a_page(
+    client: TestClient, run: str, sides: list[str], said: str
+):
+    query = "&".join(f"side={side.format(run=run)}" for side in sides)
+    answer = client.get(f"{COMPARE}?{query}")
+    assert answer.status_code == 404
+    assert said in told(answer.text)
+    assert "<script>" not in answer.text
+
+
+def test_one_side_alone_says_what_to_tick(client: TestClient, run: str):
+    for query in ("", f"?side={run}/colors/mqt/16"):
+        assert "Tick two or more cells" in told(get(client, f"{COMPARE}{query}"))
+
+
+def test_curves_share_their_axes():
+    def curve(group: int, *points: tuple[float, float]) -> TrainingCurve:
+        return TrainingCurve(label="a", group=group, points=points)
+
+    assert chart_of("loss", ["a"], [curve(0, (1, 2.0))]) is None
+    chart = chart_of(
+        "loss", ["a", "b"], [curve(0, (0, 0.0), (5, 4.0)), curve(1, (0, 2.0), (10, 2.0))]
+    )
+    assert chart is not None
+    assert chart.steps == (0, 10)
+    ends = [[tuple(map(float, p.split(","))) for p in line.split()] for _, _, line in chart.lines]
+    (low, high), (left, right) = ends
+    assert (low[0], high[1], right[0]) == (left[0], chart.values[2][0], chart.right)
+    assert low[1] == chart.values[0][0]
+    assert left[1] == right[1] == chart.values[1][0]
+    assert high[0] == pytest.approx((left[0] + right[0]) / 2)
+
+
+def test_a_study_draws_its_curves_by_method_and_seed(client: TestClient, run: str):
+    for path in (f"{PAGES}/results/{run}", f"{PAGES}/curves/{run}/shapes"):
+        text = get(client, path)
+        drawn = re.findall(r'<polyline class="curve(\d)".*?<title>(.+?)</title>', text)
+        assert sorted(drawn)[::3] != []
+        assert [len(list(g)) for _, g in itertools.groupby(sorted(drawn), lambda d: d[0])] == [
+            3
+        ] * 3

@@ -1,0 +1,153 @@
+"""The key of alerts' addresses: outside the store, its owner's alone, and the only one."""
+
+import json
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+
+from infra.errors import ConfigError
+from infra.prefect.encryption import VARIABLE, key_file, read_or_draw_key
+
+SECRET = "https://hooks.slack.com/services/T000/B000/verysecret"
+
+CLIENT = """
+import sys
+from pathlib import Path
+from infra.errors import ConfigError
+from infra.prefect.server import server_of
+with server_of(Path(sys.argv[1])):
+    from infra.prefect.alerts import Alerts, register_alerts
+    from infra.prefect.api import named_server
+    from prefect.blocks.notifications import SlackWebhook
+    try:
+        if len(sys.argv) > 2:
+            with named_server() as client:
+                register_alerts(client, "study/lab", "lab", Alerts(addresses=sys.argv[2:]))
+        print(SlackWebhook.load("parcel-alert-lab-0").url.get_secret_value())
+    except ConfigError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.delenv("PARCEL_KEY", raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return tmp_path / "settings"
+
+
+def test_it_is_drawn_once_in_a_file_of_its_owner(settings: Path):
+    before = os.umask(0o002)
+    try:
+        key = read_or_draw_key()
+    finally:
+        os.umask(before)
+    assert key_file() == settings / "parcel" / "key"
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    assert stat.S_IMODE(key_file().parent.stat().st_mode) == 0o700
+    assert [*key_file().parent.iterdir()] == [key_file()]
+    key_file().chmod(0o644)
+    assert read_or_draw_key() == key
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+
+
+def test_a_key_that_the_user_gives_a_server_counts(settings: Path, monkeypatch: pytest.MonkeyPatch):
+    given = Fernet.generate_key().decode()
+    monkeypatch.setenv(VARIABLE, given)
+    assert read_or_draw_key() == given
+    assert not settings.exists()
+
+
+@pytest.mark.parametrize("content", [None, "", "short", "a" * 44])
+def test_a_file_that_holds_no_key_is_named_and_stays(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
+):
+    path = tmp_path / "mine"
+    monkeypatch.setenv("PARCEL_KEY", str(path))
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(ConfigError, match=f"PARCEL_KEY must be .*{path}") as refused:
+        read_or_draw_key()
+    assert content in (None, "") or content not in str(refused.value).replace(str(path), "")
+    assert content is None or path.read_text() == content
+
+
+def test_all_who_draw_it_at_once_have_the_same(settings: Path):
+    code = "from infra.prefect.encryption import read_or_draw_key as f; print(f())"
+    drawing = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert len({one.communicate(timeout=120)[0] for one in drawing}) == 1
+
+
+def client(store: Path, *words: str) -> str:
+    """Starts a store's server and returns the address of the alert of a deployment `lab`.
+
+    Args:
+      store: the store.
+      *words: an address to register first.
+    """
+    unset = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(store), *words],
+        env={**unset, "PREFECT_HOME": str(store / "prefect")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.strip()
+
+
+def rows(store: Path, query: str) -> list[tuple[str, ...]]:
+    with sqlite3.connect(store / "prefect" / "prefect.db") as database:
+        found = database.execute(query).fetchall()
+    database.close()
+    return found
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("settings")
+def test_a_copy_of_the_store_gives_no_address_and_an_earlier_versions_key_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = tmp_path / "store"
+    assert client(store, SECRET) == SECRET
+    ((stored,),) = rows(store, "SELECT data FROM block_document WHERE name LIKE 'parcel-alert-%'")
+    cipher = json.loads(stored)
+    assert SECRET in Fernet(key_file().read_text().strip().encode()).decrypt(cipher).decode()
+    assert rows(store, "SELECT key FROM configuration WHERE key LIKE '%KEY%'") == []
+    # As an earlier version left it: the key in the database, and the block encrypted with it.
+    old = Fernet.generate_key().decode()
+    data = Fernet(old.encode()).encrypt(Fernet(read_or_draw_key().encode()).decrypt(cipher))
+    with sqlite3.connect(store / "prefect" / "prefect.db") as database:
+        database.execute("UPDATE block_document SET data = ?", [json.dumps(data.decode())])
+        database.execute(
+            "INSERT INTO configuration (id, key, value) VALUES (?, 'ENCRYPTION_KEY', ?)",
+            ["0" * 32, json.dumps({"fernet_key": old})],
+        )
+    database.close()
+    assert old.encode() in content(store)
+    assert client(store) == SECRET
+    assert rows(store, "SELECT key FROM configuration WHERE key LIKE '%KEY%'") == []
+    held = content(store)
+    for secret in (old, read_or_draw_key(), "verysecret"):
+        assert secret.encode() not in held
+    # Elsewhere the server starts, says which blocks it cannot read, and leaves them as they are.
+    monkeypatch.setenv("PARCEL_KEY", str(tmp_path / "elsewhere"))
+    assert client(store, SECRET).startswith("--alert cannot replace parcel-alert-lab-0 on the serv")
+    assert "another key" in (store / "prefect" / "server.log").read_text()
+    monkeypatch.delenv("PARCEL_KEY")
+    assert client(store) == SECRET
+
+
+def content(store: Path) -> bytes:
+    """Returns the bytes of all files in a store."""
+    return b"\n".join(path.read_bytes() for path in store.rglob("*") if path.is_file())
