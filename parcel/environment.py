@@ -29,7 +29,7 @@ def use_utf8() -> None:
 
 
 def print_any_character() -> None:
-    """Shows what the output's encoding lacks as `\\N` codes, instead of ending with an error."""
+    """Shows what the output's encoding lacks by escapes, instead of ending with an error."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # Not in a notebook, where it is another kind.
             stream.reconfigure(errors="backslashreplace")

@@ -1,8 +1,8 @@
 """Configs: what is accepted, and the one line that says why something is not."""
 
 import copy
-import os
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 

@@ -59,6 +59,14 @@ def test_sigterm_has_its_own_code():
 
 
 @pytest.mark.slow
+def test_a_hook_that_was_taken_off_says_nothing():
+    more = "signals.add_exit_hook(lambda number: print('of a run that is over', flush=True))()"
+    process = run("time.sleep(600)", more)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0] == "last words SIGTERM\n"
+
+
+@pytest.mark.slow
 def test_last_words_that_never_end_are_cut_off():
     process = run("time.sleep(600)", "signals.add_exit_hook(lambda number: time.sleep(600))")
     began = time.monotonic()

@@ -511,6 +511,16 @@ def test_what_old_jobs_told_goes_and_a_young_one_may_wait_for_its_turn(tmp_path:
     assert store.files.folders("jobs") == ["young"]
 
 
+def test_settled_journals_go_when_old(store: Store):
+    for name in ("old", "young"):
+        store.node_local.put(f"runs/ended/{name}.jsonl", b"{}")
+    day = time.time() - 86400
+    os.utime(store.state / "runs/ended/old.jsonl", (day, day))
+    found = gc.delete_garbage(store, older_than=3600)
+    assert [g.name for g in found if g.sort == "journal"] == ["old.jsonl"]
+    assert [*store.node_local.listing("runs/ended")] == ["young.jsonl"]
+
+
 def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     raw = make(store, "raw")
     checkpoint = make(store, "checkpoint", raw)
