@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.store import Store
-from tests.e2e.conftest import PARCEL, SMALLEST, Finished, environment
+from tests.e2e.conftest import CONFIG, PARCEL, SMALLEST, Finished, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -41,20 +41,20 @@ def mounted(script: str, commands: Sequence[Sequence[str]], store: Path, folder:
 
 
 @mounts
-def test_a_store_that_may_only_be_read_is_read_by_every_command(smallest: Finished, tmp_path: Path):
-    store = Store(smallest.store)
+def test_a_store_that_may_only_be_read_is_read_by_every_command(finished: Finished, tmp_path: Path):
+    store = Store(finished.store)
     keys = {artifact.manifest.kind: artifact.manifest.key for artifact in store.artifacts()}
     readers = [
-        ["run", SMALLEST, "--explain"],
-        ["sweep", SMALLEST, "--add-seeds", "1", "--explain"],
+        ["run", CONFIG, "--explain"],
+        ["sweep", CONFIG, "--add-seeds", "1", "--explain"],
         ["status"],
-        ["results", "smallest"],
-        ["results", "smallest", "--format", "html", "--out", f"{tmp_path}/html"],
-        ["results", "smallest", "--format", "cells"],
+        ["results", "tiny"],
+        ["results", "tiny", "--format", "html", "--out", f"{tmp_path}/html"],
+        ["results", "tiny", "--format", "cells"],
         ["lineage", "show", keys["predictions"]],
-        ["lineage", "trace", "smallest"],
+        ["lineage", "trace", "tiny"],
         ["lineage", "verify"],
-        ["lineage", "export", "smallest", "--out", f"{tmp_path}/events.json"],
+        ["lineage", "export", "tiny", "--out", f"{tmp_path}/events.json"],
         ["lineage", "summary", keys["checkpoint"]],
         ["data", "check", keys["dataset"]],
         ["data", "rejects", keys["dataset"]],
@@ -63,7 +63,7 @@ def test_a_store_that_may_only_be_read_is_read_by_every_command(smallest: Finish
         ["gc"],
     ]
     read_only = f"mount --bind {store.state} {store.state}; mount -o remount,bind,ro {store.state}"
-    *results, run = mounted(read_only, [*readers, ["run", SMALLEST]], smallest.store, tmp_path)
+    *results, run = mounted(read_only, [*readers, ["run", CONFIG]], finished.store, tmp_path)
     failures = {
         " ".join(words): result
         for words, result in zip(readers, results, strict=True)
@@ -76,9 +76,9 @@ def test_a_store_that_may_only_be_read_is_read_by_every_command(smallest: Finish
     assert "Read-only file system; this command writes there: make it writable" in errors
 
 
-def test_a_table_is_printed_where_the_output_has_latin_letters_only(smallest: Finished):
-    words = ["lineage", "trace", "smallest"]  # Drawn with lines that Latin-1 lacks.
-    env = {**environment(smallest.store), "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"}
+def test_a_table_is_printed_where_the_output_has_latin_letters_only(finished: Finished):
+    words = ["lineage", "trace", "tiny"]  # Drawn with lines that Latin-1 lacks.
+    env = {**environment(finished.store), "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"}
     done = subprocess.run([PARCEL, *words], env=env, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert rb"\u2500\u2500" in done.stdout

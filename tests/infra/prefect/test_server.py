@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -364,3 +365,15 @@ def test_profiles_and_settings_of_other_projects_do_not_reach_the_stores_server(
     assert (store / "prefect" / "prefect.db").exists()
     assert not database.exists()
     assert [path.name for path in home.iterdir()] == ["profiles.toml"]
+
+
+@pytest.mark.deep
+def test_a_database_that_another_process_has_locked_is_named(tmp_path: Path):
+    database = tmp_path / "prefect" / "prefect.db"
+    database.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("BEGIN IMMEDIATE")
+        message = r"prefect\.db is locked by another process"
+        with pytest.raises(RuntimeError, match=message), server_of(tmp_path):
+            pass
