@@ -506,4 +506,4 @@ def _binomial_end(right: float, answers: float, level: float) -> float:
         more = special.betainc(right + 1, wrong, share) if wrong > tiny else 0.0
         return (special.betainc(right, wrong + 1, share) + more) / 2 - level / 2
 
-    return optimize.brentq(excess, 0.0, 1.0, xtol=1e-12) if right > tiny else 0.0
+    return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-12)) if right > tiny else 0.0  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Names and order in which a report shows its methods, benchmarks and budgets."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.report.cells import Aggregate, Comparison, Report, Section
@@ -27,7 +28,7 @@ def label_report(report: Report, labels: Labels) -> Report:
     """Returns the report with labels for names, in their order.
 
     Raises:
-      ValueError: if a label is of nothing in the report.
+      ValueError: if a label is of nothing in the report, or two of one kind would read the same.
     """
     names = {
         "methods": (labels.methods, [m for s in report.sections for m in s.methods]),
@@ -40,6 +41,10 @@ def label_report(report: Report, labels: Labels) -> Report:
                 f"labels.{field} must name {field} of the table, "
                 f"{', '.join(map(str, dict.fromkeys(known)))}; got {', '.join(unknown)}."
             )
+        if isinstance(named, Mapping):
+            shown = Counter(named.get(name, name) for name in dict.fromkeys(known))
+            if same := [label for label, num in shown.items() if num > 1]:
+                raise ValueError(f"labels.{field} must differ; got {', '.join(same)} twice.")
     by_benchmark = _rank(labels.benchmarks)
     by_method = _rank(labels.methods)
     return dataclasses.replace(

@@ -4,12 +4,13 @@ import collections
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import google_crc32c
 
@@ -246,7 +247,7 @@ class MediaReader:
 
 
 @contextlib.contextmanager
-def _open_file(path: Path) -> Iterator[BinaryIO]:
+def _open_file(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a file on this machine; a pipe or a device, which may have no end, is none.
 
     Raises:

@@ -75,7 +75,10 @@ def open_lines(path: Path) -> Iterator[BinaryIO]:
         if head.startswith(codecs.BOM_UTF8):
             content.read(len(codecs.BOM_UTF8))
         is_utf16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        yield cast(BinaryIO, io.BufferedReader(_Utf8(content)) if is_utf16 else content)
+        yield cast(
+            BinaryIO,
+            io.BufferedReader(_Utf8(cast(io.BufferedReader, content))) if is_utf16 else content,
+        )
 
 
 class _Utf8(io.RawIOBase):

@@ -51,6 +51,8 @@ def test_a_store_that_may_only_be_read_is_read_by_every_command(finished: Finish
         ["results", "tiny"],
         ["results", "tiny", "--format", "html", "--out", f"{tmp_path}/html"],
         ["results", "tiny", "--format", "cells"],
+        ["results", "tiny", "--format", "csv"],
+        ["results", "tiny", "--format", "latex"],
         ["lineage", "show", keys["predictions"]],
         ["lineage", "trace", "tiny"],
         ["lineage", "verify"],
@@ -63,17 +65,18 @@ def test_a_store_that_may_only_be_read_is_read_by_every_command(finished: Finish
         ["gc"],
     ]
     read_only = f"mount --bind {store.state} {store.state}; mount -o remount,bind,ro {store.state}"
-    *results, run = mounted(read_only, [*readers, ["run", CONFIG]], finished.store, tmp_path)
+    writers = [["run", CONFIG], ["gc", "--delete"]]
+    results = mounted(read_only, [*readers, *writers], finished.store, tmp_path)
     failures = {
         " ".join(words): result
-        for words, result in zip(readers, results, strict=True)
+        for words, result in zip(readers, results[: len(readers)], strict=True)
         if result[0] != 0 or "Read-only" in result[2]
     }
     assert not failures
     # What writes says so in a line that names the cure.
-    code, _, errors = run
-    assert (code, errors.count("\n")) == (1, 1)
-    assert "Read-only file system; this command writes there: make it writable" in errors
+    for code, _, errors in results[len(readers) :]:
+        assert (code, errors.count("\n")) == (1, 1)
+        assert "Read-only file system; this command writes there: make it writable" in errors
 
 
 def test_a_table_is_printed_where_the_output_has_latin_letters_only(finished: Finished):

@@ -182,8 +182,8 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     with path.open("rb") as file:
         packed = is_packed(cast(BinaryIO, file))
         try:
-            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's, and
-            # not as its stream, which goes on past the end of what a header overstates.
+            # Not unpacked by `tarfile`, which takes the end of gzip's first stream for the file's,
+            # and not as its stream, which goes on past the end of what a header overstates.
             with (
                 unpack(cast(BinaryIO, file)) as content,
                 tarfile.open(None, "r:", content, tarinfo=CheckedMember) as archive,

@@ -222,6 +222,8 @@ def test_labels_rename_and_order_every_form():
     assert "vanilla" not in text
     with pytest.raises(ValueError, match=r"labels.methods must name methods .*; got parcl"):
         label_report(REPORT, Labels(methods={"parcl": "x"}))
+    with pytest.raises(ValueError, match=r"labels.methods must differ; got m3 twice"):
+        label_report(REPORT, Labels(methods={"parcel": "m3"}))
 
 
 def test_latex_escapes_names():

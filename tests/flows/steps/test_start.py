@@ -34,7 +34,7 @@ def test_content_is_the_parameters_digest(recipe: Recipe, tmp_path: Path):
 
 def test_start_that_states_another_digest_is_refused(recipe: Recipe, tmp_path: Path):
     (Path(str(recipe.location)) / "digest.txt").write_text("f" * 64 + "\n")
-    (end,) = make(str(tmp_path / "store"), [recipe], {})
+    *_, end = make(str(tmp_path / "store"), [recipe], {})
     assert isinstance(end, StepOutcome)
     assert f"checkpoint {recipe.location} holds parameters of digest" in end.error
     assert Store(tmp_path / "store").find(recipe.key) is None
@@ -67,6 +67,6 @@ def test_weights_of_another_codebase_are_converted_to_the_same_contents(
     (tmp_path / "weights" / "config.json").write_text(
         (tmp_path / "weights" / "config.json").read_text() + "\n"
     )
-    (end,) = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
+    *_, end = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
     assert isinstance(end, StepOutcome)
     assert "config.json has changed since the study noted it" in end.error
