@@ -202,7 +202,7 @@ class Served:
         address = f"{self.url}{path}{joint}token={token_of(note.auth)}"
         return browse(address, profile, screenshot=screenshot, size=size, dark=dark)
 
-    def ask(self, path: str, body: bytes = b"{}", method: str = "POST"):
+    def ask(self, path: str, body: bytes = b"{}", method: str = "POST") -> Any:
         headers = {"content-type": "application/json"}
         if method != "GET":
             token = self._send("/csrf-token?client=tests", None, {}, "GET")["token"]
