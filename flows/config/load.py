@@ -151,17 +151,17 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         check_served_path("config", path)
     above = (*above, Path(os.path.realpath(path)))
     try:
-        values = yaml.load(_read_text(path), _Loader)
-    except ConfigError:  # Of `_read_text`.
-        raise
-    except _DuplicateKeyError as error:
-        raise ConfigError(f"{path}, line {error.line}: {error}") from None
+        text = _read_text(path)
     except OSError as error:
         raise ConfigError(
             f"config must be a readable YAML file, got {path}: {error.strerror}."
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
+    try:
+        values = yaml.load(text, _Loader)
+    except _DuplicateKeyError as error:
+        raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     except _ODD_VALUES as error:

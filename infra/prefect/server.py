@@ -353,9 +353,13 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [
-                "no output"
-            ]
+            text = log.read_text(encoding="utf-8", errors="replace").strip()
+            if "database is locked" in text:
+                raise RuntimeError(
+                    f"{store / 'prefect' / 'prefect.db'} is locked by another process: end that "
+                    f"one, which `fuser` names, and give the command again."
+                )
+            lines = text.splitlines() or ["no output"]
             raise RuntimeError(
                 f"the Prefect server ended with code {server.returncode}: {lines[-1]}"
             )

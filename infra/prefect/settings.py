@@ -7,12 +7,14 @@ from pathlib import Path
 def apply(store: Path, *, quiet: bool = True) -> None:
     """Sets Prefect's environment variables that the user has not set; import Prefect afterwards.
 
+    Profiles that the user has elsewhere do not count: one could name Prefect Cloud, say, and a run
+    would report there. A server, its password and its key are named in variables.
+
     Args:
       store: the store's folder on this machine.
       quiet: keep Prefect's own log lines off the terminal (they still reach its server).
     """
     defaults = {
-        "PREFECT_HOME": str(store / "prefect"),
         # The server is ours, see `infra.prefect.server`: Prefect starts none of its own.
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -27,5 +29,7 @@ def apply(store: Path, *, quiet: bool = True) -> None:
         defaults["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
         defaults["PREFECT_LOGGING_INTERNAL_LEVEL"] = "CRITICAL"
         defaults["PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"] = "ignore"
+    os.environ["PREFECT_HOME"] = str((store / "prefect").absolute())
+    os.environ.pop("PREFECT_PROFILE", None)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

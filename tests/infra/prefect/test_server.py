@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -318,3 +319,61 @@ def test_sockets_that_have_not_said_the_auth_string_fill_no_memory(served_store:
         assert get(f"{note.api}/health", {}) is True
         assert server.memory_info().rss - before < 150 * 2**20
     assert {*answers} == {b"HTTP/1.1 101", b"HTTP/1.1 403"}
+
+
+SETTINGS = """
+import json, sys
+from pathlib import Path
+from infra.prefect.settings import apply
+from infra.prefect.server import server_of
+store = Path(sys.argv[1])
+apply(store)
+with server_of(store) as note:
+    from prefect.client.orchestration import get_client
+    from prefect.settings import get_current_settings
+    with get_client(sync_client=True) as client:
+        runs = len(client.read_flow_runs())
+    settings = get_current_settings()
+    home = str(settings.home.resolve())
+    print(json.dumps([runs, settings.api.url == note.api, home, settings.api.key]))
+"""
+
+
+def test_profiles_and_settings_of_other_projects_do_not_reach_the_stores_server(tmp_path: Path):
+    cloud = 'active = "cloud"\n[profiles.cloud]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
+    home, project, store = (tmp_path / name for name in ("home", "project", "store"))
+    for folder in (home, project, store):
+        folder.mkdir()
+    (home / "profiles.toml").write_text(f'{cloud}PREFECT_API_KEY = "pnu_of_the_cloud"\n')
+    database = tmp_path / "theirs.db"
+    (project / ".env").write_text(
+        f"PREFECT_API_URL=http://127.0.0.1:9/api\nPREFECT_SERVER_API_BASE_PATH=/theirs\n"
+        f"PREFECT_SERVER_DATABASE_CONNECTION_URL=sqlite+aiosqlite:///{database}\n"
+    )
+    own = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    own |= {"PREFECT_HOME": str(home), "PREFECT_PROFILE": "cloud", "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS, "../store"],
+        cwd=project,
+        env=own,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == [0, True, str(store / "prefect"), None]
+    assert (store / "prefect" / "prefect.db").exists()
+    assert not database.exists()
+    assert [path.name for path in home.iterdir()] == ["profiles.toml"]
+
+
+@pytest.mark.deep
+def test_a_database_that_another_process_has_locked_is_named(tmp_path: Path):
+    database = tmp_path / "prefect" / "prefect.db"
+    database.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("BEGIN IMMEDIATE")
+        message = r"prefect\.db is locked by another process"
+        with pytest.raises(RuntimeError, match=message), server_of(tmp_path):
+            pass

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -235,3 +236,21 @@ def test_no_gpu_is_taken_from_a_user_who_keeps_to_the_cpu(monkeypatch: pytest.Mo
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert usable_gpus(None) == 0
     assert usable_gpus(2) == 2
+
+
+def test_its_folder_is_short_and_outlives_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Sockets have names of at most 107 bytes, of which Ray's session takes most.
+    long = tmp_path / "slurm_jobdir_of_a_cluster_with_long_paths/1355700/tmp.t0016/of_user_somebody"
+    long.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    made = Cluster(num_cpus=1)
+    made.start()
+    try:
+        assert list(made.stream(counted, 2, num_cpus=1, name="before")) == [0, 1]
+        shutil.rmtree(long)  # As a cleaner of old files does.
+        assert list(made.stream(counted, 2, num_cpus=1, name="after")) == [0, 1]
+    finally:
+        made.stop()
