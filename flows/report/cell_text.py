@@ -1,5 +1,7 @@
 """Texts of a report's numbers, as tables for people show them."""
 
+from collections.abc import Sequence
+
 from flows.report.cells import Aggregate, Cell, Comparison, Section
 
 MISSING = "–"
@@ -40,11 +42,16 @@ def score_latex(section: Section, cell: Cell) -> str:
 
 
 def interval_text(cell: Cell) -> str:
-    """Returns `55.0 … 65.0 (3 × 200)`, the ends of the 95 % interval, its seeds and its items."""
+    """Returns `55.0 … 65.0`, the ends of the 95 % interval."""
     if cell.low is None or cell.high is None:
         return MISSING
-    items = f" × {cell.items}" if cell.items else ""
-    return f"{number_text(cell.low)} … {number_text(cell.high)} ({cell.n}{items})"
+    return f"{number_text(cell.low)} … {number_text(cell.high)}"
+
+
+def range_text(counts: Sequence[int]) -> str:
+    """Returns `3`, or `2–3` where the counts differ; a dash where all are 0, which is unknown."""
+    ends = dict.fromkeys((min(counts, default=0), max(counts, default=0)))
+    return "–".join(map(str, ends)) if any(ends) else MISSING
 
 
 def margin_text(cell: Cell) -> str:

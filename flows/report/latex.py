@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from flows.report import result_columns
+from flows.report.cell_text import range_text
 from flows.report.cells import Aggregate, Report, Section
 from flows.report.result_columns import CellRow, ResultColumn
 
@@ -16,8 +17,8 @@ def to_latex(report: Report) -> str:
     """Returns one table per set of budgets and resolution.
 
     Its columns are those with a `latex_heading`. `--` marks a missing number; a cell that is not
-    planned is empty. The caption says how many seeds and pretrainings there are, and what bold and
-    stars mean.
+    planned is empty. The caption says how many seeds, pretrainings and items there are, and what
+    bold and stars mean.
     """
     groups: dict[tuple[tuple[int, ...], int | None], list[Section]] = {}
     for section in report.sections:
@@ -46,6 +47,8 @@ def _caption(sections: list[Section], resolution: int | None) -> str:
     of_pretrainings = ""
     if pretrainings:
         of_pretrainings = f" from {pretrainings} pretraining{'s' * (pretrainings != 1)}"
+    items = [cell.items for cell in cells if cell.items]
+    of_items = f", each score over {_escape(range_text(items))} items" if items else ""
     images = rf" at {resolution}\,px" if resolution else ""
     starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
     star = (
@@ -54,7 +57,8 @@ def _caption(sections: list[Section], resolution: int | None) -> str:
     )
     return (
         f"Scores{images}: mean $\\pm$ sample standard deviation over {seeds} "
-        f"seed{'s' * (seeds != 1)}{of_pretrainings}. Bold: the best at a budget{star * starred}."
+        f"seed{'s' * (seeds != 1)}{of_pretrainings}{of_items}. "
+        f"Bold: the best at a budget{star * starred}."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flows.report import result_columns
-from flows.report.cell_text import MISSING, comparison_text, difference_text
+from flows.report.cell_text import comparison_text, difference_text, range_text
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 
@@ -16,7 +16,8 @@ Scores are mean ± sample standard deviation over seeds; (2/3) says how many of 
 are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
 mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
 is the unweighted mean of theirs; there is none where {reference} is not above chance. 95 % \
-intervals are over seeds and, where they are known, items, (3 × 200) of them; {condition}. \
+intervals are over as many seeds and, where they are known, items as stand beside them; \
+{condition}. \
 Chance is the best guess that never sees the pixels; beside a score's margin over it stands the \
 standard error, over seeds and items, and ✗ where the margin is less than three of them."""
 DIFFERENCES = """\
@@ -139,19 +140,23 @@ def _section_block(section: Section) -> ReportBlock:
 def _grid_table(section: Section, grid: Grid) -> ReportTable:
     r"""Returns one table of a benchmark.
 
-    method | score @64  score @256 | retention @64  retention @256 | chance
-             \__ once a budget __/   \__________ once a budget __/   is_shared: once
+    method | score @64  score @256 | retention @64  retention @256 | chance    | items
+             \__ once a budget __/   \__________ once a budget __/   is_shared   is_count
     """
     columns = [c for c in result_columns.CELL_COLUMNS if c.heading and c.grid is grid]
     columns.sort(key=lambda column: column.rank)
     head = [grid.corner(section)]
     for column in columns:
-        budgets = section.budgets[:1] if column.is_shared else section.budgets
+        is_once = column.is_shared or column.is_count
+        budgets = section.budgets[:1] if is_once else section.budgets
         head += [column.heading.format(budget) for budget in budgets]
     rows = []
     for method in section.methods:
         row = [TableField(method)]
         for column in columns:
+            if column.is_count:
+                row.append(TableField(_count_text(column, section, method)))
+                continue
             budgets = section.budgets[:1] if column.is_shared else section.budgets
             row += [_cell_field(column, section, section.cell(method, b)) for b in budgets]
         rows.append(row)
@@ -166,6 +171,11 @@ def _cell_field(column: ResultColumn[CellRow], section: Section, cell: Cell) -> 
     return TableField(text, cell if column.is_linked and cell.n else None)
 
 
+def _count_text(column: ResultColumn[CellRow], section: Section, method: str) -> str:
+    cells = [section.cell(method, budget) for budget in section.budgets]
+    return range_text([column.value(CellRow(section, cell)) for cell in cells if cell.n])
+
+
 def _difference_table(section: Section) -> ReportTable:
     """Returns the differences of a benchmark: pairs of methods down, budgets across."""
     by_place = {(c.pair, c.budget): c for c in section.comparisons}
@@ -175,7 +185,7 @@ def _difference_table(section: Section) -> ReportTable:
         entries = [entry for entry in across if entry]
         # Mostly the same at every budget: then once, else "2–3".
         counts = [
-            _range_text([getattr(entry, name) for entry in entries])
+            range_text([getattr(entry, name) for entry in entries])
             for name in ("seeds", "pretrainings", "items")
         ]
         rows.append([pair, *(difference_text(e) if e else "" for e in across), *counts])
@@ -184,11 +194,6 @@ def _difference_table(section: Section) -> ReportTable:
         head=["difference", *budgets, "seeds", "pretrainings", "items"],
         rows=[[TableField(text) for text in row] for row in rows],
     )
-
-
-def _range_text(counts: Sequence[int]) -> str:
-    ends = dict.fromkeys((min(counts), max(counts)))
-    return "–".join(map(str, ends)) if max(counts) else MISSING
 
 
 def _pixels(resolution: int | None) -> str:

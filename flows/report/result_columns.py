@@ -72,6 +72,8 @@ class ResultColumn(Generic[Row]):
       json: function from the value to the JSON's; None if the JSON has it in another place.
       is_shared: whether all cells of a benchmark have the same value: the JSON and the tables then
         have it once.
+      is_count: whether it counts what a method's scores rest on: a table has it once, as the range
+        over the budgets that have a score, `2–3`.
       heading: heading in the Markdown and on the pages, "score @{}" with the budget for {}; without
         a heading it is not shown there.
       grid: the table that it stands in.
@@ -88,6 +90,7 @@ class ResultColumn(Generic[Row]):
     csv: Callable[[Any], object] = lambda value: value
     json: Callable[[Any], Any] | None = json_number
     is_shared: bool = False
+    is_count: bool = False
     heading: str = ""
     grid: Grid = SCORES
     rank: int = 0
@@ -149,7 +152,15 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         meaning="sample standard deviation over seeds",
         value=lambda row: row.cell.std,
     ),
-    ResultColumn(name="n", meaning="seeds that have a score", value=lambda row: row.cell.n),
+    ResultColumn(
+        name="n",
+        meaning="seeds that have a score",
+        value=lambda row: row.cell.n,
+        heading="seeds",
+        grid=SPREADS,
+        rank=1,
+        is_count=True,
+    ),
     ResultColumn(name="expected", meaning="planned seeds", value=lambda row: row.cell.expected),
     ResultColumn(
         name="retention",
@@ -162,7 +173,7 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ResultColumn(
         name="low",
         meaning="lower end of the mean's 95 % interval, over seeds and, where they are known, "
-        "items; shown with their numbers, (3 × 200); with a single pretraining it holds given its "
+        "items; shown with their numbers; with a single pretraining it holds given its "
         "checkpoints",
         value=lambda row: row.cell.low,
         heading="95 % interval @{}",
@@ -245,11 +256,19 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         name="pretrainings",
         meaning="pretrainings that its seeds start from; 0 if unknown",
         value=lambda row: row.cell.pretrainings,
+        heading="pretrainings",
+        grid=SPREADS,
+        rank=1,
+        is_count=True,
     ),
     ResultColumn(
         name="items",
         meaning="items under each seed, which its interval is over; 0 if unknown",
         value=lambda row: row.cell.items,
+        heading="items",
+        grid=SPREADS,
+        rank=1,
+        is_count=True,
     ),
     _cost_column("tokens", "soft tokens of the longest prompt"),
     _cost_column("tflops", "compute of its prefill [1e12 FLOPs]"),

@@ -163,7 +163,7 @@ class LocalWorkers:
 
     def describe_devices(self, cpus: int, gpus: float) -> str:
         """See `Workers.describe_devices`."""
-        return _devices_text(*self._cluster.granted(cpus, gpus))
+        return _devices_text(*self._cluster.share(cpus, gpus))
 
     def cancel(self) -> None:
         """See `Workers.cancel`: no task outlives this process."""

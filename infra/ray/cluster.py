@@ -72,7 +72,7 @@ class Cluster:
                 )
             return self._driver
 
-    def granted(self, num_cpus: int, num_gpus: float) -> tuple[int, float, int]:
+    def share(self, num_cpus: int, num_gpus: float) -> tuple[int, float, int]:
         """Returns the cores, GPUs and TPU chips of a task that asks for some of the first two."""
         resources = self.start().resources
         tpus = int(resources["TPU"]) if num_gpus and not resources["GPU"] else 0
@@ -111,7 +111,7 @@ class Cluster:
           RayWorkerLostError: if the worker's process died, or the cluster under it.
         """
         driver = self.start()
-        num_cpus, num_gpus, tpus = self.granted(num_cpus, num_gpus)
+        num_cpus, num_gpus, tpus = self.share(num_cpus, num_gpus)
         options: dict[str, Any] = {
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,

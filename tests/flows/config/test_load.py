@@ -162,6 +162,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
             r"chartq: null drops .* none of that name; there are chartqa, ref",
         ),
         ("num_seed=2", r"num_seed: no such key; did you mean num_seeds\? Accepted: name, seed"),
+        ("stage1.steps=5", r"stage1\.steps: no such key; did you mean total_steps\?"),
         ("transfers.chartqa.train.lr=3", r"transfers\.chartqa\.train\.lr: no such key.*peak_lr"),
         ("connectors.parcel.bucket=[62]", r"did you mean buckets\?"),
         ("num_seeds=0", r"num_seeds: Input should be greater than or equal to 1, got 0"),

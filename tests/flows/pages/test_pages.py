@@ -170,6 +170,20 @@ def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: 
     assert "shapes" not in users
 
 
+def test_users_of_one_name_are_listed_with_when_each_was_made(tmp_path: Path):
+    store = Store(str(tmp_path / "store"))
+    raw = commit(store, "corpus", "raw", {})
+    rates = [commit(store, "corpus", name, {}) for name in ("slow", "fast")]
+    twins = [commit(store, "corpus", "clean", {}, raw=raw, rate=rate) for rate in rates]
+    commit(store, "corpus", "count", {}, raw=raw)
+    client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    users = told(get(client, f"{PAGES}/artifact/{raw.key}")).partition("Used by")[2]
+    for twin in twins:
+        made = twin.manifest.started[:19].replace("T", " ")
+        assert f"clean, made {made} UTC as …{twin.key.rpartition('-')[2]}" in users
+    assert "count, made" not in users
+
+
 def test_a_training_shows_its_losses_and_how_it_did_on_held_out_records(
     client: TestClient, toy: Store
 ):

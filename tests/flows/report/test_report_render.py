@@ -47,18 +47,24 @@ def test_markdown_shows_scores_retention_intervals_and_chance():
         "95 % interval @64",
         "over chance @256",
         "over chance @64",
+        "seeds",
+        "pretrainings",
+        "items",
     ]
     assert rows["parcel"] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", "95.0", "83.9", "12.5"]
-    assert spreads["parcel"] == ["49.5 … 64.3 (3)", "31.0 … 68.1 (2)", "44.5", "37.0"]
+    assert spreads["parcel"] == [
+        *("49.5 … 64.3", "31.0 … 68.1", "44.5", "37.0"),
+        *("2–3", "1", "–"),
+    ]
     assert rows["vanilla"] == ["60.0 ± 2.0", "", "100.0", "", "12.5"]
-    assert spreads["vanilla"] == ["55.0 … 64.9 (3)", "", "47.5", ""]
-    assert rows_of(text, "refcoco (miou)", 1)["m3"][-1] == "-2.0 ✗"
+    assert spreads["vanilla"] == ["55.0 … 64.9", "", "47.5", "", "3", "1", "–"]
+    assert rows_of(text, "refcoco (miou)", 1)["m3"][3] == "-2.0 ✗"
 
 
 def test_markdown_shows_missing_cells_as_missing_with_the_seeds_there_are():
     text = render_report(REPORT, "md")
     assert rows_of(text, "chartqa")["m3"] == ["– (0/3)", "45.0 (1/3)", "–", "75.0", "12.5"]
-    assert rows_of(text, "chartqa", 1)["m3"] == ["–", "–", "–", "32.5"]
+    assert rows_of(text, "chartqa", 1)["m3"] == ["–", "–", "–", "32.5", "1", "1", "–"]
 
 
 def test_markdown_averages_over_benchmarks_only_when_all_are_there():
@@ -185,6 +191,9 @@ def test_latex_has_its_draws_in_the_caption_and_marks_what_stands():
     ]
     text = render_report(build_report(PLAN, own, CHANCE), "latex")
     assert r"over 3 seeds from 1 pretraining. Bold: the best at a budget, with $^{*}$ where" in text
+    assert "from 1 pretraining, each score over 4 items. Bold" in render_report(
+        rich_report(), "latex"
+    )
     assert r"& parcel & $\mathbf{59.1}_{\pm 0.1}^{*}$ & $\mathbf{55.0}_{\pm 4.6}$ &" in text
     assert r"& m3 & $55.0_{\pm 0.1}$ & $54.7_{\pm 4.5}$ &" in text
 

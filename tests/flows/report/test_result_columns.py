@@ -49,7 +49,7 @@ def test_a_column_declared_once_stands_in_every_form(monkeypatch: pytest.MonkeyP
     entry = json.loads(after["json"])["benchmarks"][0]["cells"][2]
     assert (entry["method"], entry["budget"], entry["width"]) == ("parcel", 64, round(width, 6))
     assert "| width @256 | width @64 |" in after["md"]
-    assert f" | {width:.1f} |\n" in after["md"]
+    assert f" | {width:.1f} | " in after["md"]
     assert r"\multicolumn{2}{c}{Width}" in after["latex"]
     assert f" & {width:.1f} \\\\\n" in after["latex"]
 

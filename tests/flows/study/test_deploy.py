@@ -46,7 +46,8 @@ def test_registered_again_it_tells_what_changed():
     first, again = deployed("again"), deployed("again")
     assert first[0] == "work pool again-pool: new, process"
     assert first[1] == "deployment study/again: new"
-    assert first[2].startswith("UI: http://127.0.0.1:")
+    server = os.environ["PREFECT_API_URL"].removesuffix("/api")  # With the port it listens on.
+    assert first[2].startswith(f"UI: {server}/v2/deployments/deployment/")
     assert first[3] == "deployment sweep/again: new"
     assert first[5] == "start a worker: prefect worker start --pool again-pool"
     assert first[6] == "and beside the server: parcel watch --store /lab/studies"
