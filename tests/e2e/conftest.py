@@ -263,7 +263,9 @@ def serving(store: Path, own: Mapping[str, str] | None = None) -> Iterator[Serve
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.5)
         made = Served(f"http://127.0.0.1:{port}", store)
-        while not made.ask("/deployments/filter"):
+        # A copy of a served store has the deployments of the other one until they are made anew.
+        here = os.path.realpath(store)
+        while {d["parameters"].get("store") for d in made.ask("/deployments/filter")} != {here}:
             assert time.monotonic() < deadline, "the study was not registered"
             time.sleep(0.5)
         yield made
