@@ -69,7 +69,7 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
       num_replicas: copies of the weights; raised to a multiple of the number of TPU slices.
 
     Raises:
-      ValueError: if the copies do not divide the devices.
+      ValueError: if the copies do not divide the devices, or the torus of these TPUs.
     """
     devices = list(devices if devices is not None else jax.devices())
     slices = len(_slices(devices))
@@ -82,8 +82,27 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
     # neighbours along "fsdp" are always of one slice.
     shape = (num_replicas // slices, len(devices) // num_replicas)
     if slices == 1:
-        return Mesh(mesh_utils.create_device_mesh(shape, devices), AXES)
+        try:
+            return Mesh(mesh_utils.create_device_mesh(shape, devices), AXES)
+        # A copy has whole axes of the torus: of 16x16 chips that is 16, and 32 would be two halves.
+        except NotImplementedError:
+            accepted = ", ".join(str(n) for n in range(1, len(devices) + 1) if _splits(devices, n))
+            raise ValueError(
+                f"num_replicas must be one of {accepted} on these {len(devices)} TPUs, whose torus "
+                f"has no other equal parts, got {num_replicas}."
+            ) from None
     return Mesh(mesh_utils.create_hybrid_device_mesh(shape, (slices, 1), devices), AXES)
+
+
+def _splits(devices: Sequence[Any], num_replicas: int) -> bool:
+    """Returns whether the torus of some TPUs has so many equal parts of whole axes."""
+    if len(devices) % num_replicas:
+        return False
+    try:
+        mesh_utils.create_device_mesh((num_replicas, len(devices) // num_replicas), devices)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _slices(devices: Iterable[Any]) -> set[int]:

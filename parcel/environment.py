@@ -32,5 +32,5 @@ def use_utf8() -> None:
 def print_any_character() -> None:
     """Shows what the output's encoding lacks by escapes, instead of ending with an error."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # In a notebook it is of another kind.
+        if isinstance(stream, io.TextIOWrapper):  # Not in a notebook, where it is another kind.
             stream.reconfigure(errors="backslashreplace")

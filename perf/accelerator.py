@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import signal
@@ -42,6 +43,7 @@ from model.analysis.flops import Modality, prefill_flops, update_flops
 from model.analysis.peak import peak_tflops
 from model.checkpoint.digest import params_digest, unflatten_params
 from model.checkpoint.resume import ResumePoints, process_parts
+from model.chips.programs import TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.config import ConnectorConfig
@@ -51,7 +53,7 @@ from model.sharding import make_mesh, on_host, shard_batch, shard_tree
 from model.train.config import TrainConfig
 from model.train.step import Rates, State, StepPrograms, abstract_state, make_state
 from perf.batches import prompts, train_batch
-from perf.programs import exact_slots, prefill_program
+from perf.programs import PromptProgram, exact_slots, prefill_program
 from perf.timing import Timing, table, take_turns
 
 SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
@@ -233,6 +235,34 @@ def train_stage(request: Request, folder: Path) -> Iterator[Row]:
         params = {path: on_host(leaf) for path, leaf in {**state.trained, **state.frozen}.items()}
         digest = params_digest(unflatten_params(params))
         yield {"from": start, "digest": digest, "seconds": time.monotonic() - began}
+
+
+def chip_programs(
+    words: Sequence[str] = (),
+) -> Iterator[tuple[str, TrainProgram | PromptProgram]]:
+    """Yields name and program of all that one chip is timed with, but for the part `stage`.
+
+    Args:
+      words: the command's arguments.
+    """
+    request = _request(_parser().parse_args(words))
+    for size, remat in itertools.product(request.batches, request.remats):
+        model = dataclasses.replace(request.model, remat=remat)
+        for budget in request.at:
+            tokens = budgets.bucket_of(model, budget).size
+            train = dataclasses.replace(_recipe(request, size).program, budgets=None)
+            program = TrainProgram(model=model, train=train, tokens=tokens)
+            yield f"train {remat}, batch {size}, {tokens} tokens", program
+    prompt = functools.partial(PromptProgram, model=request.model, text_len=request.text_len)
+    for rows, budget in itertools.product(request.rows, request.at):
+        yield f"prefill, {rows} rows, {budget} tokens", prompt(budget=budget, rows=rows)
+    for budget in request.extremes:
+        if clips := request.clips:
+            video = prompt(budget=budget, rows=clips, num_images=_FRAMES)
+            yield f"prefill, {clips} clips, {budget} x {_FRAMES} tokens", video
+        rows, count = max(request.rows), request.num_tokens
+        program = prompt(budget=budget, rows=rows, new_tokens=count)
+        yield f"{count} tokens of {rows} rows, {budget} tokens", program
 
 
 def shallow(cfg: ModelConfig) -> ModelConfig:

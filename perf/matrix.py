@@ -19,11 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flows.config.load import load
-from flows.plan.study_programs import HOST_STEPS, StudyProgram, programs_of
+from flows.plan.study_programs import HOST_STEPS, programs_of
 from flows.report.markdown import markdown_table
 from infra.chips.topology import GIB, Topology
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
 from model.chips.outcome import Outcome
+from model.chips.programs import DeviceProgram
+from perf.accelerator import chip_programs
+from perf.programs import PromptProgram
 
 CONFIGS = (
     "configs/paper_224.yaml",
@@ -32,6 +35,10 @@ CONFIGS = (
     "configs/pali3b_1gpu.yaml",
 )
 """The studies of the whole matrix."""
+
+ACCELERATOR = "perf.accelerator"
+"""In place of a study's file: the programs that this command times, on one GPU of each kind. The
+state of a training of the 3B model is more than one TPU holds."""
 
 TOPOLOGIES = ("v4:8x8x4", "v5e:16x16", "v6e:16x16", "h100:8", "a100:8")
 """The chips of the whole matrix."""
@@ -80,13 +87,20 @@ class Row:
 
 
 def rows_of(
-    config: str, topology: Topology, only: re.Pattern[str]
-) -> Iterator[tuple[str, StudyProgram]]:
-    """Yields the study's name and each of its programs of which a name matches."""
-    study = load(config, overrides=[f"compute.topology={topology}"])
-    for program in programs_of(study, topology):
-        if any(only.search(name) for name in program.names):
-            yield study.name, program
+    config: str, topology: Topology, only: re.Pattern[str], overrides: Sequence[str] = ()
+) -> Iterator[tuple[Row, DeviceProgram | PromptProgram]]:
+    """Yields a row without outcome for each program of which a name matches, and the program."""
+    if config == ACCELERATOR:
+        one = str(Topology(topology.kind, (1,)))
+        if topology.chip.is_gpu:
+            for name, program in chip_programs():
+                if only.search(name):
+                    yield Row(study=ACCELERATOR, names=(name,), topology=one), program
+        return
+    study = load(config, overrides=[*overrides, f"compute.topology={topology}"])
+    for each in programs_of(study, topology):
+        if any(only.search(name) for name in each.names):
+            yield Row(study=study.name, names=each.names, topology=str(topology)), each.program
 
 
 def matrix(
@@ -94,15 +108,17 @@ def matrix(
     topologies: Sequence[str],
     compiler: Compiler,
     *,
+    overrides: Sequence[str] = (),
     only: str = "",
     limit: int | None = None,
 ) -> Iterator[Row | str]:
     """Yields the matrix's rows, and lines on what is not in it.
 
     Args:
-      configs: files of studies.
+      configs: files of studies, or `ACCELERATOR`.
       topologies: names of chips.
       compiler: compiles, and has the outcomes of earlier calls.
+      overrides: changes of the studies, as "key.path=value".
       only: pattern of the names of programs; "" takes all.
       limit: most programs to compile now; None compiles all. Earlier outcomes do not count.
     """
@@ -111,18 +127,18 @@ def matrix(
         topology = Topology.parse(name)
         try:
             for config in configs:
-                for study, program in rows_of(config, topology, pattern):
-                    row = Row(study=study, names=program.names, topology=name)
+                for row, program in rows_of(config, topology, pattern, overrides):
+                    chips = Topology.parse(row.topology)
                     is_over = limit is not None and num_compiled >= limit
                     try:
-                        outcome = compiler.outcome(program.program, topology, only_cached=True)
+                        outcome = compiler.outcome(program, chips, only_cached=True)
                     except LookupError:
                         if is_over:
                             num_left += 1
                             continue
                         num_compiled += 1
                         try:
-                            outcome = compiler.outcome(program.program, topology)
+                            outcome = compiler.outcome(program, chips)
                         except CompilationError as error:
                             yield dataclasses.replace(row, error=str(error))
                             continue
@@ -142,8 +158,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--config", nargs="+", default=[c for c in CONFIGS if Path(c).is_file()])
+    configs = [*(c for c in CONFIGS if Path(c).is_file()), ACCELERATOR]
+    parser.add_argument("--config", nargs="+", default=configs, help=f"or {ACCELERATOR}")
     parser.add_argument("--topology", nargs="+", default=TOPOLOGIES, help="v4:8x8x4, h100:8, ...")
+    parser.add_argument("--set", nargs="+", default=(), metavar="KEY=VALUE", help="in each study")
     parser.add_argument("--only", default="", metavar="PATTERN", help="of the names of programs")
     parser.add_argument("--limit", type=int, help="most programs to compile now")
     parser.add_argument("--compiler", metavar="PYTHON", help="Python that has the compilers")
@@ -153,7 +171,8 @@ def main(words: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     lines: list[str] = []
     with Compiler(args.cache.expanduser(), args.compiler) as compiler:
-        for row in matrix(args.config, args.topology, compiler, only=args.only, limit=args.limit):
+        chosen = {"overrides": args.set, "only": args.only, "limit": args.limit}
+        for row in matrix(args.config, args.topology, compiler, **chosen):
             # Told at once: a program takes minutes.
             text = row if isinstance(row, str) else " | ".join(row.cells())
             print(text, file=sys.stderr, flush=True)

@@ -1,13 +1,17 @@
-"""Programs that several measurements time."""
+"""Programs that several measurements time, and their forms for chips that are not here."""
 
+import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 
+from infra.chips.topology import Topology
 from model import vlm
+from model.chips.programs import LoweredProgram, on_one_chip
 from model.config import ModelConfig
 from model.connector import budgets
-from model.decode.generate import prefill
+from model.decode.generate import generate, prefill
 
 
 def prefill_program(cfg: ModelConfig) -> Any:
@@ -23,3 +27,46 @@ def prefill_program(cfg: ModelConfig) -> Any:
 def exact_slots(cfg: ModelConfig, budget: int) -> vlm.Slots:
     """Returns the slots of a budget with none masked, as evaluation has them."""
     return vlm.Slots(budgets.exact_bucket(cfg, budget).size, budget)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptProgram:
+    """What `perf.accelerator` times of prompts, on one chip: a prefill, or a prefill and tokens.
+
+    Attributes:
+      model: config of the model; all parameters have its dtype.
+      budget: soft tokens per image.
+      rows: number of prompts.
+      num_images: images per prompt.
+      text_len: length of the text [tokens].
+      new_tokens: tokens that are decoded; 0 for a prefill alone.
+    """
+
+    model: ModelConfig
+    budget: int
+    rows: int
+    num_images: int = 1
+    text_len: int
+    new_tokens: int = 0
+
+    def lower(self, topology: Topology) -> LoweredProgram:
+        """Returns it lowered for one of the chips."""
+        cfg, sharding = self.model, on_one_chip(topology)
+
+        def shape(dtype: Any, *sides: int) -> Any:
+            return jax.ShapeDtypeStruct(sides, dtype, sharding=sharding)
+
+        side = cfg.vision.image_px
+        images = shape(np.uint8, self.rows, self.num_images, side, side, 3)
+        text = shape(np.int32, self.rows, self.text_len)
+        prompt = vlm.Prompt(images, text, text, text)
+        params = jax.tree.map(lambda leaf: shape(cfg.dtype, *leaf.shape), vlm.abstract_params(cfg))
+        slots = exact_slots(cfg, self.budget)
+        if not self.new_tokens:
+            return LoweredProgram(
+                prefill_program(cfg).lower(params, prompt, slots), topology, 1, {}
+            )
+        lowered = generate.lower(
+            vlm.structure(cfg), params, prompt, slots, max_new_tokens=self.new_tokens, stop=None
+        )
+        return LoweredProgram(lowered, topology, self.new_tokens, {})

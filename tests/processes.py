@@ -1,6 +1,7 @@
 """Questions about processes that may end between two looks at them."""
 
 import contextlib
+from typing import Any
 
 import psutil
 
@@ -17,12 +18,17 @@ def command_line(process: psutil.Process) -> str:
 
 def listened(processes: list[psutil.Process]) -> set[str]:
     """Returns the addresses that any of them listens on."""
+    return {place.ip for place in listening(processes)}
+
+
+def listening(processes: list[psutil.Process]) -> set[Any]:
+    """Returns the addresses and ports that any of them listens on, with fields `ip` and `port`."""
     heard = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
             for entry in process.net_connections():
                 if entry.status == psutil.CONN_LISTEN:
-                    heard.add(entry.laddr.ip)
+                    heard.add(entry.laddr)
     return heard
 
 

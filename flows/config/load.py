@@ -24,6 +24,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_SHOWN = 80
 """Most of a value that an error shows [characters]."""
 
+_MAX_DIGITS = 100
+"""Most characters of a whole number; of more than 4300 digits, Python prints none."""
+
 _MAX_BYTES = 2**20
 """Largest config [bytes]; a study of every benchmark has a tenth of that."""
 
@@ -41,7 +44,8 @@ class _DuplicateKeyError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is there twice; PyYAML would take the last one without a word.
 
-    It refuses texts, too, that no file can hold: half of a surrogate pair.
+    It refuses, too, texts that no file can hold, half of a surrogate pair, and whole numbers that
+    Python would not print.
     """
 
     def construct_scalar(self, node: Any) -> Any:
@@ -49,6 +53,10 @@ class _Loader(yaml.SafeLoader):
         if isinstance(text, str) and _SURROGATE.search(text):
             raise yaml.constructor.ConstructorError(
                 None, None, f"a text must be of characters, got {text!r:.60}", node.start_mark
+            )
+        if node.tag == "tag:yaml.org,2002:int" and len(text) > _MAX_DIGITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number has at most {_MAX_DIGITS} digits", node.start_mark
             )
         return text
 
@@ -143,17 +151,17 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         check_served_path("config", path)
     above = (*above, Path(os.path.realpath(path)))
     try:
-        text = _read_text(path)
+        values = yaml.load(_read_text(path), _Loader)
+    except ConfigError:  # Of `_read_text`.
+        raise
+    except _DuplicateKeyError as error:
+        raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except OSError as error:
         raise ConfigError(
             f"config must be a readable YAML file, got {path}: {error.strerror}."
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
-    try:
-        values = yaml.load(text, _Loader)
-    except _DuplicateKeyError as error:
-        raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     except _ODD_VALUES as error:

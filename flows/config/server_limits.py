@@ -1,9 +1,10 @@
 """Limits on runs started from a form: which store, files and cluster they may use, which code."""
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from infra.errors import ConfigError
@@ -16,7 +17,7 @@ _ROOTS = "PARCEL_SERVED_ROOTS"
 
 
 def limit_variables(
-    store: str, *, any_store: bool, any_runner: bool, roots: Sequence[Path] = ()
+    store: str, *, any_store: bool, any_runner: bool, roots: Sequence[str | Path] = ()
 ) -> dict[str, str]:
     """Returns the environment variables that limit the studies of a process.
 
@@ -25,14 +26,15 @@ def limit_variables(
       any_store: whether they may use other stores, too.
       any_runner: whether they may name a Beam runner and its options, a launcher's command, and
         functions by file or module.
-      roots: folders below which the local files lie that they may name; none allows all.
+      roots: folders, and addresses in buckets, below which what they may name lies; none allows
+        all.
     """
     variables = {
         _STORE: "" if any_store else canonical_uri(store),
         _RUNNER: "any" if any_runner else "own",
     }
     if roots:
-        variables[_ROOTS] = os.pathsep.join(str(root.resolve()) for root in roots)
+        variables[_ROOTS] = json.dumps([_whole(str(root)) for root in roots])
     return variables
 
 
@@ -111,19 +113,26 @@ def check_served_path(field: str, path: str | Path) -> None:
     """Checks that this process may read a file or a folder that its study names.
 
     Raises:
-      ConfigError: if it is local and lies below none of the roots.
+      ConfigError: if it lies below none of the roots.
     """
-    roots = [Path(root) for root in os.environ.get(_ROOTS, "").split(os.pathsep) if root]
-    if not roots or str(path).startswith(BUCKET_SCHEME):
+    roots: list[str] = json.loads(os.environ.get(_ROOTS, "[]"))
+    if not roots:
         return
     if "\0" in str(path):
         raise ConfigError(f"{field} must be a path, got {str(path)!r}.")
-    # Resolved, so that neither `..` nor a link leads out.
-    if not any(Path(path).resolve().is_relative_to(root) for root in roots):
+    place = PurePosixPath(_whole(str(path)))
+    if not any(place.is_relative_to(root) for root in roots):
         raise ConfigError(
-            f"{field} must lie below {' or '.join(map(str, roots))} where a run is started from "
-            f"the UI, got {str(path)!r}; `--root DIR` of `parcel serve` adds a folder."
+            f"{field} must lie below {' or '.join(roots)} where a run is started from the UI, got "
+            f"{str(path)!r}; `--root DIR` of `parcel serve` adds a folder, here or in a bucket."
         )
+
+
+def _whole(path: str) -> str:
+    """Returns a path, or an address in a bucket, out of which neither `..` nor a link leads."""
+    if path.startswith(BUCKET_SCHEME):
+        return BUCKET_SCHEME + os.path.normpath(f"/{path.removeprefix(BUCKET_SCHEME)}").lstrip("/")
+    return os.path.realpath(path)  # `resolve` raises where a link leads to itself.
 
 
 def check_served_cluster(address: str | None, stated: str | None) -> None:

@@ -20,6 +20,7 @@ from flows.plan.dataset_sizes import DatasetSizes
 from flows.plan.parts import PlannedProgram, describe_parts, with_planned_microbatch
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
 from flows.plan.programs import UpdateEstimate, by_formula, compile_program
+from flows.plan.study_programs import watch_programs
 from flows.report.markdown import markdown_table
 from flows.report.text_lists import align_columns
 from flows.study.costs import num_images_of
@@ -28,7 +29,8 @@ from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from model.analysis.flops import Modality, prefill_flops, update_flops
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
-from model.chips.programs import TrainProgram
+from model.chips.outcome import Outcome
+from model.chips.programs import HeldOutProgram, TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
 from model.train.config import TrainConfig
@@ -86,6 +88,8 @@ class PlannedTraining:
         with none hidden; None where unknown [s].
       chip_hours: range of the chip-hours of all runs; None where unknown.
       written_bytes: size of the parameters that all runs write.
+      watch_bytes: most memory of a chip while `watch` computes beside the training's state; None
+        where nothing is watched, or no compiler tells [bytes].
       unknown: what the row leaves out, and why; "" if nothing.
     """
 
@@ -101,13 +105,14 @@ class PlannedTraining:
     step_s: tuple[float, float] | None = None
     chip_hours: tuple[float, float] | None = None
     written_bytes: float = 0.0
+    watch_bytes: float | None = None
     unknown: str = ""
 
     @property
     def memory_bytes(self) -> float | None:
-        """Peak memory of a chip, over the shapes with an estimate; None without any [bytes]."""
+        """Peak memory of a chip, over what has an estimate; None without any [bytes]."""
         peaks = [s.compiled.memory_bytes for s in self.shapes if s.compiled]
-        return max(peaks, default=None)
+        return max((*peaks, *([self.watch_bytes] if self.watch_bytes else [])), default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,8 +287,39 @@ class _Planner:
             step_s=step_s,
             chip_hours=self._chip_hours(step_s, steps),
             written_bytes=float(_FLOAT32 * num_params(model) * runs),
+            watch_bytes=self._watch_bytes(view, method, model, train, shapes[-1]),
             unknown=unknown,
         )
+
+    def _watch_bytes(
+        self,
+        view: StudyConfig,
+        method: Method,
+        model: ModelConfig,
+        train: TrainConfig,
+        largest: BatchShape,
+    ) -> float | None:
+        watched = [p for _, p in watch_programs(view, method, model, train, self._topology)]
+        # Of the losses, and of the probe's updates, the largest decides.
+        programs = {type(p): p for p in sorted(watched, key=lambda p: p.tokens)}.values()
+        if not programs or largest.compiled is None or largest.compiled.by_formula:
+            return None
+
+        def outcome(program: HeldOutProgram | TrainProgram) -> Outcome:
+            return self._compiler.outcome(program, self._topology)
+
+        # The stage's state stays where it is. Held-out losses read its parameters; a probe trains
+        # a copy of them, with moments of its own.
+        peaks = []
+        try:
+            state = outcome(self._program(model, train, largest.tokens)).argument_bytes or 0.0
+            for program in programs:
+                told, reads = outcome(program), isinstance(program, HeldOutProgram)
+                shared = (told.argument_bytes or 0.0) if reads else 0.0
+                peaks.append(state + told.memory_bytes - shared)
+        except CompilationError as error:
+            self.notes[f"memory of watch: {error}"] = None
+        return max(peaks, default=None)
 
     def transfers(
         self, view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
@@ -439,13 +475,7 @@ class _Planner:
         # Without its compiler a TPU's shape stays without times; a GPU's has a formula. Either is
         # noted, once for the whole plan: `notes` is a dict for that reason.
         chips, compute = self._topology, self._config.compute
-        program = TrainProgram(
-            model=model,
-            train=train,
-            tokens=shape.tokens,
-            num_images=num_images,
-            deterministic=compute.deterministic,
-        )
+        program = self._program(model, train, shape.tokens, num_images)
         arithmetic = {"flops": shape.flops, "mfu": compute.mfu}
         try:
             estimate = compile_program(program, chips, self._compiler, **arithmetic)
@@ -469,6 +499,17 @@ class _Planner:
             compiled=estimate,
             compute_s=estimate.compute_s,
             interconnect_s=estimate.interconnect_s,
+        )
+
+    def _program(
+        self, model: ModelConfig, train: TrainConfig, tokens: int, num_images: int = 1
+    ) -> TrainProgram:
+        return TrainProgram(
+            model=model,
+            train=train,
+            tokens=tokens,
+            num_images=num_images,
+            deterministic=self._config.compute.deterministic,
         )
 
     def _chip_hours(

@@ -76,22 +76,39 @@ def _stage_programs(
     model, train = stage.view.model_of(method), stage.train_config_of(method)
     name = f"{stage.name} {method}"
     yield from _updates(name, model, train, 1, topology, deterministic=deterministic)
-    watch = watch_of(stage.view, method)
-    if watch is None:
+    for what, program in watch_programs(stage.view, method, model, train, topology):
+        yield f"{name} {what}", program
+
+
+def watch_programs(
+    view: StudyConfig, method: Method, model: ModelConfig, train: TrainConfig, topology: Topology
+) -> Iterator[tuple[str, HeldOutProgram | TrainProgram]]:
+    """Yields what `watch` computes while a stage trains: held-out losses, then the probe's updates.
+
+    Args:
+      view: the study at the stage's resolution.
+      method: the method that is trained.
+      model: config of its model.
+      train: the stage's recipe.
+      topology: the chips.
+    """
+    watch = watch_of(view, method)
+    if watch is None or view.watch is None:
         return
     size = min(train.batch_size, watch.examples)
     held_out = dataclasses.replace(train, batch_size=size, microbatch=None)
-    for budget in watch.budgets:
+    for budget in watch.budgets if view.watch.sources else ():
         tokens = budgets.bucket_of(model, budget).size
-        yield (
-            f"{name} watch, {tokens} tokens",
-            HeldOutProgram(model=model, train=_shapes_of(held_out), tokens=tokens),
-        )
-    if watch.probe is not None:
-        images = num_images_of(stage.view, stage.view.watch.probe.benchmark)  # type: ignore[union-attr]
-        probe = watch.probe
+        program = HeldOutProgram(model=model, train=_shapes_of(held_out), tokens=tokens)
+        yield f"watch, {tokens} tokens", program
+    if watch.probe is not None and view.watch.probe is not None:
         yield from _updates(
-            f"{name} probe", probe.model, probe.train, images, topology, deterministic=deterministic
+            "probe",
+            watch.probe.model,
+            watch.probe.train,
+            num_images_of(view, view.watch.probe.benchmark),
+            topology,
+            deterministic=view.compute.deterministic,
         )
 
 
@@ -118,7 +135,7 @@ def _updates(
     topology: Topology,
     *,
     deterministic: bool,
-) -> Iterator[tuple[str, DeviceProgram]]:
+) -> Iterator[tuple[str, TrainProgram]]:
     planned = PlannedProgram(name=name, model=model, train=train, num_images=num_images)
     train = with_planned_microbatch(planned, topology)
     for tokens in declared_buckets(model, train):

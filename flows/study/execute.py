@@ -40,6 +40,7 @@ from infra.prefect.rows import end_state
 from infra.progress import COMPILING, Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.source_code import checkout
+from infra.store.first_read import DamagedArtifactError
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
@@ -89,6 +90,8 @@ class RunSession:
       holds: node -> why it was not begun.
       allowed: keys that `rebuild_seconds` was already charged for.
       lock: guard of `allowed` and `rebuild_seconds`.
+      mended: steps made again in this run, since a file of their artifact was damaged.
+      mending: held by who makes them.
     """
 
     study: str
@@ -116,6 +119,8 @@ class RunSession:
     holds: dict[GraphNode, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    mended: set[Step] = dataclasses.field(default_factory=set)
+    mending: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     @functools.cached_property
     def source(self) -> str:
@@ -222,6 +227,7 @@ def run_graph(
     """
     states: dict[GraphNode, State[Any]] = {}
     nodes = {node.name: node for node in graph.nodes}
+    makers = {step: node for node in graph.nodes for step in node.steps}
 
     # Closed over the session: Prefect walks through a task's parameters, to find states in them.
     @task(
@@ -234,7 +240,7 @@ def run_graph(
         retry_condition_fn=_is_lost_worker,
     )
     def step(name: str) -> State[Any]:
-        return _run_reported(session, nodes[name])
+        return _run_reported(session, nodes[name], makers)
 
     @task(task_run_name="{count} re-used", cache_policy=NO_CACHE, persist_result=False)
     def reused_steps(count: int) -> State[Any]:
@@ -292,7 +298,7 @@ def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
             key = session.foreseen[step]
             # A checkpoint whose files were let go is still found: its manifest says what it was.
             artifact = session.view.find(key) or session.view.find_pruned(key)
-            if artifact is None:
+            if artifact is None or _is_damaged_table(session, node, step, artifact):
                 return False
             artifacts[step] = artifact
     except (OSError, ValueError):
@@ -307,8 +313,15 @@ def _is_lost_worker(task: object, run: object, state: State[Any]) -> bool:
     return isinstance(state.data, RayWorkerLostError)
 
 
-def _run_reported(session: RunSession, node: GraphNode) -> State[Any]:
+def _run_reported(
+    session: RunSession, node: GraphNode, makers: Mapping[Step, GraphNode]
+) -> State[Any]:
     """Makes or finds a node's artifacts, within its Prefect task; reports and returns the end.
+
+    Args:
+      session: state of the run.
+      node: the node.
+      makers: step -> the node that makes it.
 
     Raises:
       RayWorkerLostError: if its worker died and Prefect is to try again.
@@ -320,7 +333,7 @@ def _run_reported(session: RunSession, node: GraphNode) -> State[Any]:
     outcome: journal.Outcome
     detail, took = "", None
     try:
-        outcome = _run_node(session, node)
+        outcome = _run_mended(session, node, makers)
     except NodeHeldError as error:
         outcome, detail = "not run", str(error)
         session.holds[node] = detail
@@ -366,6 +379,58 @@ def _report_node_end(
     return detail, seconds
 
 
+def _run_mended(
+    session: RunSession, node: GraphNode, makers: Mapping[Step, GraphNode]
+) -> Literal["made", "reused"]:
+    """Makes or finds a node's artifacts; what it reads and is damaged is made again, once.
+
+    Arguments are those of `_run_reported`.
+    """
+    # Whoever reads a damaged file sets it aside, and fails: from then on the store has no such
+    # artifact. What it was made from may be damaged, too:
+    #
+    #   transfer  fails: model.json of Stage 1 is damaged
+    #     stage1  is made again, fails: the tokenizer is damaged
+    #       tokenizer  is made again
+    #     stage1  is made again
+    #   transfer  runs again
+    reads = {read for step in node.steps for read in step.inputs.values()}
+    own = {*node.steps}
+    while True:
+        known = session.mended & reads
+        try:
+            return _run_node(session, node)
+        except StepFailedError as error:
+            with session.mending:  # Another reader of the same may be making it again.
+                lost = {step for step in reads if _is_lost(session, step)}
+                if not lost and session.mended & reads == known:
+                    raise
+                # Once is enough: a disk may spoil all that it holds. What this node makes itself
+                # may still wait for an input to be made again.
+                if (lost and lost <= session.mended) or (lost & session.mended) - own:
+                    raise
+                with session.lock:
+                    session.foreseen = {s: k for s, k in session.foreseen.items() if s not in lost}
+                session.display.print_event(node.name, str(error))
+                session.log(f"{node.name}: {error}", failed=True)
+                for maker in {makers[step] for step in lost} - {node}:
+                    try:
+                        _run_mended(session, maker, makers)
+                    finally:
+                        session.progress.end(maker.name)
+                        session.admission.leave(maker)
+                        session.display.finish(maker.name, outcome="mended")
+                session.mended.update(lost)
+
+
+def _is_lost(session: RunSession, step: Step) -> bool:
+    """Whether the store no longer has the artifact that was found for a step."""
+    artifact = session.artifacts.get(step)
+    if artifact is None:
+        return False
+    return not (session.store.find(artifact.key) or session.store.find_pruned(artifact.key))
+
+
 def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]:
     """Makes or finds every artifact of a node; returns "made" or "reused".
 
@@ -394,11 +459,12 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 if lookup.is_pruned and lookup.state != "stale":
                     remade = remade or _is_wanted(session, node, lookup)
                 session.allow(node, step, lookup)
-                if lookup.artifact is None or lookup.state == "stale" or remade:
+                found = None if lookup.state == "stale" or remade else lookup.artifact
+                if found is None or _is_damaged_table(session, node, step, found):
                     missing[step] = lookup.recipe
                 else:
-                    session.artifacts[step] = lookup.artifact
-                    _publish_lineage_page(session, step, lookup.artifact, reused=True)
+                    session.artifacts[step] = found
+                    _publish_lineage_page(session, step, found, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -430,6 +496,18 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
             messages = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
             raise StepFailedError("; ".join(messages))
     return outcome
+
+
+def _is_damaged_table(session: RunSession, node: GraphNode, step: Step, artifact: Artifact) -> bool:
+    """Whether a step's artifact is the table that the run itself reads in the end, and damaged."""
+    if not step.partial:
+        return False
+    try:
+        _ = artifact.path
+    except DamagedArtifactError as error:
+        session.display.print_event(node.name, str(error))
+        return True
+    return False
 
 
 def _is_wanted(session: RunSession, node: GraphNode, lookup: StepLookup) -> bool:

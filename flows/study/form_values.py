@@ -12,6 +12,7 @@ from flows.config.load import DEMO, apply_overrides, read_config
 from flows.config.server_limits import (
     check_served,
     check_served_cluster,
+    check_served_path,
     check_served_store,
     is_limited,
 )
@@ -194,8 +195,32 @@ def form_problem(parameters: Mapping[str, Any]) -> str | None:
         sweep_of_form(*arguments, check_values(Sweep, stated["add"], "add"), stated.get("given"))
         check_values(SweepLimits, stated.get("when", {}), "when")
     except (ConfigError, ValueError, OSError) as error:
-        return str(error)
+        study = stated.get("study", "demo")
+        return _without_contents(study, str(error)) if isinstance(study, str) else str(error)
     return None
+
+
+def _without_contents(study: str, problem: str) -> str:
+    """Returns a problem of a form's study without what a file holds that is no study.
+
+    Whoever fills in the form could otherwise read any YAML file below the roots, by its errors.
+    """
+    if not is_limited() or Path(study).suffix not in (".yaml", ".yml"):
+        return problem
+    try:
+        check_served_path("config", study)
+        if not Path(study).is_file():
+            return problem
+    except ConfigError:  # The problem is this one: the file was not read.
+        return problem
+    try:
+        apply_overrides(read_config(Path(study)), (), source=study)
+    except (ConfigError, ValueError, OSError):
+        return (
+            f"{study} is no study by itself; `parcel run {study} --explain` says in a terminal "
+            f"what is wrong with it."
+        )
+    return problem
 
 
 def check_values(kind: type[Any], values: Any, source: str) -> Any:

@@ -31,7 +31,7 @@ def serve_studies(
     auth: str | None = None,
     any_store: bool = False,
     any_runner: bool = False,
-    roots: Sequence[Path] = (),
+    roots: Sequence[str] = (),
 ) -> None:
     """Serves until interrupted.
 
@@ -44,7 +44,8 @@ def serve_studies(
       any_store: let the form name another store.
       any_runner: let the form name a Beam runner and its options, a launcher, and functions by file
         or module.
-      roots: further folders whose files the form may name, beside the current one and the store.
+      roots: further folders, or addresses in buckets, whose files the form may name, beside the
+        current folder and the store.
 
     Raises:
       ConfigError: if the host is beyond loopback without `auth`, or if the store already has a
@@ -59,9 +60,11 @@ def serve_studies(
     # Both before anything imports Prefect, or a run that is started from here: settings and limits
     # are variables of the environment, which runs inherit.
     apply(store.state)
-    places = [Path.cwd(), *([] if "://" in store.uri else [Path(store.uri)]), *roots]
     os.environ |= limit_variables(
-        store.uri, any_store=any_store, any_runner=any_runner, roots=places
+        store.uri,
+        any_store=any_store,
+        any_runner=any_runner,
+        roots=[Path.cwd(), store.uri, *roots],
     )
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")

@@ -145,6 +145,11 @@ class _DriverProcess:
             # Every process of the machine reaches its loopback: only this cluster's know its token.
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            # Ray's pages of metrics ask for none, so there are none: neither a node's, nor those of
+            # two processes of the head, which go on without a port that no machine has.
+            "RAY_enable_metrics_collection": "0",
+            "AUTOSCALER_METRIC_PORT": "-1",
+            "DASHBOARD_METRIC_PORT": "-1",
         }
         try:
             # In its own session, so that Ctrl-C at the terminal does not reach it.

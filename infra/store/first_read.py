@@ -2,10 +2,10 @@
 
 A disk may flip a bit, and an editor may save a file that nobody meant to change: the size and the
 name stay, and what is computed from them is wrong without a word. So every file is read once more
-than needed on each machine, and then remembered by its size, times and inode, which change with
-its content (see `raw_files`). Records and arrays have checksums of their own, which their readers
-check: one each, and one per block. So where they are read in ranges, they are left to these; what
-such a reader finds is compared with the file's digest then.
+than needed on each machine, and then remembered by its device, inode, size and times, which change
+with its content (see `raw_files`). Records and arrays have checksums of their own, which their
+readers check: one each, and one per block. So where they are read in ranges, they are left to
+these; what such a reader finds is compared with the file's digest then.
 """
 
 import contextlib
@@ -60,7 +60,8 @@ def check_first_read(
     # A store that may only be read has no memory: its files are read each time.
     memory = state / f"{MEMORY}.{socket.gethostname()}.sqlite"
     place = memory if memory.exists() else state
-    cache = RawDigestCache(memory if os.access(place, os.W_OK) else ":memory:", _BUSY_S)
+    memory = memory if os.access(place, os.W_OK) else ":memory:"
+    cache = RawDigestCache(memory, _BUSY_S, by_device=True)
     try:
         # By its real path: a store may be a link to files of another one.
         digests = cache.digests([folder.resolve() / name for name in names])
@@ -116,4 +117,4 @@ def set_aside(folder: Path, name: str, *, is_copy: bool) -> str:
             path.rename(path.with_name(f"{path.name}.damaged"))
     except OSError:
         return "the store cannot be written, so it stays where it is"
-    return f"it is now {path.name}.damaged, and the next run makes the artifact again"
+    return f"it is now {path.name}.damaged, and a run makes the artifact again"

@@ -225,4 +225,4 @@ class Manifest:
         Raises:
           ValueError: if it is not a manifest, or a field of it is of another type.
         """
-        return parse_typed(cls, text, "not a manifest")
+        return parse_typed(cls, text, "the manifest")

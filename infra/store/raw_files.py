@@ -52,6 +52,11 @@ class _FileState(NamedTuple):
     def of(cls, stat: os.stat_result) -> "_FileState":
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, str(stat.st_ino))
 
+    @classmethod
+    def on_device(cls, stat: os.stat_result) -> "_FileState":
+        """The state of a file that another disk in the same place does not have."""
+        return cls.of(stat)._replace(inode=f"{stat.st_dev}:{stat.st_ino}")
+
     def is_still(self, now: "_FileState") -> bool:
         """Whether a file that had this state is unchanged in its state now."""
         return now._replace(ctime_ns=self.ctime_ns) == self and self.ctime_ns in (
@@ -66,13 +71,22 @@ class RawDigestCache:
     It may be deleted at any time: then files are read again.
     """
 
-    def __init__(self, path: str | os.PathLike[str] = ":memory:", busy_s: float = _BUSY_S) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = ":memory:",
+        busy_s: float = _BUSY_S,
+        *,
+        by_device: bool = False,
+    ) -> None:
         """Opens the SQLite file `path`, made when first written; by default nothing is kept.
 
         Args:
           path: the file.
           busy_s: longest wait for another process to finish its write [s].
+          by_device: whether files are read again where their disk has another number, as a disk
+            over a network may have after each start.
         """
+        self._state_of = _FileState.on_device if by_device else _FileState.of
         self._path, self._busy_s = os.fspath(path), busy_s
         self._connection: sqlite3.Connection | None = None
 
@@ -89,14 +103,19 @@ class RawDigestCache:
                 # Looked up before the stat: a file that changes in between has another state than
                 # the saved one, and is read.
                 saved = self._load_digests(chunk)
-                states = [_FileState.of(path.stat()) for path in chunk]
+                states = [self._state_of(path.stat()) for path in chunk]
                 current = {
                     path: saved[path][1]
                     for path, state in zip(chunk, states, strict=True)
                     if path in saved and saved[path][0].is_still(state)
                 }
                 changed = [path for path in dict.fromkeys(chunk) if path not in current]
-                read = dict(zip(changed, pool.map(_digest_file, changed), strict=True))
+                read = {
+                    path: (at_rest and self._state_of(at_rest), digest)
+                    for path, (at_rest, digest) in zip(
+                        changed, pool.map(_digest_file, changed), strict=True
+                    )
+                }
                 state_of = dict(zip(chunk, states, strict=True))
                 undated = [path for path in current if saved[path][0].ctime_ns is None]
                 self._save_digests(read | {p: (state_of[p], current[p]) for p in undated})
@@ -171,7 +190,7 @@ class RawDigestCache:
         )
 
 
-def _digest_file(path: Path) -> tuple[_FileState | None, Digest]:
+def _digest_file(path: Path) -> tuple[os.stat_result | None, Digest]:
     """Returns a file's digest, and its state if the next change is sure to alter that."""
     with path.open("rb") as file:
         # Why a file that was just written is not remembered. A file system's clock has ticks:
@@ -182,10 +201,11 @@ def _digest_file(path: Path) -> tuple[_FileState | None, Digest]:
         #
         # So the state counts only if the file was at rest for two seconds before it was read, and
         # did not change while it was.
-        before = _FileState.of(os.fstat(file.fileno()))
+        before = os.fstat(file.fileno())
         began = time.time_ns()
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
-        after = _FileState.of(os.fstat(file.fileno()))
-    settled = before == after and began - before.mtime_ns > SETTLED_NS
+        after = os.fstat(file.fileno())
+    is_same = _FileState.of(before) == _FileState.of(after)
+    settled = is_same and began - before.st_mtime_ns > SETTLED_NS
     return before if settled else None, Digest(sha256, size)

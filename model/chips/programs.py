@@ -203,7 +203,7 @@ class AnswerProgram:
 
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
-        sharding = _on_one_chip(topology)
+        sharding = on_one_chip(topology)
         vision = self.model.vision
         features = jax.ShapeDtypeStruct(
             (self.rows, self.num_images, vision.num_patches, vision.width),
@@ -249,7 +249,7 @@ class TowerProgram:
 
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
-        sharding, side = _on_one_chip(topology), self.model.vision.image_px
+        sharding, side = on_one_chip(topology), self.model.vision.image_px
         shape = (self.rows, self.num_images, side, side, 3)
         images = jax.ShapeDtypeStruct(shape, np.uint8, sharding=sharding)
         params = _decoding_params(self.model, sharding)
@@ -275,7 +275,7 @@ class AttentionProgram:
         """Returns it lowered for one of the chips."""
         from model.analysis.attention import record_attention
 
-        sharding, vision = _on_one_chip(topology), self.model.vision
+        sharding, vision = on_one_chip(topology), self.model.vision
         features = jax.ShapeDtypeStruct(
             (self.rows, vision.num_patches, vision.width), self.model.dtype, sharding=sharding
         )
@@ -310,7 +310,8 @@ def devices_of(topology: Topology) -> Sequence[typing.Any]:
     return topologies.get_topology_desc(str(topology), "tpu", **options).devices
 
 
-def _on_one_chip(topology: Topology) -> NamedSharding:
+def on_one_chip(topology: Topology) -> NamedSharding:
+    """Returns the sharding of arrays that are whole on the first of some chips."""
     return NamedSharding(Mesh(np.array(devices_of(topology)[:1]), ("rows",)), P())
 
 

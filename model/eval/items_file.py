@@ -53,20 +53,22 @@ class ItemsFile:
         self._path = folder / ITEMS
 
     @contextlib.contextmanager
-    def _damage_named(self) -> Iterator[None]:
-        """Names the file in errors of reading it.
+    def _open(self) -> Iterator[Any]:
+        """Opens the file, and names it in errors of reading it.
 
         Raises:
           ValueError: if it is no table of items.
         """
-        import pyarrow as pa
+        import pyarrow as pa  # Here: it takes long, and few of a report's users read items.
+        from pyarrow import parquet
 
         try:
-            yield
+            with parquet.ParquetFile(self._path) as file:
+                yield file
         except FileNotFoundError:
             raise
         # Of Arrow: its own errors, and what it takes for an error of the disk or of a look-up.
-        except (pa.ArrowException, OSError, LookupError, ValueError) as error:
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
             if getattr(error, "errno", None) is not None:
                 raise
             reason = " ".join(str(error).split())[:120]
@@ -77,35 +79,32 @@ class ItemsFile:
     @property
     def has_pseudo_values(self) -> bool:
         """Whether the items have pseudo-values, since the score is no plain mean of theirs."""
-        from pyarrow import parquet
-
-        with self._damage_named():
-            return _PSEUDO_VALUE in parquet.read_schema(self._path).names
+        with self._open() as file:
+            return _PSEUDO_VALUE in file.schema_arrow.names
 
     def columns(self, *names: str) -> list[list[Any]]:
         """Returns the values of some columns, each as a list in the order of the ids."""
-        from pyarrow import parquet
-
-        with self._damage_named():
-            table = parquet.read_table(self._path, columns=list(names), use_threads=False)
+        with self._open() as file:
+            table = file.read(columns=list(names), use_threads=False)
             return [table.column(name).to_pylist() for name in names]
 
     def row(self, item: str) -> dict[str, Any] | None:
         """Returns an item's row; None if there is none."""
-        from pyarrow import parquet
+        import pyarrow.compute
 
-        # Groups of rows know their first and last id, so those without the item are not read.
-        with self._damage_named():
-            rows = parquet.read_table(
-                self._path, filters=[("id", "==", item)], use_threads=False
-            ).to_pylist()
-        return rows[0] if rows else None
+        # Not by the least and greatest id that each group of rows states, nor by the filters of
+        # `read_table`, which use them: of a damaged file, these end the process or wait for ever.
+        with self._open() as file:
+            ids = file.read(columns=["id"], use_threads=False).column("id")
+            position = pyarrow.compute.index(ids, item).as_py()
+            if position < 0:
+                return None
+            table = file.read_row_group(position // _ROW_GROUP, use_threads=False)
+            return table.slice(position % _ROW_GROUP, 1).to_pylist()[0]
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` rows at even distances; other groups of rows are not read."""
-        from pyarrow import parquet
-
-        with self._damage_named(), parquet.ParquetFile(self._path) as file:
+        with self._open() as file:
             num = file.metadata.num_rows
             limit = min(limit, num)
             positions = [num * number // limit for number in range(limit)]

@@ -128,9 +128,9 @@ class Scorer:
 
 
 def _part_name(value: object) -> str:
-    """Returns the name of the part of the items that have a value; null, NaN and "" are none."""
-    is_none = value is None or value == "" or value != value
-    return NO_VALUE if is_none else str(value)
+    """Returns the name of the part of the items that have a value; null, NaN, blanks are none."""
+    is_none = value is None or value != value
+    return (NO_VALUE if is_none else str(value).strip()) or NO_VALUE
 
 
 class Totals:

@@ -266,7 +266,15 @@ class Gemma(nnx.Module):
     def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
         length, depth = x.shape[1], self.model.text.depth
         if self.model.remat != "none":
-            body = jax.checkpoint(body, policy=policy(self.model.remat), static_argnums=2)
+            # Unrolled, layers need barriers, or the compiler would find what the backward pass
+            # computes again equal to what the forward pass has, and keep that. In a loop it cannot,
+            # and a barrier makes it copy all that is kept before it is read.
+            body = jax.checkpoint(
+                body,
+                policy=policy(self.model.remat),
+                prevent_cse=not self.model.scan_layers,
+                static_argnums=2,
+            )
         if self.model.scan_layers:
             return jax.lax.scan(lambda x, layer: body(x, layer, length), x, layers)
         # Unrolled, the last block knows that it is the last: its keys and values come from all

@@ -100,6 +100,10 @@ class Siglip(nnx.Module):
         if self.remat != "none":
             # The tower's matrix products are cheap next to its attention, so only attention's
             # outputs are kept.
-            body = jax.checkpoint(body, policy=policy(self.remat))
+            body = jax.checkpoint(
+                body,
+                policy=policy(self.remat),
+                prevent_cse=self.unroll > 1,  # See `Gemma._scan`.
+            )
         x, _ = jax.lax.scan(body, x, self.blocks, unroll=self.unroll)
         return self.norm(x)

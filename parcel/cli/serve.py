@@ -1,6 +1,5 @@
 """`parcel serve`: serves the UI, and runs the studies that are started there."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,11 +31,11 @@ def serve(
         typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
     ] = False,
     root: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder whose files a run may name, beside the current one and the store; may be "
-            "given again.",
+            help="Folder, or gs:// address, whose files a run may name, beside the current folder "
+            "and the store; may be given again.",
         ),
     ] = None,
 ) -> None:

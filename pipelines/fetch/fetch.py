@@ -151,7 +151,7 @@ def unpack_archive(archive: Path, target: Path) -> None:
     """Unpacks an archive into `target`, and deletes it; nothing is in `target` before all is.
 
     Raises:
-      DownloadError: if the archive is damaged, or a member points outside of it.
+      DownloadError: if the archive is damaged or empty, or a member points outside of it.
     """
     # Into a folder beside the archive first. A run that is stopped here leaves nothing in `target`
     # that could be taken for the whole.
@@ -171,6 +171,8 @@ def unpack_archive(archive: Path, target: Path) -> None:
                     # The filter refuses members outside of the folder; `zipfile` leaves such names
                     # out by itself.
                     packed.extract(member, unpacking_folder, filter="data")
+        if not unpacking_folder.exists():
+            raise BadInput("it is empty")
     except _UNREADABLE as error:
         shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.

@@ -24,6 +24,7 @@ MEDIA_SUFFIXES = (
 """Extensions of pictures and clips."""
 
 _DATA_SUFFIXES = {
+    *("array", "arrayrecord", "bagz", "ipc", "parq", "pq", "record", "records", "riegeli"),
     *("7z", "arrow", "avro", "beton", "br", "bz2", "csv", "db", "feather", "gz", "h5", "hdf5"),
     *("jsonlines", "mat", "ods", "rec", "recordio", "tab", "wds"),
     *("jl", "json", "jsonl", "lmdb", "lz4", "lzma", "mdb", "mds", "msgpack", "ndjson", "npy"),

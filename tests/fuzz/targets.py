@@ -359,8 +359,15 @@ def dataset(folder: Path) -> list[Reader]:
         ".json": changes.change_json,
         ".licences": changes.change_json,
     }
+    # `dataset.json` may name another shard, which is then what is missing.
     return [
-        _of_file(path, path.read_bytes(), kinds[path.suffix], read, path.stem)
+        _of_file(
+            path,
+            path.read_bytes(),
+            kinds[path.suffix],
+            read,
+            "toy" if path.name == "dataset.json" else path.stem,
+        )
         for path in sorted((folder / "toy").iterdir())
     ]
 

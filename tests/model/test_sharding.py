@@ -86,6 +86,13 @@ def test_chips_that_are_only_compiled_for_may_know_no_slice():
     assert make_mesh([Unplaced()]).devices.shape == (1, 1)
 
 
+def test_a_copy_has_whole_axes_of_the_torus():
+    chips = [Chip(number, 0, (number % 4, number // 4, 0)) for number in range(16)]
+    assert make_mesh(chips, num_replicas=4).devices.shape == (4, 4)
+    with pytest.raises(ValueError, match=r"one of 1, 4, 16 on these 16 TPUs, .* got 8"):
+        make_mesh(chips, num_replicas=8)
+
+
 def test_hosts_of_gpus_are_no_slices():
     gpus = [Chip(number, number // 4, platform="gpu") for number in range(8)]
     assert make_mesh(gpus).devices.shape == (1, 8)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from model.chips.programs import AnswerProgram, TrainProgram
 from model.chips.worker import missing_compiler
 from model.train.step import declared_buckets
 from perf import matrix
+from perf.programs import PromptProgram
 
 SLICE = Topology.parse("h100:2")
 WORDS = ["methods=[vanilla, parcel]", "budgets=[16, 256]", "stage1.batch_size=8"]
@@ -127,3 +129,19 @@ def test_a_program_that_is_refused_is_a_row(tmp_path: Path):
     assert isinstance(row, matrix.Row)
     assert row.outcome is None
     assert "/bin/false, ended with 1" in row.error
+
+
+def test_the_accelerators_programs_are_those_of_one_gpu():
+    pattern = re.compile("^(train minimal, batch 64|prefill, 1 rows), 256")
+    rows = list(matrix.rows_of(matrix.ACCELERATOR, SLICE, re.compile("256 tokens$")))
+    assert {row.topology for row, _ in rows} == {"h100:1"}
+    names = [row.names[0] for row, _ in rows]
+    # Two batches, two ways of computing again; two numbers of prompts; tokens.
+    assert len(names) == 2 * 2 + 2 + 1
+    ((_, update), (_, prefill)) = matrix.rows_of(matrix.ACCELERATOR, SLICE, pattern)
+    assert isinstance(update, TrainProgram)
+    assert (update.model.remat, update.train.batch_size, update.tokens) == ("minimal", 64, 256)
+    assert isinstance(prefill, PromptProgram)
+    assert (prefill.rows, prefill.budget, prefill.new_tokens) == (1, 256, 0)
+    # A TPU holds no training of the 3B model.
+    assert not list(matrix.rows_of(matrix.ACCELERATOR, Topology.parse("v4:8x8x4"), pattern))

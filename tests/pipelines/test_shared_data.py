@@ -3,11 +3,13 @@
 import collections
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pipelines.prepare.check import check_corpus
 from pipelines.prepare.raw_files import list_raw_files
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
@@ -112,6 +114,69 @@ def test_bad_images(tmp_path):
     assert dataset.info.num_inputs == len(files) - 1  # Less the manifest.
     assert dataset.info.num_records >= 80
     assert {"undecodable", "too small", "too large", "mode F"} <= set(reasons(dataset))
+
+
+MISSING = "No such file or directory: …"
+"""Rows whose pictures or clips their authors publish elsewhere."""
+
+ACCOUNTS = (
+    ("activitynet_cap", "train", "activitynet_captions/anet_data", 0, {MISSING: 722}, 0),
+    ("activitynet_qa", "train", "activitynet_qa", 0, {MISSING: 600}, 0),
+    ("activitynet_qa", "val", "activitynet_qa", 0, {MISSING: 1200}, 0),
+    ("aokvqa_da", "val", "aokvqa", 0, {MISSING: 1}, 0),
+    ("aokvqa_mc", "val", "aokvqa", 0, {MISSING: 1}, 0),
+    ("images", "train", "clipscore_example", 2, {}, 2),
+    ("images", "train", "coco_panoptic_masks", 3, {}, 3),
+    ("docvqa", "val", "docvqa", 0, {MISSING: 12}, 0),
+    ("images", "train", "labelme_instance_seg", 10, {}, 4),
+    ("marvl", "id", "marvl", 0, {MISSING: 150}, 0),
+    ("marvl", "sw", "marvl", 0, {MISSING: 150}, 0),
+    ("web", "train", "metric_parity", 0, {}, 18),
+    ("nlvr", "dev", "nlvr2", 0, {MISSING: 300}, 0),
+    ("images", "train", "opencqa", 60, {}, 61),
+    ("pope", "random", "pope", 0, {MISSING: 600}, 0),
+    ("pope", "popular", "pope", 0, {MISSING: 300}, 0),
+    ("images", "train", "scicap", 1, {}, 1),
+    *(("xgqa", f"dev_{lang}", "xgqa", 0, {MISSING: 120}, 0) for lang in ("en", "de", "bn")),
+)
+"""Source, split, path: records, rejects by reason, files that were passed over."""
+
+REFUSED = (
+    ("activitynet_cap", "val", "activitynet_captions/anet_data", "val_1.json"),
+    ("coco_objects", "train", "coco_panoptic_masks", "instances_train2017.json"),
+    ("coco_objects", "train", "labelme_instance_seg", "instances_train2017.json"),
+    ("web", "train", "coco_results", "holds no .tar, .tgz, .parquet"),
+    ("countbenchqa", "huggingface", "countbenchqa", ".parquet"),
+    ("web", "train", "flickr8k", "holds no .tar, .tgz, .parquet"),
+    ("refcoco", "testA", "refcoco_expressions", "refs(unc).p"),
+    ("scicap", "train", "scicap", "file_idx.json"),
+    ("screen2words", "train", "screen2words", "screen_summaries.csv"),
+    ("widgetcap", "train", "widget_caption", "widget_captions.csv"),
+)
+"""Samples without the lists that a reader needs, with what it names as missing."""
+
+DETAILED = ("bad_images", "chartqa", "exif_orientation", "nlvr", "videos", "web_image_text")
+"""Samples that the tests above prepare."""
+
+
+def test_every_sample_is_accounted_for():
+    named = {path.split("/")[0] for _, _, path, *_ in (*ACCOUNTS, *REFUSED)} | {*DETAILED}
+    assert {folder.name for folder in DATA.iterdir() if folder.is_dir()} == named
+
+
+@pytest.mark.parametrize(("source", "split", "path", "records", "rejects", "omissions"), ACCOUNTS)
+def test_a_published_sample_is_accounted_for(source, split, path, records, rejects, omissions):
+    config = PrepareConfig(max_reject_rate=1.0)
+    check = check_corpus(str(DATA), source, split, path=path, config=config, open_all=True)
+    assert sum(part.records for part in check.parts.values()) == records
+    assert {group.reason: group.num for group in check.rejects} == rejects
+    assert sum(group.num for group in check.omissions) == omissions
+
+
+@pytest.mark.parametrize(("source", "split", "path", "missing"), REFUSED)
+def test_a_sample_without_its_lists_names_them(source, split, path, missing):
+    with pytest.raises(FileNotFoundError, match=re.escape(missing)):
+        check_corpus(str(DATA), source, split, path=path)
 
 
 def test_exif_orientation(tmp_path):

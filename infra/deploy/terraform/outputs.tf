@@ -1,14 +1,15 @@
 output "kustomization" {
   description = "Kubernetes' side of all this: write it to ../kubernetes/site/kustomization.yaml."
   value = templatefile("${path.module}/kustomization.yaml.tftpl", {
-    store     = local.store
-    image     = local.image
-    postgres  = "${local.registry}/${google_artifact_registry_repository.docker_hub.repository_id}/library/postgres"
-    workloads = { for name, account in local.workloads : name => account.email }
-    deployer  = google_service_account.deployer.email
-    cpu       = var.cpu
-    gpu       = var.gpu
-    tpu       = var.tpu
+    store           = local.store
+    image           = local.image
+    postgres        = "${local.registry}/${google_artifact_registry_repository.docker_hub.repository_id}/library/postgres"
+    postgres_digest = var.postgres_digest
+    workloads       = { for name, account in local.workloads : name => account.email }
+    deployer        = google_service_account.deployer.email
+    cpu             = var.cpu
+    gpu             = var.gpu
+    tpu             = var.tpu
   })
 }
 

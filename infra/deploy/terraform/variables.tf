@@ -23,6 +23,16 @@ variable "bucket" {
   type        = string
 }
 
+variable "postgres_digest" {
+  description = "Digest of the database's image, postgres:17; docs/howto/cloud.md tells how to get it."
+  type        = string
+
+  validation {
+    condition     = can(regex("^sha256:[0-9a-f]{64}$", var.postgres_digest))
+    error_message = "postgres_digest must be sha256: and 64 hexadecimal digits."
+  }
+}
+
 variable "store_prefix" {
   description = "Folder of the store in the bucket."
   type        = string

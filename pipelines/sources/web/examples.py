@@ -39,14 +39,14 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
-from pipelines.sources.corpus import Corpus
+from pipelines.sources.corpus import Corpus, OmissionCounts
 from pipelines.sources.item import Item, Media, checked_task, with_licence
 from pipelines.sources.licences import licence_fields, stated_licence
 from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfollowed
 from pipelines.sources.row_files import load_dict
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, unpack
-from pipelines.sources.values import answer_of, rows_under, without_absent
+from pipelines.sources.values import answer_of, is_absent, rows_under, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
@@ -56,6 +56,9 @@ _RAGGED = re.compile(r"/ragged_(flat_values|row_lengths_\d+)$")
 """What TensorFlow Datasets adds to the name of a sequence of sequences."""
 _JSON = ("ocr", "objects", "qa", "captions")
 """Fields that hold annotations of web images, as JSON."""
+
+_WORDS = ("caption", "question", "lang", "prefix")
+"""Fields that are texts wherever they are read, and never numbers."""
 
 Values = tuple[bytes | int | float, ...]
 
@@ -313,6 +316,8 @@ def _read_file(
     # In a plain file a picture is found again by its offset in the record, so nothing is copied; in
     # a packed one there are no such offsets, and the picture is unpacked.
     seen: Counter[str] = Counter()
+    counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
+    counts.clear()  # A part of a split is read twice.
     with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
@@ -332,13 +337,12 @@ def _read_file(
                     field: text(name, value)
                     for field, name in licence_fields(corpus.features).items()
                     for value in features.get(name, ())[:1]
+                    if not is_absent(value)
                 }
                 items = _example_items(corpus, path, kind, number, features, place, text)
                 yield [with_licence(item, stated_licence(texts)) for item in items]
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 yield [_reject_example(corpus, path, kind, reason_of(error), number)]
-    counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
-    counts.clear()  # A part of a split is read twice.
     for name, num in seen.items():
         if name not in fields:
             counts.add(f"feature {name}, which no field of features names", num=num)
@@ -397,7 +401,16 @@ def _example_items(
         name = corpus.features.get(field, "")
         if f"{name}/ragged_flat_values" in features:
             raise BadInput(f"{name} is a sequence of sequences, which only answers may be")
-        return tuple(text(name, value) for value in features.get(name, ()))
+        # NaN alone is a missing feature; one among numbers is a hole, which no text fills.
+        found = features.get(name, ())
+        if all(map(is_absent, found)):
+            return ()
+        texts = tuple(text(name, value) for value in found)
+        # A number is an answer, and no caption or question unless it stands for a class.
+        for value, written in zip(found, texts, strict=True):
+            if field in _WORDS and not isinstance(value, bytes) and written == answer_of(value, ""):
+                raise BadInput(f"{name} must be a text, got {value!r}")
+        return texts
 
     def text_of(field: str, default: str = "") -> str:
         texts = values(field)
@@ -435,7 +448,10 @@ def _example_items(
     if len(media) > 1:
         raise BadInput(f"a record with {len(media)} pictures needs the features prefix and suffix")
     answers = _ragged_answers(corpus.features.get("answer", ""), features, text)
-    yield from _as_web_image(corpus, f"{kind}/{key}", next(iter(media)), lang, values, answers)
+    counts = corpus.omission_counts(path)
+    yield from _as_web_image(
+        corpus, f"{kind}/{key}", next(iter(media)), lang, values, answers, counts
+    )
 
 
 def _ragged_answers(
@@ -460,6 +476,7 @@ def _as_web_image(
     lang: str,
     values: Callable[[str], tuple[str, ...]],
     ragged_answers: list[list[str]] | None,
+    counts: OmissionCounts,
 ) -> Iterator[Item | Reject]:
     """Yields the items of a web image; several captions become suffixes of one item."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
@@ -488,10 +505,9 @@ def _as_web_image(
     if pairs:
         metadata["qa"] = [*rows_under(metadata, "qa"), *pairs]
     captions = tuple(caption for caption in values("caption") if caption.strip())
-    # The feature of captions in this language counts, not a JSON object that has some, too.
-    if captions and isinstance(metadata.get("captions"), dict):
-        metadata["captions"].pop(lang, None)
     sample = WebImage(id=identity, media=media, captions=captions, metadata=metadata)
+    for reason in sample.unread_fields(()):
+        counts.add(reason, identity)
     yield from web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
 
 

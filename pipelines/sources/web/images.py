@@ -47,7 +47,7 @@ from pipelines.sources.omissions import (
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, is_packed, unpack
 from pipelines.sources.values import text_of, without_absent
-from pipelines.sources.web.tables import table_form
+from pipelines.sources.web.tables import PICTURES, table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 _IMAGES = tuple(suffix.removeprefix(".") for suffix in PICTURE_SUFFIXES)
@@ -57,6 +57,8 @@ _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.up
 """Extensions of archives, small and in capitals."""
 _STATISTICS = re.compile(r"_stats\.json$")
 """End of the names of the counts that img2dataset writes beside its archives."""
+_MAX_REASONS = 64
+"""Most things named that one file has and web does not read; the names may be a row's own."""
 _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 
@@ -116,14 +118,19 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
 
     Ids begin with the stem, so archives of one stem, whose ids may be the same, are one unit.
     """
+    licences = licence_fields(corpus.features)
+    others_read = {*licences.values(), *(PICTURES if table_form(unit) else ())}
     for file in unit_archives(corpus, unit) or [corpus.folder / unit]:
+        counts = corpus.omission_counts(file)
         for sample in note_empty(corpus, file, _samples_of_file(corpus, file, unit)):
             if isinstance(sample, Reject):
                 yield sample
                 continue
+            for reason in sample.unread_fields(others_read):
+                counts.add(reason if len(counts) < _MAX_REASONS else "further fields", sample.id)
             items = web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
             try:
-                licence = stated_licence(sample.metadata, licence_fields(corpus.features))
+                licence = stated_licence(sample.metadata, licences)
             except BadInput as error:
                 yield Reject(
                     id=sample.id, stage=STAGE, reason=str(error), source=sample.media.source
@@ -245,6 +252,10 @@ def _split_name(name: str) -> tuple[str, str]:
     return (f"{folder}/{stem}" if folder else stem).lstrip("./"), extension.lower()
 
 
+class _Fault(str):
+    """Why a member cannot be read, in place of its content."""
+
+
 class _Contents:
     """Contents of an archive's members, and of the links between them."""
 
@@ -264,7 +275,7 @@ class _Contents:
             self._members[posixpath.normpath(member.name)] = member
 
     def read(self, member: tarfile.TarInfo, extension: str) -> Media | str:
-        """Returns an image's reference, a text's content, or an error that starts with U+0000.
+        """Returns an image's reference, a text's content, or why the member cannot be read.
 
         Members of any other kind have the content "": they are no part of the sample.
         """
@@ -290,7 +301,7 @@ class _Contents:
         if content is None or is_image is not isinstance(content, Media):
             kind = "hard" if member.islnk() else "symbolic"
             reason = f"is a {kind} link to {member.linkname}, which was not read before it"
-            return f"\0{member.name} {reason}"
+            return _Fault(f"{member.name} {reason}")
         self._texts[name] = content
         return content
 
@@ -298,20 +309,19 @@ class _Contents:
         if extension in _IMAGES:
             return self._image(member, name)
         if member.size > _MAX_TEXT:
-            return f"\0{name} has {member.size} bytes"
+            return _Fault(f"{name} has {member.size} bytes")
         file = self._archive.extractfile(member)
         try:
-            data = file.read() if file else b""
-            return text_of(data, name).replace("\0", "")
+            return text_of(file.read() if file else b"", name)
         except BadInput as error:
-            return f"\0{error}"
+            return _Fault(str(error))
 
     def _image(self, member: tarfile.TarInfo, name: str) -> Media | str:
         # An image is not read: in a plain archive its offset finds it again. A packed one has no
         # such offsets, and the bytes of a sparse member are not in one piece: these are unpacked.
         place: dict = {"offset": member.offset_data, "size": member.size}
         if member.size > MAX_ENCODED:
-            return f"\0{name} has {member.size} bytes"
+            return _Fault(f"{name} has {member.size} bytes")
         file = self._archive.extractfile(member)
         if self._packed or member.issparse():
             place = self._corpus.unpacked.append(file.read() if file else b"")
@@ -344,8 +354,8 @@ def _samples_of_members(
             return
         if isinstance(content, Media):
             images.append(content)
-        elif content.startswith("\0"):
-            yield reject(content[1:])
+        elif isinstance(content, _Fault):
+            yield reject(content)
             return
         elif extension == "json":
             try:

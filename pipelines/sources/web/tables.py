@@ -34,8 +34,9 @@ _PATHS = (
 )
 """Fields of a picture's bytes and of its path; a field of either may hold {bytes, path}."""
 _URLS = ("url", "URL", "image_url")
-_PICTURES = (*_BYTES, *_PATHS, *_URLS)
-_FIELDS = tuple(dict.fromkeys((*_PICTURES, *CAPTIONS)))
+PICTURES = (*_BYTES, *_PATHS, *_URLS)
+"""Fields of pictures in rows."""
+_FIELDS = tuple(dict.fromkeys((*PICTURES, *CAPTIONS)))
 """Fields that a misspelt one may have been meant for."""
 _URL = re.compile(r"\w+://\S+")
 _MAX_LINE = 16 << 20
@@ -141,7 +142,7 @@ def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     rows = csv_cells(corpus.annotation(path))
     num_read = 0
     try:
-        if not set(csv_columns(path)) & set(_PICTURES):
+        if not set(csv_columns(path)) & set(PICTURES):
             corpus.omission_counts(path).add("table without a column of pictures, paths or URLs")
             return
         for number, cells in rows:
@@ -155,7 +156,7 @@ def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
 
 def _fields_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of a row; JSON is parsed where a field may hold a list or an object."""
-    may_be_lists = {*ANNOTATIONS, *_PICTURES}
+    may_be_lists = {*ANNOTATIONS, *PICTURES}
     return {
         name: parse_cell(name, cell) if name in may_be_lists else cell
         for name, cell in cells.items()

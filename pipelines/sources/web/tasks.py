@@ -11,10 +11,11 @@
 Source: PaliGemma, arXiv:2407.07726, section 3.2.5.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from pipelines.records.hashing import stable_hash
@@ -42,6 +43,17 @@ CAPTIONS = ("caption", "text", "TEXT", "txt")
 """Fields of a row, or of a JSON member, that may hold the caption; the first that does counts."""
 
 ANNOTATIONS = ("captions", "ocr", "objects", "qa")
+
+_READ = frozenset((*CAPTIONS, *ANNOTATIONS, "LANGUAGE", "width", "height"))
+"""Fields that make the items of an image, or are compared with it."""
+
+_OF_DOWNLOAD = frozenset(
+    {
+        *("error_message", "exif", "key", "original_height", "original_width", "status", "url"),
+        *("md5", "sha256", "sha512"),
+    }
+)
+"""What img2dataset notes of a download beside the caption."""
 
 _DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
 """Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
@@ -77,11 +89,29 @@ class WebImage:
         for field in () if captions else CAPTIONS:
             if captions := list(filter(_is_caption, _values_of(fields.get(field)))):
                 break
-        texts = [
-            _DATA_JUICER_TOKEN.sub(" ", text) if isinstance(text, str) else text
-            for text in captions
-        ]
-        return cls(id=identity, media=media, captions=tuple(texts), metadata=fields)
+        return cls(id=identity, media=media, captions=_without_tokens(captions), metadata=fields)
+
+    def unread_fields(self, others_read: Collection[str]) -> Iterator[str]:
+        """Yields what of its fields is in no item, each as the reason of an omission.
+
+        Args:
+          others_read: fields that are read for other reasons, such as those of pictures.
+        """
+        for field in self.metadata:
+            if not any(field in fields for fields in (_READ, _OF_DOWNLOAD, others_read)):
+                yield f"field {field}, which web does not read"
+        # Of two captions in one language one counts; the other is named. What cannot even be
+        # compared is a reject where it is read.
+        with contextlib.suppress(*_MALFORMED):
+            chosen = _words_of(self.captions)
+            for field in CAPTIONS:
+                texts = list(filter(_is_caption, _values_of(self.metadata.get(field))))
+                if texts and _words_of(_without_tokens(texts)) != chosen:
+                    yield f"field {field}: another caption than the one that is read"
+            language = language_of(self.metadata.get("LANGUAGE"), "LANGUAGE")
+            listed = _values_of(_captions_by_language(self, language).get(language))
+            if listed and chosen and _words_of(listed) != chosen:
+                yield "a caption beside another one of its language in captions, which is read"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,6 +214,18 @@ def _captions_by_language(sample: WebImage, language: str) -> dict[str, Any]:
             name = str(lang)
         by_language[name] = text
     return {lang: text for lang, text in by_language.items() if not is_absent(text)}
+
+
+def _without_tokens(captions: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns captions without the placeholders that data-juicer puts in them."""
+    return tuple(
+        _DATA_JUICER_TOKEN.sub(" ", text) if isinstance(text, str) else text for text in captions
+    )
+
+
+def _words_of(captions: Iterable[Any]) -> list[list[str]]:
+    """Returns the words of captions, by which they are compared."""
+    return [str(caption).split() for caption in captions]
 
 
 def _is_caption(value: object) -> bool:

@@ -10,9 +10,10 @@ import pytest
 
 from flows.config.load import load
 from flows.config.server_limits import check_carried_studies, check_served, limit_variables
-from flows.study.form_values import form_problem
+from flows.study.form_values import form_problem, study_of_form
 from flows.study.serve import parse_auth
 from infra.errors import ConfigError
+from infra.store.store import Store
 from pipelines.prepare.config import PrepareConfig
 
 
@@ -91,8 +92,9 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
     for folder in (root / "data" / "web", tmp_path / "outside"):
         folder.mkdir(parents=True)
     (root / "link").symlink_to(tmp_path / "outside")
+    (root / "loop.yaml").symlink_to(root / "loop.yaml")
     os.environ |= limit_variables(
-        str(tmp_path / "store"), any_store=False, any_runner=False, roots=[root]
+        str(tmp_path / "store"), any_store=False, any_runner=False, roots=[root, "gs://lab/raw/"]
     )
     return {"study": "demo", "store": str(tmp_path / "store"), "overrides": []}
 
@@ -101,7 +103,11 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
     ("fields", "problem"),
     [
         ({"data_root": "{root}/data"}, None),
-        ({"data_root": "gs://bucket/data"}, None),
+        ({"data_root": "gs://lab/raw/2026"}, None),
+        ({"data_root": "gs://lab/raw"}, None),
+        ({"data_root": "gs://lab/rawest"}, "data_root must lie below"),
+        ({"data_root": "gs://other/raw"}, "data_root must lie below"),
+        ({"data_root": "gs://lab/raw/../secret"}, "data_root must lie below"),
         ({"overrides": ["start={root}/checkpoint", "tokenizer.path={root}/t.model"]}, None),
         ({"data_root": "/etc"}, "data_root must lie below"),
         ({"data_root": "{root}/../outside"}, "data_root must lie below"),
@@ -120,6 +126,7 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
         ({"overrides": ["mask_codec.path=/etc/passwd"]}, "mask_codec.path must lie below"),
         ({"study": "{root}/../outside/secret.yaml"}, "config must lie below"),
         ({"study": "a\0.yaml"}, "config must be a path"),
+        ({"study": "{root}/loop.yaml"}, "config must be a readable YAML file"),
         ({"overrides": ["compute.ray_address=10.9.8.7:6379"]}, "compute.ray_address must be left"),
     ],
 )
@@ -131,6 +138,24 @@ def test_a_form_names_files_below_the_roots_and_no_cluster_of_its_own(
     told = form_problem({**form, **filled})
     assert told == problem if problem is None else str(told).startswith(problem)
     assert "hunter2" not in str(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "db_password: hunter2\n",
+        "name: hunter2 IS IT\n",
+        "hunter2\n",
+        "a: [hunter2\n",
+        "num_seeds: hunter2",
+    ],
+)
+def test_a_file_that_is_no_study_is_not_told(form: dict[str, Any], tmp_path: Path, text: str):
+    study = tmp_path / "root" / "notes.yaml"
+    study.write_text(text)
+    told = str(form_problem({**form, "study": str(study), "overrides": ["num_seeds=0"]}))
+    assert told.startswith(f"{study} is no study by itself; ")
+    assert "hunter2" not in told
 
 
 def test_what_a_study_states_itself_may_lie_anywhere(form: dict[str, Any], tmp_path: Path):
@@ -153,8 +178,8 @@ def test_a_study_that_only_the_form_makes_whole_is_checked_in_full(
         "base: demo\nname: mine\nstart: /etc/hosts\n"
         "compute: {processes_per_stage: 2, launcher: ray}\n"
     )
-    changed = {**form, "study": str(study), "overrides": ["compute.ray_address=auto"]}
-    assert str(form_problem(changed)).startswith("start must lie below")
+    with pytest.raises(ConfigError, match=r"^start must lie below"):
+        study_of_form(str(study), Store(form["store"]), ["compute.ray_address=auto"])
 
 
 def test_a_run_of_the_form_carries_no_studies(form: dict[str, Any]):
@@ -174,6 +199,7 @@ def test_a_run_of_the_form_carries_no_studies(form: dict[str, Any]):
         ({"overrides": ["num_seeds=2023-13-45"]}, "num_seeds: value must be YAML"),
         ({"overrides": ["num_seeds=!!timestamp x"]}, "num_seeds: value must be YAML"),
         ({"overrides": ["num_seeds=" + "[" * 3000]}, "num_seeds: value must be YAML, got '[["),
+        ({"overrides": ["num_seeds=0x" + "9" * 5000]}, "num_seeds: value must be YAML, got '0x"),
     ],
 )
 def test_whatever_a_form_holds_there_is_one_line_about_it(

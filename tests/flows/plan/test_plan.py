@@ -17,7 +17,9 @@ from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.analysis.flops import Modality, prefill_flops
-from model.chips.compiler import PYTHON
+from model.chips.compiler import PYTHON, Compiler
+from model.chips.outcome import Outcome
+from model.chips.programs import HeldOutProgram, TrainProgram
 from model.connector import budgets
 from model.train.memory import num_params, step_bytes
 from pipelines.sources.registry import BENCHMARKS
@@ -116,6 +118,36 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
     assert plan.chip_hours == (0, 0)
 
 
+def test_what_watching_takes_is_beside_the_state(monkeypatch, tmp_path: Path):
+    asked = []
+
+    def outcome(self, program, topology):
+        asked.append((type(program), program.tokens))
+        # A train step holds a state of 3 GiB; a held-out loss reads 1 GiB of it, and needs 7 more.
+        held_out = isinstance(program, HeldOutProgram)
+        return Outcome(
+            argument_bytes=(1 if held_out else 3) * GIB,
+            memory_bytes=(8 if held_out else 5) * GIB,
+            compile_s=1.0,
+        )
+
+    monkeypatch.setattr(Compiler, "outcome", outcome)
+    words = ["stage1.batch_size=8", "intermediary.batch_size=8"]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    assert not asked  # Nothing is watched.
+    words += ["sources=[{reader: web, split: 'train[:75%]'}]"]
+    words += [
+        "watch={every: 5, examples: 8, sources: [{reader: web, split: 'train[75%:]'}], "
+        "probe: {benchmark: chartqa, steps: 2, examples: 4}}"
+    ]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    assert set(asked) == {(HeldOutProgram, 256), (TrainProgram, 256)}  # Of all buckets the largest.
+    first = plan.trainings[0]
+    assert first.watch_bytes == (3 + 8 - 1) * GIB
+    assert first.memory_bytes == max(first.shapes[-1].tokens * 1e8, 10 * GIB)
+    assert not any(row.watch_bytes for row in plan.trainings if row.what != "pretraining")
+
+
 def test_a_pretraining_in_epochs_is_counted_once_its_data_are_prepared(monkeypatch, tmp_path: Path):
     words = ["stage1.batch_size=8", "stage1.epochs=3", "intermediary.batch_size=8"]
     _, plan = made(monkeypatch, tmp_path, *words)
@@ -206,6 +238,7 @@ def test_evaluations_are_rows_from_prefills_alone_to_answers_of_full_length(
     assert row.flops == 2 * 64 * (at_64.total + at_256.total - at_64.vision)
     assert row.steps == 2 * 2 * -(-64 // study.eval_batch_size)
     assert row.chip_hours
+    assert row.steps
     weights_s = 2 * num_params(model) / SLICE.chip.memory_bandwidth
     longest = row.steps * decode.text_len * weights_s / 3600
     pace = next(r for r in plan.trainings if r.name == "intermediary parcel")

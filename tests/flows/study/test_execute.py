@@ -79,6 +79,7 @@ def run(
             run_id = cast(str, flow_run.id)
             noted = Journal(tmp_path, run_id)
             values = {"retries": 0, "failures": {}, "holds": {}, **more}
+            values |= {"mended": set(), "mending": threading.RLock(), "artifacts": {}}
             with PageQueue(run_id) as pages:
                 session = cast(
                     RunSession,
@@ -206,6 +207,88 @@ def test_more_than_two_hundred_reused_nodes_share_a_row(run: Callable[..., Any])
     rows = run([*nodes, node("new", nodes[200])], lambda _: None, reused=201).rows()
     assert set(rows) == {"201 re-used", "new"}
     assert "node 200" in rows["201 re-used"].state.message
+
+
+class Shelf:
+    """A store of artifacts by key, some of them damaged; steps are their own keys."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys, self.makes = {*keys}, list[str]()
+
+    def find(self, key: str) -> Any:
+        return key in self.keys or None
+
+    find_pruned = find
+
+    def mend(self, nodes: list[GraphNode], last: GraphNode, damaged: set[str], spoils: int) -> str:
+        """Runs the last node where files of `damaged` turn out damaged `spoils` times each."""
+        left = dict.fromkeys(damaged, spoils)
+        session = cast(
+            RunSession,
+            SimpleNamespace(
+                store=self,
+                artifacts={s: SimpleNamespace(key=s.name) for n in nodes for s in n.steps},
+                foreseen={s: s.name for n in nodes for s in n.steps},
+                mended=set(),
+                mending=threading.RLock(),
+                lock=threading.Lock(),
+                display=SimpleNamespace(print_event=lambda *_: None, finish=lambda *_, **__: None),
+                progress=SimpleNamespace(end=lambda _: None),
+                admission=Admission(),
+                log=lambda *_, **__: None,
+            ),
+        )
+
+        def make(session: RunSession, node: GraphNode) -> Any:
+            (step,) = node.steps
+            for read in step.inputs.values():
+                if left.get(read.name, 0) and read.name in self.keys:
+                    left[read.name] -= 1
+                    self.keys.remove(read.name)
+                if read.name not in self.keys:
+                    raise StepFailedError(f"{read.name} is damaged")
+            assert step not in session.foreseen or node is last
+            self.keys.add(step.name)
+            self.makes.append(step.name)
+            return "made"
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(execute, "_run_node", make)
+            makers = {step: node for node in nodes for step in node.steps}
+            return execute._run_mended(session, last, makers)
+
+
+def chain() -> list[GraphNode]:
+    """Three nodes, each of which reads the one before."""
+    first = node("tokenizer")
+    second = node("stage1", first)
+    return [first, second, node("transfer", second)]
+
+
+def test_what_a_node_reads_and_is_damaged_is_made_again_with_what_that_reads():
+    nodes = chain()
+    shelf = Shelf("tokenizer", "stage1")
+    assert shelf.mend(nodes, nodes[-1], {"tokenizer", "stage1"}, spoils=1) == "made"
+    assert shelf.makes == ["tokenizer", "stage1", "transfer"]
+
+
+def test_what_is_damaged_twice_is_not_made_for_ever():
+    nodes = chain()
+    shelf = Shelf("tokenizer", "stage1")
+    with pytest.raises(StepFailedError, match="stage1 is damaged"):
+        shelf.mend(nodes, nodes[-1], {"stage1"}, spoils=2)
+    assert shelf.makes == ["stage1"]
+
+
+def test_a_failure_without_damage_stays_one():
+    nodes = chain()
+    shelf = Shelf("tokenizer")
+    shelf.keys.add("stage1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf, "find", lambda key: True)
+        with pytest.raises(StepFailedError, match="stage1 is damaged"):
+            shelf.mend(nodes, nodes[-1], {"stage1"}, spoils=1)
+    assert shelf.makes == []
 
 
 def test_the_pieces_of_a_job_are_made_at_once_and_before_it():

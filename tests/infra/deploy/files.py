@@ -38,6 +38,8 @@ OPEN_VALUES = {
 }
 """Values that Terraform knows only after `apply`, as they could be in a project named `lab`."""
 
+POSTGRES_DIGEST = f"sha256:{'5e' * 32}"
+
 SITES = {
     "cpu": {},
     "gpu": {"gpu": "{ max_nodes = 3 }"},
@@ -117,13 +119,14 @@ def site(folder: Path, variables: Mapping[str, str]) -> str:
     for name in ("variables.tf", "kustomization.yaml.tftpl"):
         shutil.copy(TERRAFORM / name, folder)
     given = {name: json.dumps(value) for name, value in OPEN_VALUES.items()}
-    given |= {name: f"var.{name}" for name in ("cpu", "gpu", "tpu")}
+    given |= {name: f"var.{name}" for name in ("cpu", "gpu", "tpu", "postgres_digest")}
     values = "".join(f"    {name} = {value}\n" for name, value in given.items())
     template = "${path.module}/kustomization.yaml.tftpl"
     (folder / "main.tf").write_text(
         f'output "kustomization" {{\n  value = templatefile("{template}", {{\n{values}  }})\n}}\n'
     )
     named = {"project": "lab", "region": "europe-west4", "zone": "europe-west4-a", "bucket": "b"}
+    named["postgres_digest"] = POSTGRES_DIGEST
     options = [f"-var={name}={value}" for name, value in {**named, **variables}.items()]
     terraform(folder, "init")
     terraform(folder, "apply", "-auto-approve", *options)

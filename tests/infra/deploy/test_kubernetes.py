@@ -15,6 +15,7 @@ from tests.infra.deploy.files import (
     DEPLOY,
     KUBERNETES,
     OPEN_VALUES,
+    POSTGRES_DIGEST,
     ROOT,
     SITES,
     Manifest,
@@ -155,7 +156,7 @@ def test_a_site_is_valid_and_names_what_terraform_made(name: str, tmp_path: Path
     images = {c["image"] for pod in pods(found).values() for c in pod["spec"]["containers"]}
     assert images == {
         f"{OPEN_VALUES['image']}:IMAGE_TAG",
-        f"{OPEN_VALUES['postgres']}:17",
+        f"{OPEN_VALUES['postgres']}@{POSTGRES_DIGEST}",
         "{{ image }}",  # A study's: `parcel deploy --image` says which.
     }
     assert of_kind("ConfigMap", found)["parcel"]["data"]["PARCEL_STORE"] == OPEN_VALUES["store"]

@@ -147,7 +147,7 @@ def test_what_the_site_is_rendered_from_is_what_terraform_gives_it():
     given = re.search(r"templatefile\([^{]*\{[^{]*\{(.*?)\n  \}\)", outputs(), re.DOTALL)
     assert given
     names = {*re.findall(r"^    (\w+) +=", given.group(1), re.MULTILINE)}
-    assert names == {*OPEN_VALUES, "cpu", "gpu", "tpu"}
+    assert names == {*OPEN_VALUES, "postgres_digest", "cpu", "gpu", "tpu"}
     template = (TERRAFORM / "kustomization.yaml.tftpl").read_text()
     for name in re.findall(r"\.\./(\w+)$", template, re.MULTILINE):
         assert (KUBERNETES / name / "kustomization.yaml").exists()

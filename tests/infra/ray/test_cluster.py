@@ -1,5 +1,7 @@
 """A cluster of this machine: streams, losses, devices, and what it leaves open or behind."""
 
+import contextlib
+import http.client
 import os
 import re
 import shutil
@@ -18,7 +20,7 @@ import pytest
 from infra.ray.cluster import Cluster
 from infra.ray.devices import device_environment, usable_gpus, worker_environment
 from infra.ray.errors import RayWorkerLostError
-from tests.processes import LOOPBACK, command_line, listened
+from tests.processes import LOOPBACK, command_line, listened, listening
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +108,25 @@ def test_it_listens_on_loopback_only(cluster: Cluster):
     heard = listened(family)
     assert heard
     assert heard <= LOOPBACK
+
+
+def test_no_port_tells_a_stranger_anything(cluster: Cluster):
+    assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
+    # Pages of metrics ask for no token. The head's would begin last; it notes that they did not.
+    logs = Path(session_of(first("raylet"))) / "logs"
+    for name in ("monitor.log", "dashboard.log"):
+        while "while starting the metrics server" not in (logs / name).read_text():
+            time.sleep(0.1)
+    asked = 0
+    for port in {entry.port for entry in listening(below())}:
+        for path in ("/", "/metrics", "/api/version", "/api/jobs/"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            with contextlib.suppress(http.client.HTTPException, OSError):  # It speaks gRPC.
+                connection.request("GET", path)
+                assert connection.getresponse().status == 401
+                asked += 1
+            connection.close()
+    assert asked
 
 
 def test_nobody_else_reads_its_files_or_runs_anything_on_it(cluster: Cluster):

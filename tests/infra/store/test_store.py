@@ -152,7 +152,7 @@ def test_what_is_no_store_is_refused_in_one_line(uri: str):
 @pytest.mark.slow
 @given(st.text(max_size=40))
 def test_text_that_is_no_manifest_is_refused(text: str):
-    with pytest.raises(ValueError, match="not a manifest"):
+    with pytest.raises(ValueError, match="the manifest"):
         Manifest.from_json(text)
 
 
@@ -177,7 +177,7 @@ def test_text_that_is_no_manifest_is_refused(text: str):
 def test_every_field_of_a_manifest_has_its_type(tmp_path: Path, field: str, value, message: str):
     values = json.loads(make(Store(tmp_path)).manifest.to_json())
     assert Manifest.from_json(json.dumps(values)).key == STEP.key
-    with pytest.raises(ValueError, match=r"^not a manifest: ") as refused:
+    with pytest.raises(ValueError, match=r"^the manifest: ") as refused:
         Manifest.from_json(json.dumps(values | {field: value}))
     assert re.search(message, str(refused.value))
 

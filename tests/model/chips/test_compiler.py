@@ -21,6 +21,7 @@ from model.chips.programs import (
 from model.chips.worker import missing_compiler
 from model.connector.config import ConnectorConfig
 from model.train.config import TrainConfig
+from perf.programs import PromptProgram
 from tests.slices import deep_slice
 
 TINY = presets.tiny(ConnectorConfig(kind="parcel"))
@@ -33,6 +34,8 @@ PROGRAMS = {
     "answers": AnswerProgram(model=TINY, budget=FULL, rows=4, text_len=16, new_tokens=8),
     "tower": TowerProgram(model=TINY, rows=4),
     "attention": AttentionProgram(model=TINY, budget=FULL, rows=8),
+    "prefill": PromptProgram(model=TINY, budget=FULL, rows=2, text_len=16),
+    "tokens": PromptProgram(model=TINY, budget=FULL, rows=2, text_len=16, new_tokens=4),
 }
 
 

@@ -150,7 +150,8 @@ def test_languages_have_their_own_document_frequencies():
 @given(
     rows=st.lists(
         st.tuples(
-            st.booleans(), st.sampled_from(["en", "de", 0, False, None, "", float("nan"), "absent"])
+            st.booleans(),
+            st.sampled_from(["en", "de ", 0, False, None, " \t", float("nan"), "absent"]),
         ),
         min_size=1,
         max_size=9,
@@ -161,7 +162,8 @@ def test_every_item_counts_for_the_mean_whatever_its_group(metric: str, field: s
     scorer, groups = Scorer(metric), {}
     for is_right, value in rows:
         fields = {"answers": [right]} | ({} if value == "absent" else {field: value})
-        name = "(none)" if value in (None, "", "absent") or value != value else str(value)
+        is_none = value in (None, " \t", "absent") or value != value
+        name = "(none)" if is_none else str(value).strip()
         groups.setdefault(name, []).append((right if is_right else wrong, {"answers": [right]}))
         scorer.add(right if is_right else wrong, fields)
     result = scorer.finish().result

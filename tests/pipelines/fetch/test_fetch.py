@@ -138,6 +138,17 @@ def test_what_fails_is_told_after_the_rest_is_there(tmp_path, fetch, shop):
     assert (data / "coco/train2014/3").read_text() == "c"
 
 
+@pytest.mark.parametrize("name", ["none.zip", "none.tar"])
+def test_an_empty_archive_is_refused(tmp_path: Path, name: str):
+    archive = tmp_path / name
+    zipfile.ZipFile(archive, "w").close() if name.endswith("zip") else tarfile.open(
+        archive, "w"
+    ).close()
+    with pytest.raises(DownloadError, match=f"{name} cannot be unpacked: it is empty"):
+        unpack_archive(archive, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_members_cannot_leave_the_folder(tmp_path, fetch, shop):
     (shop[0] / "more.tgz").write_bytes(tarred("../../evil", b"c"))
     with pytest.raises(DownloadError, match=r"more.tgz cannot be unpacked"):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipelines.records.reasons import reason_of
@@ -63,9 +63,11 @@ def test_an_odd_row_of_a_published_file_is_an_item_or_a_reason(tmp_path_factory,
             check(one.reason)
 
 
+@example({"captions": [[["de"], "a list is no language"]]})
 @given(st.dictionaries(st.sampled_from(["objects", "qa", "ocr", "captions", "width"]), ODD))
 def test_odd_annotations_of_a_web_image_are_rejects_with_a_reason(metadata):
     sample = WebImage(id="web/a", media=Media(path="a.jpg"), captions=("fine",), metadata=metadata)
+    assert all(isinstance(reason, str) for reason in sample.unread_fields(()))
     found = list(web_image_items(sample, per_task=9))
     # The good caption is an item whatever stands beside it, unless `captions` takes its place.
     assert "captions" in metadata or any(isinstance(one, Item) for one in found)

@@ -9,6 +9,7 @@ import math
 import re
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,13 @@ class Listed:
         return {(item.task, item.prefix, item.suffixes, item.lang) for item in self.items}
 
 
-def write_tar(path: Path, members: list[tuple[tarfile.TarInfo | str, bytes]], mode: str = "w"):
+def write_tar(
+    path: Path, members: Sequence[tuple[tarfile.TarInfo | str, bytes | str]], mode: str = "w"
+):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        for member, data in members:
+        for member, content in members:
+            data = content.encode() if isinstance(content, str) else content
             info = tarfile.TarInfo(member) if isinstance(member, str) else member
             if info.isfile():
                 info.size = len(data)
@@ -533,6 +537,57 @@ def test_every_file_that_looks_like_data_is_read_or_named(full, others, hidden):
     assert not any(source.startswith("web/f") for source in named)
 
 
+def test_fields_that_are_in_no_item_are_named_whatever_the_container(tmp_path):
+    fields = {"caption": "red", "alt_text": "lost?", "text": "another", "LANGUAGE": "de"}
+    metadata = {**fields, "key": "0", "status": "success", "exif": "{}", "TEXT": " red "}
+    write_tar(tmp_path / "web/t.tar", [("0.png", picture(1)), ("0.json", json.dumps(metadata))])
+    write_rows(tmp_path, [{**metadata, "image": "a.png"}], "web/l.jsonl")
+    table = pa.Table.from_pylist([{**metadata, "image": picture(1)}])
+    parquet.write_table(table, tmp_path / "web/q.parquet")
+    listed = Listed(tmp_path)
+    assert {item.suffixes for item in listed.items} == {("red",)}
+    for name in ("t.tar", "l.jsonl", "q.parquet"):
+        assert {(o.reason, o.num) for o in listed.omissions if o.source == f"web/{name}"} == {
+            ("field alt_text, which web does not read", 1),
+            ("field text: another caption than the one that is read", 1),
+        }
+
+
+def test_fields_without_end_are_counted_together(tmp_path):
+    rows = [{"image": "a.png", "caption": "x", f"field {number}": number} for number in range(200)]
+    write_rows(tmp_path, rows)
+    omissions = Listed(tmp_path).omissions
+    assert sum(omission.num for omission in omissions) == 200
+    assert max((o.num, o.reason) for o in omissions) == (136, "further fields")
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.dictionaries(st.sampled_from(["en", "de"]), WORDS, min_size=1), WORDS, WORDS)
+def test_of_two_captions_in_one_language_the_other_is_named(captions, own, member):
+    row = {"caption": own, "captions": captions}
+    with tempfile.TemporaryDirectory() as folder:
+        members = [("0.png", picture(1)), ("0.txt", member), ("0.json", json.dumps(row))]
+        write_tar(Path(folder) / "web/t.tar", members)
+        listed = Listed(Path(folder), per_task=9)
+    # The member comes before the field, and `captions` before both.
+    english = {text for item in listed.items if item.lang == "en" for text in item.suffixes}
+    assert english == {" ".join(captions.get("en", member).split())}
+    expected = set()
+    if own.split() != member.split():
+        expected.add("field caption: another caption than the one that is read")
+    if member.split() != captions.get("en", member).split():
+        expected.add("a caption beside another one of its language in captions, which is read")
+    assert {omission.reason for omission in listed.omissions} == expected
+
+
+def test_a_text_is_the_same_in_a_member_and_in_a_row(tmp_path):
+    text = "\0a\0b\x7f\u2028c"
+    write_tar(tmp_path / "web/t.tar", [("0.png", picture(1)), ("0.txt", text)])
+    write_rows(tmp_path, [{"image": "a.png", "caption": text}], "web/l.jsonl")
+    (read,) = {item.suffixes[0] for item in Listed(tmp_path).items}
+    assert read == "\0a\0b\x7f c"
+
+
 def test_pictures_that_no_list_can_name_are_named(tmp_path):
     write_tar(tmp_path / "web/a.tar", [("0.png", picture(1)), ("0.txt", b"x")])
     (tmp_path / "web/b.png").write_bytes(picture(2))
@@ -606,6 +661,65 @@ def test_sidecars_of_raw_files_are_named(tmp_path):
         ("images", "texts beside media (.json)", 1000, "b/000.json"),
         ("images", "hidden files", 1, "._a.png"),
     }
+
+
+NAN = [math.nan]
+WORD_FEATURES = {"image": "image", "caption": "text", "lang": "lang", "licence": "terms"}
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from([None, NAN, [math.nan, math.nan]]), st.sampled_from([None, NAN]))
+def test_nan_in_a_feature_is_a_missing_feature(text, lang):
+    readings = []
+    for of_text, of_lang in ((text, lang), (None, None)):
+        with tempfile.TemporaryDirectory() as folder:
+            example = Example()
+            example.features.feature["image"].bytes_list.value.append(picture(4))
+            for name, numbers in (("text", of_text), ("lang", of_lang), ("terms", of_lang)):
+                example.features.feature[name].float_list.value.extend(numbers or [])
+            write_shard(Path(folder) / "a.tfrecord", [example.SerializeToString()])
+            (Path(folder) / "a.idx").unlink()
+            corpus = Corpus(folder, ".", UnpackedMedia(), features=WORD_FEATURES)
+            unit = source_spec("tfrecord").list_unit
+            assert unit is not None
+            readings.append(list(unit(corpus, "a.tfrecord")))
+    assert readings[0] == readings[1]
+    assert [result.reason for result in readings[0]] == ["no caption or annotation"]
+
+
+def test_captions_of_two_features_are_read_as_those_of_two_fields(tmp_path):
+    captions = {"en": "dog", "de": "Hund"}
+    write_rows(tmp_path, [{"image": "a.png", "caption": "cat", "captions": captions}])
+    example = Example()
+    values = {"image": picture(9), "text": b"cat", "more": json.dumps(captions).encode()}
+    for name, value in values.items():
+        example.features.feature[name].bytes_list.value.append(value)
+    (tmp_path / "tfrecord").mkdir()
+    write_shard(tmp_path / "tfrecord/a.tfrecord", [example.SerializeToString()])
+    (tmp_path / "tfrecord/a.idx").unlink()
+    features = {"image": "image", "caption": "text", "captions": "more"}
+    rows = Listed(tmp_path, per_task=9)
+    records = Listed(tmp_path, "tfrecord", features=features, per_task=9)
+    assert rows.texts() == records.texts()
+    assert {o.reason for o in rows.omissions} == {o.reason for o in records.omissions}
+
+
+@pytest.mark.parametrize(("field", "name"), [("caption", "text"), ("lang", "lang")])
+def test_a_number_in_a_feature_is_no_caption(tmp_path, field, name):
+    features = {"image": "image", "caption": "text"} | {field: name}
+    example = Example()
+    example.features.feature["image"].bytes_list.value.append(picture(4))
+    example.features.feature["text"].bytes_list.value.append(b"red")
+    if field == "caption":
+        example.features.feature["text"].int64_list.value.append(3)
+    else:
+        example.features.feature["lang"].float_list.value.append(3.5)
+    (tmp_path / "tfrecord").mkdir()
+    write_shard(tmp_path / "tfrecord/a.tfrecord", [example.SerializeToString()])
+    (tmp_path / "tfrecord/a.idx").unlink()
+    listed = Listed(tmp_path, "tfrecord", features=features)
+    value = 3 if field == "caption" else 3.5
+    assert list(listed.reasons.values()) == [f"{name} must be a text, got {value}"]
 
 
 def test_packed_records_are_read_and_features_without_a_field_are_named(tmp_path):

@@ -158,6 +158,21 @@ def test_a_clip_of_few_frames_is_whole_wherever_it_begins(tmp_path, num, start, 
     assert info.duration == pytest.approx(num / 25, abs=0.01)
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    num=st.integers(2, 40),
+    start=st.integers(0, 300).map(lambda tenths: tenths / 10),
+    sound=st.integers(0, 60).map(lambda tenths: tenths / 10),
+    ending=st.sampled_from(["mkv", "mp4"]),
+)
+def test_a_drawn_clip_is_as_long_as_its_frames(tmp_path_factory, num, start, sound, ending):
+    folder = tmp_path_factory.mktemp("drawn")
+    info = probe_video(str(write(folder / f"a.{ending}", num, start=start, sound=sound)))
+    assert len(info.times) == num
+    assert info.times[0] == pytest.approx(0.0, abs=0.002)
+    assert info.duration == pytest.approx(num / 25, abs=0.05)
+
+
 @pytest.mark.parametrize("sound", [0.0, 8.0])
 @pytest.mark.parametrize("start", [0.0, 20.0])
 def test_a_broken_download_is_refused_with_and_without_sound(tmp_path, sound, start):
