@@ -221,7 +221,7 @@ class Served:
         body = json.dumps({"parameters": parameters}).encode()
         return self.ask(f"/deployments/{form['id']}/create_flow_run", body)["id"]
 
-    def _send(self, path: str, body: bytes | None, headers: dict[str, str], method: str):
+    def _send(self, path: str, body: bytes | None, headers: dict[str, str], method: str) -> Any:
         url = f"{self.url}/api{path}"
         headers = headers | self.login
         request = urllib.request.Request(url, data=body, headers=headers, method=method)
