@@ -3,10 +3,12 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.lineage.results import show_logs
+from flows.report.cells import Cell
 from flows.report.foreign.item_log import ItemLogError
 from flows.report.foreign.logs_report import read_logs, report_logs
 from infra.errors import ConfigError
@@ -51,6 +53,12 @@ def _write(
     return folder
 
 
+def _width(cell: Cell) -> float:
+    assert cell.low is not None
+    assert cell.high is not None
+    return cell.high - cell.low
+
+
 def _scores(seed: int, num: int = 200) -> list[float]:
     rng = random.Random(seed)
     return [float(rng.random() < 0.6) for _ in range(num)]
@@ -86,7 +94,7 @@ def test_items_that_share_a_picture_are_one_draw(tmp_path: Path):
     shared = _write(tmp_path / "shared", "a", scores, per_picture=4)
     narrow, wide = (report_logs(read_logs([f])).sections[0].cells[0] for f in (alone, shared))
     assert narrow.mean == wide.mean
-    assert wide.high - wide.low > 1.7 * (narrow.high - narrow.low)
+    assert _width(wide) > 1.7 * _width(narrow)
     assert any("chartqa do not name" in n for n in report_logs(read_logs([alone])).notes)
 
 
@@ -101,7 +109,8 @@ def test_items_that_share_a_picture_are_one_draw(tmp_path: Path):
 )
 def test_other_questions_are_refused_with_what_differs(tmp_path: Path, other: dict, message: str):
     _write(tmp_path, "a", [1.0, 0.0, 1.0])
-    _write(tmp_path, "b", **({"scores": [1.0, 0.0, 1.0]} | other))
+    values: dict[str, Any] = {"scores": [1.0, 0.0, 1.0]} | other
+    _write(tmp_path, "b", **values)
     with pytest.raises(ItemLogError, match=message):
         report_logs(read_logs([tmp_path]))
 
