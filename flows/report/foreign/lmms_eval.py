@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
 from infra.typed_json import parse_json
@@ -77,7 +77,8 @@ def read_log(path: Path) -> ItemLog:
 
 
 def _logged_item(row: Mapping[str, Any], metric: str) -> LoggedItem:
-    # Newer versions keep the question's plain fields in `doc`; older ones drop it.
+    # lmms-eval drops `doc` before it writes, and with it the picture's name: only logs to which
+    # somebody added it have clusters.
     question = row.get("doc")
     fields = question if isinstance(question, dict) else {}
     picture = next((fields[name] for name in PICTURES if name in fields), "")
@@ -105,10 +106,11 @@ def _metric(means: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], path: P
             continue
         names.append(name)
         values = [row.get(name) for row in rows]
-        if all(_is_number(value) and 0 <= value <= 1 for value in values) and math.isclose(
-            statistics.fmean(float(value) for value in values if value is not None),
-            mean,
-            abs_tol=TOLERANCE,
+        numbers = [float(value) for value in values if _is_number(value)]
+        if (
+            len(numbers) == len(values)
+            and all(0 <= number <= 1 for number in numbers)
+            and math.isclose(statistics.fmean(numbers), mean, abs_tol=TOLERANCE)
         ):
             return name
     raise ItemLogError(
@@ -117,7 +119,7 @@ def _metric(means: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], path: P
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, bool | int | float)
 
 

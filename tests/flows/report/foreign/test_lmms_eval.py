@@ -25,7 +25,7 @@ def _write(
     per_picture: int = 0,
     mean: float | None = None,
 ) -> Path:
-    """Writes the two files of a run, as lmms-eval does."""
+    """Writes the two files of a run, as lmms-eval does; pictures are what a user may add."""
     folder = root / model.replace("/", "__")
     folder.mkdir(parents=True)
     mean = sum(scores) / len(scores) if mean is None else mean
