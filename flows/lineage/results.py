@@ -1,5 +1,6 @@
 """`parcel results`: shows the table of a run, or of a file of scores."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -10,6 +11,8 @@ from flows.lineage.runs import results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
+from flows.report.foreign.item_log import ItemLogError
+from flows.report.foreign.logs_report import read_logs, report_logs
 from flows.report.json_file import read_json
 from flows.report.labels import Labels, label_report
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
@@ -79,6 +82,31 @@ def show_results(
         return render_report(_label(read_scores(scores), labels), form)
     except ScoreFileError as error:
         raise ConfigError(f"--scores: {error}") from None
+
+
+def show_logs(folders: Sequence[Path], form: str, *, labels: Path | None = None) -> str:
+    """Returns the results table of other systems' item logs as text.
+
+    Args:
+      folders: folders that hold logs, of any format of `logs_report.FORMATS`.
+      form: one of `FORMATS`, or comparisons.
+      labels: as for `show_results`.
+
+    Raises:
+      ConfigError: if the request is wrong, or a log is, or two cannot be compared.
+    """
+    if form not in (*FORMATS, "comparisons"):
+        formats = ", ".join((*FORMATS, "comparisons"))
+        raise ConfigError(f"--format with --predictions must be one of {formats}, got {form!r}.")
+    if labels is not None and form not in FORMATS:
+        raise ConfigError(f"--labels needs one of {', '.join(FORMATS)}, got --format {form}.")
+    try:
+        report = report_logs(read_logs(folders))
+    except ItemLogError as error:
+        raise ConfigError(f"--predictions: {error}") from None
+    if form == "comparisons":
+        return comparisons_to_csv(report)
+    return render_report(_label(report, labels), form)
 
 
 def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:

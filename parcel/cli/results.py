@@ -24,6 +24,13 @@ def results(
     scores: Annotated[
         Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")
     ] = None,
+    predictions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Item logs of lmms-eval (--log_samples) instead of RUN; may be given repeatedly.",
+        ),
+    ] = None,
     mixed: Annotated[
         bool, typer.Option(help="Average scores of several library versions or accelerators, too.")
     ] = False,
@@ -43,6 +50,9 @@ def results(
     """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
     from infra.errors import ConfigError
 
+    if predictions:
+        _print_logs(predictions, format, labels, run, scores, out, mixed=mixed)
+        return
     # Pages are a folder of files; everything else is one text, printed.
     if format == "html":
         if mixed:
@@ -59,6 +69,25 @@ def results(
         raise ConfigError(f"--out needs --format html, got --format {format}; use > for a file.")
     text = show_results(open_store(store), run, format, scores, mixed=mixed, labels=labels)
     typer.echo(text, nl=False)
+
+
+def _print_logs(
+    folders: list[Path],
+    form: str,
+    labels: Path | None,
+    run: str | None,
+    scores: Path | None,
+    out: Path | None,
+    *,
+    mixed: bool,
+) -> None:
+    from flows.lineage.results import show_logs
+    from infra.errors import ConfigError
+
+    options = {"RUN": run, "--scores": scores, "--out": out, "--mixed": mixed}
+    if given := [name for name, value in options.items() if value]:
+        raise ConfigError(f"--predictions stands alone, got {', '.join(given)} beside it.")
+    typer.echo(show_logs(folders, form, labels=labels), nl=False)
 
 
 def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> None:

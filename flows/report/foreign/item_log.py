@@ -1,0 +1,49 @@
+"""One model's items on one task, as another evaluation system logged them."""
+
+import dataclasses
+
+
+class ItemLogError(ValueError):
+    """A log cannot be read or compared; the message is one line: file, line, field, cure."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoggedItem:
+    """One question with its answer.
+
+    Attributes:
+      id: the question's id in its task.
+      source: picture or video that it is about, which items may share; "" if the log has none.
+      question: digest of the question's data; "" if unknown.
+      prompt: text that the model was given; "" if unknown.
+      target: accepted answer, as logged.
+      answer: the model's answer, as logged.
+      score: score of the answer, 0-1.
+    """
+
+    id: str
+    source: str
+    question: str
+    prompt: str
+    target: str
+    answer: str
+    score: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ItemLog:
+    """All items of one model on one task.
+
+    Attributes:
+      file: the log [path].
+      metric: name of the metric that `score` of the items is in.
+      split: the task's split; "" if unknown.
+      items: the items, sorted by id; ids are distinct.
+    """
+
+    file: str
+    model: str
+    task: str
+    metric: str
+    split: str
+    items: tuple[LoggedItem, ...]

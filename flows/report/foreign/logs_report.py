@@ -1,0 +1,118 @@
+"""Builds a report of other systems' items: the same intervals, pairing and clusters as our own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.report.build import build_report
+from flows.report.cells import Plan, Report, Score
+from flows.report.foreign import lmms_eval
+from flows.report.foreign.item_log import ItemLog, ItemLogError
+from flows.report.items import items_by_source, mean_item_score
+
+FORMATS = {"lmms-eval": lmms_eval}
+"""Formats that are read: name -> module with `find_logs` and `read_log`."""
+
+BUDGET = 0
+"""Stands in the budgets' place: other systems log no number of soft tokens."""
+
+
+def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
+    """Returns every log below some folders, in order of folder and path.
+
+    Raises:
+      ItemLogError: if a folder has none, or one cannot be read.
+    """
+    logs = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ItemLogError(f"{folder}: is no folder; name one that holds item logs.")
+        files = [(form, path) for form in FORMATS.values() for path in form.find_logs(folder)]
+        if not files:
+            raise ItemLogError(
+                f"{folder}: holds no item log; read are those of {', '.join(FORMATS)} "
+                f"(*{lmms_eval.SAMPLES}TASK.jsonl beside *{lmms_eval.RESULTS})."
+            )
+        try:
+            logs += [form.read_log(path) for form, path in files]
+        except OSError as error:
+            raise ItemLogError(f"{error.filename}: {error.strerror}.") from None
+    return logs
+
+
+def report_logs(logs: Sequence[ItemLog]) -> Report:
+    """Returns the report of some logs: models are its methods and tasks its benchmarks.
+
+    Differences are paired item by item. Retention is against the first model.
+
+    Raises:
+      ItemLogError: if a model has a task twice, or two logs of a task differ in metric, split,
+        questions or prompts.
+    """
+    first_of_task: dict[str, ItemLog] = {}
+    files: dict[tuple[str, str], str] = {}
+    scores, unknown = [], []
+    for log in logs:
+        # Two logs of one model need not be two seeds: one may be a copy or a correction.
+        if other := files.get((log.model, log.task)):
+            raise ItemLogError(
+                f"{log.file}: {log.model} has {log.task} in {other}, too; leave one out."
+            )
+        files[log.model, log.task] = log.file
+        _check_comparable(log, first_of_task.setdefault(log.task, log))
+        if not all(item.source for item in log.items):
+            unknown.append(log.task)
+        # An item without a picture is a source by itself, which no picture's name can be.
+        items = items_by_source((item.source or f"\0{item.id}", item.score) for item in log.items)
+        scores.append(
+            Score(
+                benchmark=log.task,
+                method=log.model,
+                budget=BUDGET,
+                seed=0,
+                score=mean_item_score(items),
+                metric=log.metric,
+                artifact="",
+                items=items,
+            )
+        )
+    models = tuple(dict.fromkeys(log.model for log in logs))
+    plan = Plan(
+        methods=models,
+        benchmarks=tuple(first_of_task),
+        budgets=(BUDGET,),
+        seeds=(0,),
+        reference=models[0],
+    )
+    notes = [f"Read from item logs; {BUDGET} stands for their unknown number of tokens."]
+    if unknown:
+        notes.append(
+            f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "
+            f"each item counts as independent, so intervals are too narrow where items share one."
+        )
+    return build_report(plan, scores, {}, notes=notes)
+
+
+def _check_comparable(log: ItemLog, first: ItemLog) -> None:
+    """Refuses a log whose scores answer another question than the first log's of its task."""
+    for field in ("metric", "split"):
+        ours, theirs = getattr(log, field), getattr(first, field)
+        if ours != theirs:
+            raise ItemLogError(
+                f"{log.file}: {field} must be {theirs!r} as in {first.file}, got {ours!r}."
+            )
+    of_first = {item.id: item for item in first.items}
+    ids = {item.id for item in log.items}
+    if ids != of_first.keys():
+        apart = sorted(ids ^ of_first.keys())
+        raise ItemLogError(
+            f"{log.file}: questions must be those of {first.file}, got {len(ids)} and "
+            f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
+        )
+    for item in log.items:
+        for field in ("question", "prompt", "source"):
+            ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
+            if ours != theirs:
+                raise ItemLogError(
+                    f"{log.file}: {field} of item {item.id} must be {theirs!r:.80} as in "
+                    f"{first.file}, got {ours!r:.80}."
+                )
