@@ -158,6 +158,10 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
+    try:
+        values = yaml.load(text, _Loader)
+    except _DuplicateKeyError as error:
+        raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     except _ODD_VALUES as error:

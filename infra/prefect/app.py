@@ -338,6 +338,30 @@ class OwnCode:
         )
 
 
+class BesidePrefect:
+    """Serves our pages, and Prefect's application at every other path.
+
+    They are not mounted in it: its middleware asks every form for a token that only a script can
+    fetch, and our pages have none. `SameOrigin` keeps other sites away from both.
+
+    Args:
+      pages: application that answers below `PAGES`.
+      prefect: application that answers everything else.
+    """
+
+    def __init__(self, pages: ASGIApp, prefect: ASGIApp) -> None:
+        from starlette.applications import Starlette
+        from starlette.responses import RedirectResponse
+        from starlette.routing import Mount, Route
+
+        routes = [Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")), Mount(PAGES, pages)]
+        self._pages, self._prefect = Starlette(routes=routes), prefect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_ours = scope["type"] == "http" and f"{scope['path']}/".startswith(f"{PAGES}/")
+        await (self._pages if is_ours else self._prefect)(scope, receive, send)
+
+
 class StartLink:
     """Adds a link to our start page to every page of Prefect's UI.
 
@@ -350,7 +374,7 @@ class StartLink:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_get = scope["type"] == "http" and scope["method"] == "GET"
-        if not is_get or scope["path"].startswith(PAGES) or not _of_page(dict(scope["headers"])):
+        if not is_get or not _of_page(dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
         # Asked for anew each time, since what a browser has kept may be without the link; and as
@@ -519,8 +543,7 @@ def main() -> None:
     with contextlib.chdir(users.parent):
         from prefect.server.api.server import create_app
         from prefect.settings import get_current_settings
-    from starlette.responses import RedirectResponse
-    from starlette.routing import Mount, Route
+    from starlette.routing import Route
 
     class Noted(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -538,15 +561,9 @@ def main() -> None:
         make_private(get_current_settings().home)
     whole.router.routes.insert(0, Route("/ui-settings", _without_login(whole)))
     beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
-    if beside is not None:
-        pages = _application(beside)
-        # Placed first, because Prefect's own pages take every path that is left.
-        whole.router.routes[:0] = [
-            Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
-            Mount(PAGES, pages),
-        ]
+    pages = BesidePrefect(_application(beside), StartLink(whole)) if beside else whole
     # From the outside in: whose page asks, who asks, how much, and only then what.
-    served: ASGIApp = OwnCode(StartLink(whole) if beside else whole, _OWN_CODE)
+    served: ASGIApp = OwnCode(pages, _OWN_CODE)
     if beside is not None and beside.check:
         served = CheckedForms(served, api, beside.check)
     login = Login(BoundedBodies(served), auth, _hint(store, auth))

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import BoundedBodies, Login, OwnCode, SameOrigin, StartLink
+from infra.prefect.app import BesidePrefect, BoundedBodies, Login, OwnCode, SameOrigin, StartLink
 from infra.prefect.server import token_of
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
@@ -97,7 +97,7 @@ def test_every_page_of_prefects_links_to_the_start_page_and_nothing_else_changes
     async def data(request: Request) -> PlainTextResponse:
         return PlainTextResponse("</body>", headers={"etag": "1"})
 
-    paths = {"/v2/runs": page, "/parcel/runs": page, "/api/runs": data}
+    paths = {"/v2/runs": page, "/api/runs": data}
     routes = [Route(path, answer) for path, answer in paths.items()]
     # As Prefect has it: what may be compressed comes compressed.
     plain = GZipMiddleware(Starlette(routes=routes), minimum_size=100)
@@ -109,9 +109,23 @@ def test_every_page_of_prefects_links_to_the_start_page_and_nothing_else_changes
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert "etag" not in answer.headers
     del browser["If-None-Match"]
-    assert client.get("/parcel/runs", headers=browser).text == html
     assert client.get("/api/runs", headers=browser).text == "</body>"
     assert client.get("/v2/runs", headers={"Accept": "application/json"}).text == html
+
+
+def test_our_pages_take_forms_that_prefect_would_ask_a_token_for():
+    async def name(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(f"{request.scope['app'].state.name} {request.url.path}")
+
+    pages, prefect = (
+        Starlette(routes=[Route("/{rest:path}", name, methods=["GET", "POST"])]) for _ in range(2)
+    )
+    pages.state.name, prefect.state.name = "ours", "Prefect's"
+    client = TestClient(BesidePrefect(pages, prefect), base_url=OWN)
+    assert client.post("/parcel/continue").text == "ours /parcel/continue"
+    assert client.get("/parcel").url.path == "/parcel/"
+    for path in ("/parcels", "/api/parcel/x", "/"):
+        assert client.post(path).text == f"Prefect's {path}"
 
 
 def test_a_body_is_bounded_whether_its_length_is_announced_or_not():
