@@ -190,6 +190,15 @@ def artifacts_of(files: Files) -> Artifacts:
     return found
 
 
+def inputs_of(files: Files) -> dict[str, frozenset[str]]:
+    """Returns key -> keys of its inputs, of each artifact that files of a store make up."""
+    manifests = [json.loads(data) for name, data in files.items() if name.startswith("manifests/")]
+    return {
+        manifest["key"]: frozenset(entry["key"] for entry in manifest["inputs"].values())
+        for manifest in manifests
+    }
+
+
 def difference(expected: Artifacts, found: Artifacts) -> str:
     """Returns how two sets of artifacts differ; "" where they do not."""
     if expected.keys() != found.keys():

@@ -35,6 +35,7 @@ from tests.certificate.places import (
     artifacts_of,
     difference,
     in_bucket,
+    inputs_of,
 )
 from tests.certificate.shim import Change, Shim
 from tests.e2e.conftest import PARCEL, environment
@@ -283,7 +284,7 @@ class Trials:
             world.heal()
             if code == 0:
                 return ""
-            world.failed, last = True, begun.last_words()
+            last = begun.last_words()
             if code == -signal.SIGKILL and isinstance(world.place, InBucket):
                 world.place.lose_machine()
             ends = any(KINDS[trial.faults[i].kind].ends and seen[i] for i in strikes)
@@ -349,6 +350,10 @@ class Begun:
         return f"exit code {self.process.returncode}: {' / '.join(said[-3:])[:600]}; {self.log}"
 
 
+def _is_table(key: str) -> bool:
+    return key.startswith("results-")
+
+
 class World:
     """A store, the machine that works on it, and what was seen of both.
 
@@ -356,7 +361,6 @@ class World:
       place: the store.
       shim: below the store, or the machine's state.
       damaged: keys of artifacts that a fault has damaged -> the file.
-      failed: whether a command ended without having made everything.
       keep: whether the folder is kept, for a person to look at.
     """
 
@@ -371,7 +375,7 @@ class World:
     ) -> None:
         self.place, self.shim = place, shim
         self.damaged: dict[str, str] = {}
-        self.failed = self.keep = False
+        self.keep = False
         self._folder, self._words, self._before = folder, words, before
         self._compiled = compiled
         self._marks: list[str] = []
@@ -441,12 +445,17 @@ class World:
         )
 
     def _artifacts(self, expected: Artifacts) -> Artifacts:
-        """Returns the store's artifacts, without tables with holes, which failed runs made."""
-        found = artifacts_of(self.place.files())
+        """Returns the store's artifacts, without tables with holes, which failed runs made.
+
+        Such a table is made from some of what a whole one is made from, and from nothing else.
+        """
+        files = self.place.files()
+        inputs = inputs_of(files)
+        whole = [inputs[key] for key in expected.keys() & inputs.keys() if _is_table(key)]
         return {
             key: values
-            for key, values in found.items()
-            if key in expected or not (self.failed and key.startswith("results-"))
+            for key, values in artifacts_of(files).items()
+            if key in expected or not (_is_table(key) and any(inputs[key] < of for of in whole))
         }
 
     def history(self) -> list[Event]:

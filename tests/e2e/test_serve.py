@@ -230,7 +230,7 @@ def test_the_start_page_shows_a_run_and_what_a_night_left(
             for part in page(served, "").split('action="')[1:]
             if "/owls-" in part[:80]
         }
-        headers = {**served.login, "Origin": served.url}
+        headers = {**served.login, "Origin": served.url, "Accept": "text/html"}
         request = urllib.request.Request(f"{served.url}{action}", b"", headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             run = served.ask(f"/flow_runs/{answer.url.rpartition('/')[2]}", method="GET")
