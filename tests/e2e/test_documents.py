@@ -24,7 +24,8 @@ WALKED = {
 }
 """Pages whose commands are run line by line, by test_tutorials.py and the tests of own_…"""
 READ = re.compile(
-    r"data fetch .*(--dry-run|--list)|data show .*|flops.*|gc|plan .*h100.*|results .*|status"
+    r"data fetch .*(--dry-run|--list)|data show .*|flops.*|gc|plan .*h100.*|status"
+    r"|results (?!.*--predictions).*"
     r"|lineage (diff|export|rebuild|show|trace|verify).*"
 )
 """Commands that need no more than a finished study."""
