@@ -14,6 +14,7 @@ from flows.pages.app import pages_of
 from flows.pages.compare import common_cells, compare_cells, find_sides
 from flows.pages.curve_chart import TrainingCurve, chart_of
 from flows.pages.study import study_of
+from flows.report.cell_text import draws_text
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 from tests.flows.pages.studies import write_study
@@ -56,9 +57,11 @@ def test_two_cells_are_compared_as_the_table_compares_them(
     assert (pair.difference.mean, pair.difference.low, pair.difference.high) == pytest.approx(
         (entry.mean, entry.low, entry.high)
     )
-    assert pair.num_seeds == 3
+    assert pair.draws == draws_text(entry.seeds, entry.pretrainings, entry.items)
+    assert pair.draws == "3 seeds, 1 pretraining"
     text = get(client, f"{COMPARE}?side={run}/colors/parcel/16&side={run}/colors/mqt/16")
     assert "+13.3" in told(text)
+    assert pair.draws in told(text)
     assert text.count("<polyline") == 6  # A loss curve for each side and seed.
     assert text.count('<polyline class="curve1"') == 3
     assert "config name transfer parcel colors seed=11 transfer mqt colors seed=11" in told(text)
