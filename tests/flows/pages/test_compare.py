@@ -45,9 +45,9 @@ def test_every_score_and_method_of_a_table_can_be_ticked(client: TestClient, run
 def test_two_cells_are_compared_as_the_table_compares_them(
     client: TestClient, toy: Store, run: str
 ):
-    sides = find_sides(toy, [f"{run}/colors/parcel/16", f"{run}/colors/mqt/16"])
-    ((key,),) = [common_cells(*sides)]
-    pair = compare_cells(toy, *sides, key)
+    first, second = find_sides(toy, [f"{run}/colors/parcel/16", f"{run}/colors/mqt/16"])
+    (key,) = common_cells(first, second)
+    pair = compare_cells(toy, first, second, key)
     (entry,) = [
         c
         for c in study_of(toy, "toy").section("colors").comparisons
