@@ -20,6 +20,7 @@ from flows.report.cell_text import draws_text
 from flows.report.cells import Cell, Section
 from flows.report.gather import trained_checkpoint
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from infra.store.manifest import Manifest
 from infra.store.store import Store
@@ -157,8 +158,9 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
                 ]
                 for seed in seeds
             ],
+            is_percentage=is_percentage(cell.metric),
         )
-        for scores in (of_a, of_b)
+        for cell, scores in ((a, of_a), (b, of_b))
     )
     difference = more.minus(less)
     numbers = _pretrainings(first.study)

@@ -71,6 +71,21 @@ def test_two_cells_are_compared_as_the_table_compares_them(
     assert "/picture/" in text
 
 
+def test_an_interval_stays_within_the_metric_as_in_the_table(tmp_path: Path):
+    store = Store(tmp_path)
+    # Of two items, mqt has one or both right: two seeds alone would give an interval of 600 points.
+    write_study(store, benchmarks=("colors",), budgets=(64,), seeds=(11, 24), num_items=2)
+    study = study_of(store, "toy")
+    for entry in study.section("colors").comparisons:
+        names = [f"{study.run}/colors/{method}/64" for method in (entry.other, entry.method)]
+        first, second = find_sides(store, names)
+        difference = compare_cells(store, first, second, ()).difference
+        assert difference is not None
+        ends = (difference.low, difference.high)
+        assert ends == pytest.approx((entry.low, entry.high))
+        assert ends in ((0, 0), (-100, 100))
+
+
 def test_methods_and_runs_are_compared_cell_by_cell(client: TestClient, run: str):
     methods = get(client, f"{COMPARE}?side={run}/*/parcel&side={run}/*/mqt")
     for label in ("colors @16", "colors @64", "shapes @16", "shapes @64"):
