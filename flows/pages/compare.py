@@ -16,9 +16,11 @@ from flows.lineage.runs import config_differences
 from flows.lineage.target import LineageTarget
 from flows.pages.curve_chart import CurveChart, LossReader, TrainingCurve, chart_of
 from flows.pages.study import Column, Study, study_of
+from flows.report.cell_text import draws_text
 from flows.report.cells import Cell, Section
 from flows.report.gather import trained_checkpoint
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from infra.store.manifest import Manifest
 from infra.store.store import Store
@@ -57,16 +59,18 @@ class CellPair:
       names: names of the two sides that these cells are.
       cells: the cells.
       difference: the second less the first, over their common seeds [points]; None without any.
-      num_seeds: number of common seeds.
-      num_items: number of items that both answered; 0 if these are unknown or differ.
     """
 
     label: str
     names: tuple[str, str]
     cells: tuple[Cell, Cell]
     difference: ScoreInterval | None
-    num_seeds: int
-    num_items: int
+
+    @property
+    def draws(self) -> str:
+        """What the interval is over: "3 seeds, 1 pretraining, 900 items"."""
+        found = self.difference
+        return draws_text(found.seeds, found.pretrainings, found.items) if found else ""
 
 
 def _find_side(study: Study, parts: Sequence[str]) -> Side:
@@ -142,9 +146,7 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
     of_a, of_b = ({score.seed: score for score in cell.scores} for cell in (a, b))
     seeds = [seed for seed in of_a if seed in of_b]
     if not seeds:
-        return CellPair(
-            label=label, names=names, cells=(a, b), difference=None, num_seeds=0, num_items=0
-        )
+        return CellPair(label=label, names=names, cells=(a, b), difference=None)
     # One reader for all seeds of both: they share the sources of their items.
     reader = ItemsReader()
     less, more = (
@@ -156,8 +158,9 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
                 ]
                 for seed in seeds
             ],
+            is_percentage=is_percentage(cell.metric),
         )
-        for scores in (of_a, of_b)
+        for cell, scores in ((a, of_a), (b, of_b))
     )
     difference = more.minus(less)
     numbers = _pretrainings(first.study)
@@ -166,8 +169,6 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
         names=names,
         cells=(a, b),
         difference=estimate_interval([difference], [numbers.get(seed, 0) for seed in seeds]),
-        num_seeds=len(seeds),
-        num_items=int(difference.counts.sum()),
     )
 
 

@@ -45,4 +45,6 @@ def _aggregate_cells(
         retention=partial if len(retentions) == expected else None,
         partial=partial,
         resolution=resolution,
+        seeds=max((c.n for c in complete), default=0),
+        pretrainings=max((c.pretrainings for c in complete), default=0),
     )

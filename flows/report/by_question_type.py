@@ -29,6 +29,7 @@ class TypeScore:
     Attributes:
       asked: type of the questions, as `question_type` returns it.
       seeds: number of seeds.
+      pretrainings: number of pretrainings that these seeds start from.
       items: number of questions of this type.
       score: mean over seeds of the mean over items, 0-100.
       low: lower end of its 95 % interval.
@@ -41,6 +42,7 @@ class TypeScore:
     method: str
     budget: int
     seeds: int
+    pretrainings: int
     items: int
     score: float
     low: float | None
@@ -157,6 +159,7 @@ def _type_scores(
                 method=method,
                 budget=budget,
                 seeds=len(seeds),
+                pretrainings=interval.pretrainings,
                 items=num_items(items[0]),
                 score=fmean(paired.values),
                 low=interval.low,

@@ -81,18 +81,19 @@ def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
         benchmarks = f"{num} of {num_benchmarks} benchmarks"
     sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
     pixels = f" ({entry.resolution} px)" if entry.resolution else ""
+    draws = draws_text(entry.seeds, entry.pretrainings, entry.items)
     return (
-        f"{entry.pair} at {entry.budget}{pixels}: {difference_text(entry)}, {benchmarks}"
-        f"{draws_text(entry)}{sure}"
+        f"{entry.pair} at {entry.budget}{pixels}: "
+        f"{', '.join(part for part in (difference_text(entry), benchmarks, draws) if part)}{sure}"
     )
 
 
-def draws_text(entry: Comparison) -> str:
-    """Returns `, 3 seeds, 1 pretraining, 900 items`, which the interval is over."""
-    if not entry.seeds:  # A file of an earlier version.
+def draws_text(seeds: int, pretrainings: int, items: int) -> str:
+    """Returns `3 seeds, 1 pretraining, 900 items`, which an interval is over."""
+    if not seeds:  # A file of an earlier version.
         return ""
-    counts = [(entry.seeds, "seed"), (entry.pretrainings, "pretraining"), (entry.items, "item")]
-    return "".join(f", {num} {name}{'s' * (num != 1)}" for num, name in counts if num)
+    counts = [(seeds, "seed"), (pretrainings, "pretraining"), (items, "item")]
+    return ", ".join(f"{num} {name}{'s' * (num != 1)}" for num, name in counts if num)
 
 
 def difference_text(entry: Comparison) -> str:

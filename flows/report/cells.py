@@ -411,6 +411,8 @@ class Aggregate:
       mean: mean score; None unless every benchmark's cell is complete.
       retention: mean retention; None unless `rows` is `expected`.
       partial: mean retention over the `rows`; None if there is none.
+      seeds: number of seeds under each complete benchmark; 0 without any.
+      pretrainings: number of pretrainings that these seeds start from; 0 if unknown.
     """
 
     name: str
@@ -422,6 +424,8 @@ class Aggregate:
     retention: float | None
     partial: float | None
     resolution: int | None = None
+    seeds: int = 0
+    pretrainings: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -112,15 +112,20 @@ def _shared_budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
 def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> ReportBlock:
     columns = [column for column in result_columns.AGGREGATE_COLUMNS if column.heading]
     columns.sort(key=lambda column: column.rank)
-    # Names and methods down, means and retentions across, each once per budget.
+    # Names and methods down, means and retentions across, each once per budget, then the counts.
+    means, counts = (
+        [column for column in columns if column.is_count is is_count] for is_count in (False, True)
+    )
     by_place = {(e.name, e.method, e.budget): e for e in entries}
     rows = []
     for name, method in dict.fromkeys((e.name, e.method) for e in entries):
         across = [by_place.get((name, method, budget)) for budget in budgets]
         expected = next(entry.expected for entry in across if entry)
-        texts = [c.text_of(entry) if entry else "" for c in columns for entry in across]
+        texts = [c.text_of(entry) if entry else "" for c in means for entry in across]
+        texts += [range_text([n for e in across if e and (n := c.value(e))]) for c in counts]
         rows.append([TableField(text) for text in (name, str(expected), method, *texts)])
-    head = [column.heading.format(budget) for column in columns for budget in budgets]
+    head = [column.heading.format(budget) for column in means for budget in budgets]
+    head += [column.heading for column in counts]
     table = ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
     return ReportBlock(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
 

@@ -311,6 +311,22 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
         meaning="mean of the retentions there are",
         value=lambda entry: entry.partial,
     ),
+    ResultColumn(
+        name="seeds",
+        meaning="seeds under each of its complete benchmarks",
+        value=lambda entry: entry.seeds,
+        heading="seeds",
+        rank=2,
+        is_count=True,
+    ),
+    ResultColumn(
+        name="pretrainings",
+        meaning="pretrainings that these seeds start from; 0 if unknown",
+        value=lambda entry: entry.pretrainings,
+        heading="pretrainings",
+        rank=2,
+        is_count=True,
+    ),
 )
 """Columns of a mean over several benchmarks, in the order of the JSON.
 

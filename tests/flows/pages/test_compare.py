@@ -14,6 +14,7 @@ from flows.pages.app import pages_of
 from flows.pages.compare import common_cells, compare_cells, find_sides
 from flows.pages.curve_chart import TrainingCurve, chart_of
 from flows.pages.study import study_of
+from flows.report.cell_text import draws_text
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 from tests.flows.pages.studies import write_study
@@ -44,9 +45,9 @@ def test_every_score_and_method_of_a_table_can_be_ticked(client: TestClient, run
 def test_two_cells_are_compared_as_the_table_compares_them(
     client: TestClient, toy: Store, run: str
 ):
-    sides = find_sides(toy, [f"{run}/colors/parcel/16", f"{run}/colors/mqt/16"])
-    ((key,),) = [common_cells(*sides)]
-    pair = compare_cells(toy, *sides, key)
+    first, second = find_sides(toy, [f"{run}/colors/parcel/16", f"{run}/colors/mqt/16"])
+    (key,) = common_cells(first, second)
+    pair = compare_cells(toy, first, second, key)
     (entry,) = [
         c
         for c in study_of(toy, "toy").section("colors").comparisons
@@ -56,9 +57,11 @@ def test_two_cells_are_compared_as_the_table_compares_them(
     assert (pair.difference.mean, pair.difference.low, pair.difference.high) == pytest.approx(
         (entry.mean, entry.low, entry.high)
     )
-    assert pair.num_seeds == 3
+    assert pair.draws == draws_text(entry.seeds, entry.pretrainings, entry.items)
+    assert pair.draws == "3 seeds, 1 pretraining"
     text = get(client, f"{COMPARE}?side={run}/colors/parcel/16&side={run}/colors/mqt/16")
     assert "+13.3" in told(text)
+    assert pair.draws in told(text)
     assert text.count("<polyline") == 6  # A loss curve for each side and seed.
     assert text.count('<polyline class="curve1"') == 3
     assert "config name transfer parcel colors seed=11 transfer mqt colors seed=11" in told(text)
@@ -66,6 +69,21 @@ def test_two_cells_are_compared_as_the_table_compares_them(
         re.search(r"Items that changed: (\d+)", text)[1]  # type: ignore[index]
     )
     assert "/picture/" in text
+
+
+def test_an_interval_stays_within_the_metric_as_in_the_table(tmp_path: Path):
+    store = Store(tmp_path)
+    # Of two items, mqt has one or both right: two seeds alone would give an interval of 600 points.
+    write_study(store, benchmarks=("colors",), budgets=(64,), seeds=(11, 24), num_items=2)
+    study = study_of(store, "toy")
+    for entry in study.section("colors").comparisons:
+        names = [f"{study.run}/colors/{method}/64" for method in (entry.other, entry.method)]
+        first, second = find_sides(store, names)
+        difference = compare_cells(store, first, second, ()).difference
+        assert difference is not None
+        ends = (difference.low, difference.high)
+        assert ends == pytest.approx((entry.low, entry.high))
+        assert ends in ((0, 0), (-100, 100))
 
 
 def test_methods_and_runs_are_compared_cell_by_cell(client: TestClient, run: str):

@@ -230,13 +230,13 @@ def test_scores_are_split_by_what_was_asked(store: Store, tmp_path: Path):
     results_of(store, study(store), tmp_path)
     lines = csv.DictReader(io.StringIO(show_results(store, "mine", "asked", None)))
     rows = {(row["asked"], row["method"]): row for row in lines}
-    columns = "seeds", "items", "score", "chance"
+    columns = "seeds", "pretrainings", "items", "score", "chance"
     told = {key: tuple(float(row[c]) for c in columns) for key, row in rows.items()}
     assert told == {  # Items in order: a1, a2, b1, c1; the guess is right on c1 alone.
-        ("how many", "vanilla"): (3, 2, 100.0, 0.0),
-        ("how many", "parcel"): (3, 2, pytest.approx(250 / 3, abs=1e-4), 0.0),
-        ("yes or no", "vanilla"): (3, 2, pytest.approx(250 / 3, abs=1e-4), 50.0),
-        ("yes or no", "parcel"): (3, 2, 50.0, 50.0),
+        ("how many", "vanilla"): (3, 1, 2, 100.0, 0.0),
+        ("how many", "parcel"): (3, 1, 2, pytest.approx(250 / 3, abs=1e-4), 0.0),
+        ("yes or no", "vanilla"): (3, 1, 2, pytest.approx(250 / 3, abs=1e-4), 50.0),
+        ("yes or no", "parcel"): (3, 1, 2, 50.0, 50.0),
     }
     own = rows["yes or no", "vanilla"]
     assert float(own["low"]) < float(own["score"]) < float(own["high"])

@@ -69,8 +69,10 @@ def test_markdown_shows_missing_cells_as_missing_with_the_seeds_there_are():
 
 def test_markdown_averages_over_benchmarks_only_when_all_are_there():
     table = render_report(REPORT, "md").split("## chartqa")[0]
-    assert "| all | 2 | parcel | 94.2 | – (80.0 over 1/2 rows) | 49.5 | – |" in table
-    assert "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – |" in table
+    assert "mean score @256 | mean score @64 | seeds | pretrainings |\n" in table
+    assert "| all | 2 | parcel | 94.2 | – (80.0 over 1/2 rows) | 49.5 | – | 3 | 1 |\n" in table
+    m3 = "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – | 3 | 1 |\n"
+    assert m3 in table
 
 
 def test_markdown_links_the_cells_that_exist():
