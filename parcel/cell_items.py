@@ -33,8 +33,8 @@ class CellItem:
     Attributes:
       id: id of its record.
       score: its score, the mean over the cell's seeds [0-1].
-      prompt: text that the model read; "" if the files of its dataset are gone.
-      answers: accepted answers; none if those files are gone.
+      prompt: text that the model read.
+      answers: accepted answers.
       source: the file that the picture comes from.
       predictions: seed -> what the model wrote.
       scores: seed -> score [0-1].
@@ -46,11 +46,12 @@ class CellItem:
         rows = dict(cards.answers.rows(column, item.id))
         self._card: Card = cards.of(data, item.id)
         self._card.add(column, item.scores[0], rows.items(), "")
-        record = self._card.record
         self.id, self.score = item.id, item.scores[0]
-        self.prompt: str = record.prefix if record else ""
-        self.answers: tuple[str, ...] = (record.answers or record.suffixes) if record else ()
-        self.source: str = next(iter(rows.values()))["source"]
+        # Of the first seed: all seeds were asked the same.
+        asked = next(iter(rows.values()))
+        self.prompt: str = asked["prefix"]
+        self.answers: tuple[str, ...] = tuple(asked["answers"])
+        self.source: str = asked["source"]
         self.predictions: Mapping[int, str] = {s: row["prediction"] for s, row in rows.items()}
         self.scores: Mapping[int, float] = {s: row["score"] for s, row in rows.items()}
 
@@ -58,14 +59,12 @@ class CellItem:
     def images(self) -> list[Image.Image]:
         """The pictures that the model saw, at their stored size; of a video, the frames.
 
-        The first has the boxes that question and answers name. Empty if the files are gone.
+        The first has the boxes that question and answers name. Empty if `gc` let the files
+        of the dataset go.
         """
         record = self._card.record
-        images = (
-            [Image.open(io.BytesIO(data)).convert("RGB") for data in record.window()]
-            if (record)
-            else []
-        )
+        window = record.window() if record else ()
+        images = [Image.open(io.BytesIO(data)).convert("RGB") for data in window]
         for image in images[:1]:
             paint_boxes(image, self._card)
         return images

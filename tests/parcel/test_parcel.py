@@ -17,6 +17,7 @@ from flows.pages.study import study_of
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.records.dataset import Dataset
+from pipelines.records.schema import Record
 from tests.flows.pages.studies import LOSSES
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +107,7 @@ def test_items_have_their_picture_and_every_seeds_answer(toy: Store):
     item = wrong[0]
     assert item.predictions == {23: "<b>purple</b>"}
     assert item.score == 0
-    (data,) = (d for d in toy.artifacts("dataset") if d.manifest.name == "prepare colors/test")
-    (record,) = (r for r in Dataset(data.uri).records() if r.id == item.id)
+    record = _record(toy, "prepare colors/test", item.id)
     (image,) = item.images
     with Image.open(io.BytesIO(record.images[0])) as stored:
         assert image.tobytes() == stored.convert("RGB").tobytes()
@@ -126,6 +126,12 @@ def test_items_have_their_picture_and_every_seeds_answer(toy: Store):
     assert {one.id for one in only} == {i.id for i in items if item.id in i.id}
 
 
+def _record(store: Store, dataset: str, item: str) -> Record:
+    (data,) = (d for d in store.artifacts("dataset") if d.manifest.name == dataset)
+    (record,) = (r for r in Dataset(data.uri).records() if r.id == item)
+    return record
+
+
 def test_a_notebook_shows_items_with_pictures_and_escaped_answers(toy: Store):
     items = notebook.items("toy/colors/vanilla/64", store=toy.uri)
     shown = items._repr_html_()
@@ -137,7 +143,8 @@ def test_a_notebook_shows_items_with_pictures_and_escaped_answers(toy: Store):
     masked = notebook.items("toy/shapes/parcel/16", show="right", store=toy.uri)[0]
     assert "[1 mask]" in masked._repr_html_()
     (image,) = masked.images
-    with Image.open(io.BytesIO(masked._card.record.images[0])) as stored:
+    record = _record(toy, "prepare shapes/test", masked.id)
+    with Image.open(io.BytesIO(record.images[0])) as stored:
         assert image.tobytes() != stored.convert("RGB").tobytes()  # Its box is painted on it.
 
 
