@@ -209,7 +209,8 @@ def items(
 
     Args:
       cell: RUN/BENCHMARK/METHOD/BUDGET, or the same with /SEED.
-      show: "right" or "wrong" for items that are so on average over seeds, or "all".
+      show: "right" for items whose mean score over seeds is at least 0.5, "wrong" for the others,
+        or "all".
       find: text that an item's id must contain.
       store: the store [URI].
 

@@ -74,9 +74,9 @@ class TrainingCurves:
             if value.quantity == "loss":
                 losses.setdefault(value.checkpoint, []).append(value)
         return "\n".join(
-            f"{first.training}: loss {first.value:.3g} at step {first.step}, {last.value:.3g} at "
-            f"step {last.step}"
-            for first, *_, last in ((of[0], *of) for of in losses.values())
+            f"{of[0].training}: loss {of[0].value:.3g} at step {of[0].step}, "
+            f"{of[-1].value:.3g} at step {of[-1].step}"
+            for of in losses.values()
         )
 
     def __repr__(self) -> str:

@@ -44,6 +44,8 @@ def check(found):
         "trace": found["trace"],
         "keys": [first.predictions, first.checkpoint],
         "changed": [len(changed), int((changed.score_exact > changed.score).sum())],
+        "trained_anew": int((both.checkpoint != both.checkpoint_exact).sum()),
+        "answered_anew": int((both.predictions != both.predictions_exact).sum()),
         "rescored": sorted(set(changed.metric_exact)),
         "curves": {m: losses[m].dropna().index.tolist() for m in losses},
         "stages": sorted({v.stage for v in found["curves"].values}),
@@ -81,11 +83,12 @@ def test_the_tutorials_notebook_runs_looks_and_traces(finished: Finished, tmp_pa
     assert found["rows"] == 1 + len(others)
     assert float(first.split(",")[found["columns"].index("score")]) == found["score"]
     assert found["same"]
-    # The changed metric: ChartQA scored anew, and an exact answer is a relaxed one, too.
+    # The changed metric: only scores are new, and an exact answer is a relaxed one, too.
     number, higher = found["changed"]
     assert number > 0
     assert higher == 0
     assert found["rescored"] == ["exact_match"]
+    assert found["trained_anew"] == found["answered_anew"] == 0
     # Curves, items and the trace belong to the same cells.
     assert set(found["curves"]) == {"m3", "mqt", "parcel", "vanilla"}
     assert all(steps == [1, 2, 3, 4] for steps in found["curves"].values())
