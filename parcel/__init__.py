@@ -6,11 +6,13 @@
     table = parcel.run(study)                         # as `parcel run` does, with its progress
     table.to_pandas()                                 # a row per benchmark, method, budget and seed
     parcel.sweep("small", seeds=5)                    # only missing cells run
+    parcel.curves("small").to_pandas()                # what its trainings logged, step by step
+    parcel.items("small/chartqa/parcel/64")           # pictures, questions and what was answered
     print(parcel.trace("small/chartqa/parcel/64"))    # a cell, down to its source samples
 
-Each function calls what the command of its name calls, and takes the same store: `.parcel` in the
-current folder, or what the variable `PARCEL_STORE` names. A wrong request is a `ConfigError`, whose
-one line says the field, the value, what is accepted and the cure.
+Each function calls what the command or the page of its name calls, and takes the same store:
+`.parcel` in the current folder, or what the variable `PARCEL_STORE` names. A wrong request is a
+`ConfigError`, whose one line says the field, the value, what is accepted and the cure.
 """
 
 import os
@@ -23,9 +25,11 @@ from parcel.environment import bypass_proxy, use_utf8
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
     from flows.config.study import StudyConfig
     from flows.study.graph import Phase
+    from parcel.cell_items import CellItems, Show
     from parcel.table import Table
+    from parcel.training_curves import TrainingCurves
 
-__all__ = ["load", "results", "run", "sweep", "trace"]
+__all__ = ["curves", "items", "load", "results", "run", "sweep", "trace"]
 
 # Before a library reads the variables, and for commands, too.
 bypass_proxy()
@@ -174,6 +178,49 @@ def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Tabl
     from parcel.table import Table
 
     return Table(open_store(_uri(store)), run, mixed=mixed)
+
+
+def curves(run: str, *, store: str | None = None) -> "TrainingCurves":
+    """Returns what the trainings behind a run's table logged, as its page draws it.
+
+        losses = parcel.curves("small").to_pandas().query("quantity == 'loss'")
+        losses.pivot_table(index="step", columns="method", values="value").plot()
+
+    Args:
+      run: a study's name, for its newest run; or a run's full name.
+      store: the store [URI].
+
+    Raises:
+      ConfigError: if there is no such run, listing the runs that exist.
+    """
+    from flows.lineage.open_store import open_store
+    from parcel.training_curves import TrainingCurves
+
+    return TrainingCurves(open_store(_uri(store)), run)
+
+
+def items(
+    cell: str, *, show: "Show" = "all", find: str = "", store: str | None = None
+) -> "CellItems":
+    """Returns the items of a cell: pictures, questions, and what each seed answered.
+
+        wrong = parcel.items("small/chartqa/parcel/64", show="wrong")
+        wrong[0].images[0]
+
+    Args:
+      cell: RUN/BENCHMARK/METHOD/BUDGET, or the same with /SEED.
+      show: "right" for items whose mean score over seeds is at least 0.5, "wrong" for the others,
+        or "all".
+      find: text that an item's id must contain.
+      store: the store [URI].
+
+    Raises:
+      ConfigError: if there is no such cell, listing those that exist; or `show` is none of these.
+    """
+    from flows.lineage.open_store import open_store
+    from parcel.cell_items import CellItems
+
+    return CellItems(open_store(_uri(store)), cell, show=show, find=find)
 
 
 def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from flows.lineage.results import show_results
 from flows.lineage.runs import find_run
-from infra.errors import ConfigError
 from infra.store.store import Store
+from parcel.optional import import_pandas
 
 if TYPE_CHECKING:
     import pandas
@@ -44,13 +44,7 @@ class Table:
         Raises:
           ConfigError: if pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError(
-                "to_pandas needs pandas, which is not installed; pip install pandas, or take "
-                "text('cells'), which is CSV."
-            ) from None
+        pandas = import_pandas("text('cells'), which is CSV")
         return pandas.read_csv(io.StringIO(self.text("cells")))
 
     def __repr__(self) -> str:

@@ -232,6 +232,27 @@ def charts_of_study(
 
     The transfers come first, then the stages before them, each sort in a drawing of its own.
     """
+    for sort, trainings in trainings_by_sort(store, section).items():
+        some = trainings[:_MAX_CURVES]
+        curves = [
+            TrainingCurve(label=made.name, group=group, points=losses.points(made.key))
+            for group, made in some
+        ]
+        chart = chart_of(
+            f"{sort}: loss by step", section.methods, curves, len(trainings) - len(some)
+        )
+        if chart is not None:
+            yield chart
+
+
+def trainings_by_sort(
+    store: Store, section: Section
+) -> Mapping[str, Sequence[tuple[int, Manifest]]]:
+    """Returns the trainings behind a benchmark's cells by sort, the transfers first.
+
+    Each is a pair: the place in `section.methods` of the first method that rests on it, and its
+    checkpoint.
+    """
     # A method's checkpoints are shared by its budgets, and stages by seeds and methods: each
     # training counts once.
     #
@@ -244,17 +265,7 @@ def charts_of_study(
                 while made is not None:
                     by_sort.setdefault(made.name.split()[0], {}).setdefault(made.key, (group, made))
                     made = _made_from(store, made)
-    for sort, trainings in by_sort.items():
-        some = list(trainings.values())[:_MAX_CURVES]
-        curves = [
-            TrainingCurve(label=made.name, group=group, points=losses.points(made.key))
-            for group, made in some
-        ]
-        chart = chart_of(
-            f"{sort}: loss by step", section.methods, curves, len(trainings) - len(some)
-        )
-        if chart is not None:
-            yield chart
+    return {sort: [*trainings.values()] for sort, trainings in by_sort.items()}
 
 
 def _checkpoint(store: Store, scores: str) -> Iterator[Manifest]:

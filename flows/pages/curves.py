@@ -32,9 +32,21 @@ def curves_of(artifact: Artifact) -> Mapping[str, Curves]:
 
     A curve needs at least two logged values. A checkpoint whose files are gone has no pictures.
     """
+    drawn = {
+        what: {name: thinned(points) for name, points in curves.items() if len(points) > 1}
+        for what, curves in logged_curves(artifact).items()
+    }
+    return {what: curves for what, curves in drawn.items() if curves}
+
+
+def logged_curves(artifact: Artifact) -> Mapping[str, Curves]:
+    """Returns title -> curves of a training, with every value that it logged.
+
+    Without a value a title has no curve, or one without points.
+    """
     trained, watched = _rows(artifact, METRICS), _rows(artifact, WATCH)
     # Picture by picture, curve by curve; a stage that was not watched has the first two only.
-    found: dict[str, Curves] = {
+    return {
         "loss": {"": [(row["step"], row["loss"]) for row in trained]},
         "gradient norm": {
             "": [(r["step"], r["gradient_norm"]) for r in trained if "gradient_norm" in r]
@@ -42,11 +54,6 @@ def curves_of(artifact: Artifact) -> Mapping[str, Curves]:
         "loss on held-out records": _by_budget(watched, "loss"),
         "score of the probe": _by_budget(watched, "score"),
     }
-    drawn = {
-        what: {name: thinned(points) for name, points in curves.items() if len(points) > 1}
-        for what, curves in found.items()
-    }
-    return {what: curves for what, curves in drawn.items() if curves}
 
 
 def _rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from flows.pages.cards import Card
 from pipelines.records.boxes import paint_box
 
 _PX = 96
-"""Longer side of a picture, which is embedded in the page's text [pixels]."""
+"""Longer side of a picture, which is embedded in the text of a page in the UI [pixels]."""
 _QUALITY = 80
 _TAG = re.compile(r"<[^>]*>")
 """Matches the tags around a box's number; all other markup in a text is escaped already."""
@@ -25,30 +25,44 @@ def sample_table(cards: Iterable[Card]) -> Iterator[str]:
 
     The table is HTML without empty lines, so that Markdown does not interpret the texts in it.
     """
-    # A row per item: picture, prompt and answers, then what each column's seeds answered.
-    rows = [
-        f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
-        f"{_cut(', '.join(card.answers[:4]))}</td>"
-        + "".join(
-            f"<td>{_cut(text)}{'' if score is None else f' ({100 * score:.0f})'}</td>"
-            for *_, answers in card.columns
-            for _, text, score in answers
-        )
-        + "</tr>"
-        for card in cards
-    ]
+    rows = [*card_rows(cards)]
     if rows:
         yield from ("## A few of it", "", "<table>", *rows, "</table>", "")
 
 
-def _picture(card: Card) -> str:
+def card_rows(cards: Iterable[Card], px: int = _PX) -> Iterator[str]:
+    """Yields a row of an HTML table per item, with a picture of at most `px` pixels."""
+    # Picture, prompt and answers, then what each column's seeds answered.
+    for card in cards:
+        yield (
+            f"<tr><td>{_picture(card, px)}</td><td><b>{_cut(card.prefix)}</b><br>"
+            f"{_cut(', '.join(card.answers[:4]))}</td>"
+            + "".join(
+                f"<td>{_cut(text)}{'' if score is None else f' ({100 * score:.0f})'}</td>"
+                for *_, answers in card.columns
+                for _, text, score in answers
+            )
+            + "</tr>"
+        )
+
+
+def _picture(card: Card, px: int) -> str:
     if card.record is None:
         return ""
     with Image.open(io.BytesIO(card.record.images[0])) as stored:
         image = stored.convert("RGB")
     # Shrunk first: boxes are in thousandths of the picture, so they fit any size, and a frame that
     # is painted on the small picture stays visible.
-    image.thumbnail((_PX, _PX))
+    image.thumbnail((px, px))
+    paint_boxes(image, card)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=_QUALITY)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img src="data:image/jpeg;base64,{data}" width="{px}" alt="">'
+
+
+def paint_boxes(image: Image.Image, card: Card) -> None:
+    """Paints the boxes of an item's texts on its picture, of any size."""
     width, height = (side / 1000 for side in image.size)
     for box in card.boxes:
         corners = (
@@ -59,10 +73,6 @@ def _picture(card: Card) -> str:
         )
         left, top, right, bottom = map(round, corners)
         paint_box(image, (left, top, right, bottom), box.number - 1)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_QUALITY)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f'<img src="data:image/jpeg;base64,{data}" width="{_PX}" alt="">'
 
 
 def _cut(text: str) -> str:

@@ -1,17 +1,24 @@
 """What `import parcel` offers in a notebook: the same as the commands, as values."""
 
+import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import parcel as notebook
 from flows.config.load import load
 from flows.lineage.results import show_results
+from flows.pages.study import study_of
 from infra.errors import ConfigError
 from infra.store.store import Store
+from pipelines.records.dataset import Dataset
+from pipelines.records.schema import Record
+from tests.flows.pages.studies import LOSSES
 
 ROOT = Path(__file__).parents[2]
 CODE = "import parcel; print(parcel.__file__, parcel.load().name)"
@@ -69,6 +76,85 @@ def test_without_pandas_a_frame_is_refused_in_one_line(toy: Store, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match=r"^to_pandas needs pandas.*; pip install pandas"):
         notebook.results("toy", store=toy.uri).to_pandas()
+
+
+def test_curves_have_every_value_that_the_trainings_logged(toy: Store):
+    curves = notebook.curves("toy", store=toy.uri)
+    frame = curves.to_pandas()
+    trainings = list(toy.artifacts("checkpoint"))
+    assert set(frame.checkpoint) == {training.key for training in trainings}
+    losses = frame[frame.quantity == "loss"]
+    assert len(losses) == len(trainings) * len(LOSSES.splitlines())
+    logged = [json.loads(line) for line in LOSSES.splitlines()]
+    one = losses[losses.training == "transfer mqt colors seed=23"]
+    assert [*one.step] == [row["step"] for row in logged]
+    assert [*one.value] == [row["loss"] for row in logged]
+    assert set(one.method) == {"mqt"}
+    probe = frame[frame.quantity == "score of the probe"]
+    assert set(probe.tokens) == {"16 tokens", "64 tokens"}
+    lines = repr(curves).splitlines()
+    assert "transfer mqt colors seed=23: loss 5 at step 1, 0.417 at step 12" in lines
+    assert len(lines) == len(trainings)
+    with pytest.raises(ConfigError, match=r"^RUN must name a finished run, got 'gone'"):
+        notebook.curves("gone", store=toy.uri)
+
+
+def test_items_have_their_picture_and_every_seeds_answer(toy: Store):
+    items = notebook.items("toy/colors/parcel/16", store=toy.uri)
+    assert len(items) == 30
+    wrong = notebook.items("toy/colors/parcel/16/23", show="wrong", store=toy.uri)
+    assert {item.id for item in wrong} == {i.id for i in items if not i.scores[23]}
+    item = wrong[0]
+    assert item.predictions == {23: "<b>purple</b>"}
+    assert item.score == 0
+    record = _record(toy, "prepare colors/test", item.id)
+    (image,) = item.images
+    with Image.open(io.BytesIO(record.images[0])) as stored:
+        assert image.tobytes() == stored.convert("RGB").tobytes()
+    assert (item.prompt, item.answers, item.source) == (
+        record.prefix,
+        record.answers,
+        record.source,
+    )
+    frame = items.to_pandas()
+    assert len(frame) == 30 * 3
+    report = study_of(toy, "toy").section("colors")
+    (cell,) = (c for c in report.cells if (c.method, c.budget) == ("parcel", 16))
+    means = 100 * frame.groupby("seed").score.mean()
+    assert means.to_dict() == pytest.approx({s.seed: s.score for s in cell.scores})
+    only = notebook.items("toy/colors/parcel/16", find=item.id, store=toy.uri)
+    assert {one.id for one in only} == {i.id for i in items if item.id in i.id}
+
+
+def _record(store: Store, dataset: str, item: str) -> Record:
+    (data,) = (d for d in store.artifacts("dataset") if d.manifest.name == dataset)
+    (record,) = (r for r in Dataset(data.uri).records() if r.id == item)
+    return record
+
+
+def test_a_notebook_shows_items_with_pictures_and_escaped_answers(toy: Store):
+    items = notebook.items("toy/colors/vanilla/64", store=toy.uri)
+    shown = items._repr_html_()
+    assert shown.count('<img src="data:image/jpeg;base64,') == 8
+    assert shown.endswith("<p>and 22 more</p>")
+    assert "<th>seed 11</th><th>seed 23</th><th>seed 47</th>" in shown
+    assert "&lt;b&gt;purple&lt;/b&gt; (0)" in shown
+    assert repr(items[0]) in repr(items)
+    masked = notebook.items("toy/shapes/parcel/16", show="right", store=toy.uri)[0]
+    assert "[1 mask]" in masked._repr_html_()
+    (image,) = masked.images
+    record = _record(toy, "prepare shapes/test", masked.id)
+    with Image.open(io.BytesIO(record.images[0])) as stored:
+        assert image.tobytes() != stored.convert("RGB").tobytes()  # Its box is painted on it.
+
+
+def test_wrong_cells_are_refused_in_one_line(toy: Store):
+    with pytest.raises(ConfigError, match=r"^a cell must be .* got 'colors/parcel/17'"):
+        notebook.items("toy/colors/parcel/17", store=toy.uri)
+    with pytest.raises(ConfigError, match=r"^a cell must be RUN/.*/BUDGET\[/SEED\], got 'toy'\.$"):
+        notebook.items("toy", store=toy.uri)
+    with pytest.raises(ConfigError, match=r"^show must be one of all, right, wrong, got 'changed'"):
+        notebook.items("toy/colors/parcel/16", show="changed", store=toy.uri)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_trace_is_the_commands(toy: Store, parcel, monkeypatch: pytest.MonkeyPatch):
