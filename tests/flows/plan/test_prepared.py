@@ -1,6 +1,7 @@
 """Tests of a plan's estimates for data not prepared yet: sampled once, stored, and reused."""
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -146,15 +147,21 @@ def test_a_dataset_of_other_files_is_not_prepared_and_tells_nothing(
         assert row.inputs is None
 
 
+def _processor_seconds() -> float:
+    """Returns the processor time of this process and of those that it waited for [s]."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 @pytest.mark.deep
 def test_sampled_processor_time_is_that_of_preparing(drawn: Path, tmp_path: Path, store: Store):
     render_corpus(CorpusConfig(num_web=800, num_videos=0), str(tmp_path / "corpus"))
     config = study(tmp_path / "corpus")
     row = rows(config, store, count=100)["prepare mixture/web"]
     prepare(study(drawn), store, "prepare mixture/web")  # Imports Beam.
-    began = time.process_time()
+    began = _processor_seconds()
     prepare(config, store, "prepare mixture/web")
-    took = (time.process_time() - began) / 3600
+    took = (_processor_seconds() - began) / 3600
     assert row.core_hours
     assert sum(row.core_hours) / 2 / 3 < took < sum(row.core_hours) / 2 * 3
     came = max(int(found.manifest.counts["records"]) for found in store.artifacts("dataset"))

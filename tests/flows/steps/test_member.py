@@ -127,7 +127,8 @@ def undisturbed(tmp_path_factory, inputs: dict[str, Any]) -> Path:
     assert [p.done for p in found] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert {p.devices for p in found} == {2}  # Two processes, each with devices of its CPU.
     assert 2 <= sum(p.resumable for p in found) <= 3  # The last may be whole when all is done.
-    assert set(points(root)) == {4, 6}
+    # The oldest goes when the last is known to be whole, which may be after the end.
+    assert set(points(root)) - {2} == {4, 6}
     return root
 
 
