@@ -38,7 +38,7 @@ def first_problem(error: Any, kind: type[Any]) -> str:
 
 
 def first_unbounded(value: Any, where: str = "") -> str | None:
-    """Returns what is wrong with the first infinity or NaN in a config; None if there is none.
+    """Returns the problem with the first infinity or NaN in a config; None if there is none.
 
     Records and digests are JSON, which has no such numbers.
     """

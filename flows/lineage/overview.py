@@ -390,7 +390,7 @@ def when(record: Mapping[str, Any]) -> str:
 
 
 def differences_text(record: Mapping[str, Any]) -> str:
-    """Returns what a run's config has otherwise than the run before it, in one line."""
+    """Returns the changes of a run's config since the run before it, in one line."""
     differences = record.get("differs") or {}
     named = [
         f"{path}: {_value_text(was)} → {_value_text(now)}"

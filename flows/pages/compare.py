@@ -68,7 +68,7 @@ class CellPair:
 
     @property
     def draws(self) -> str:
-        """What the interval is over: "3 seeds, 1 pretraining, 900 items"."""
+        """Numbers of draws in the interval: "3 seeds, 1 pretraining, 900 items"."""
         found = self.difference
         return draws_text(found.seeds, found.pretrainings, found.items) if found else ""
 
@@ -133,7 +133,7 @@ def _moment(study: Study) -> str:
 
 
 def common_cells(first: Side, second: Side) -> list[tuple[object, ...]]:
-    """Returns what two sides have both, in the order of the first one's table."""
+    """Returns the keys of the cells in both tables, in the order of the first one's."""
     return [key for key in first.cells if key in second.cells]
 
 
@@ -264,7 +264,7 @@ def trainings_by_sort(
             for made in _checkpoint(store, score.artifact):
                 while made is not None:
                     by_sort.setdefault(made.name.split()[0], {}).setdefault(made.key, (group, made))
-                    made = _made_from(store, made)
+                    made = _init_checkpoint(store, made)
     return {sort: [*trainings.values()] for sort, trainings in by_sort.items()}
 
 
@@ -278,7 +278,7 @@ def _checkpoint(store: Store, scores: str) -> Iterator[Manifest]:
         return
 
 
-def _made_from(store: Store, made: Manifest) -> Manifest | None:
+def _init_checkpoint(store: Store, made: Manifest) -> Manifest | None:
     try:
         return store.get_cached(made.inputs["init"].key).manifest
     except KeyError:

@@ -53,12 +53,12 @@ def programs_of(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, 
       topology: the chips, whose memory decides how many rows are answered at a time.
     """
     names: dict[DeviceProgram, list[str]] = {}
-    for name, program in _named_programs(config, topology):
+    for name, program in _all_programs(config, topology):
         names.setdefault(program, []).append(name)
     return tuple(StudyProgram(program=p, names=tuple(n)) for p, n in names.items())
 
 
-def _named_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str, DeviceProgram]]:
+def _all_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str, DeviceProgram]]:
     for stage in stages_of(config):
         for method in (REFERENCE,) if stage.is_shared else stage.methods:
             yield from _stage_programs(stage, method, topology)
@@ -83,7 +83,7 @@ def _stage_programs(
 def watch_programs(
     view: StudyConfig, method: Method, model: ModelConfig, train: TrainConfig, topology: Topology
 ) -> Iterator[tuple[str, HeldOutProgram | TrainProgram]]:
-    """Yields what `watch` computes while a stage trains: held-out losses, then the probe's updates.
+    """Yields the programs of `watch` beside a stage: held-out losses, then the probe's updates.
 
     Args:
       view: the study at the stage's resolution.

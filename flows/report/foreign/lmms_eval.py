@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
-from infra.typed_json import parse_json
+from infra.typed_json import parse_typed
 
 SAMPLES = "_samples_"
 RESULTS = "_results.json"
@@ -125,12 +125,9 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def _parse_object(text: bytes, name: str) -> dict[str, Any]:
     try:
-        value = parse_json(text, name)
+        return parse_typed(dict[str, Any], text, name)
     except ValueError as error:
         raise ItemLogError(str(error)) from None
-    if not isinstance(value, dict):
-        raise ItemLogError(f"{name} must be an object, got {type(value).__name__}.")
-    return value
 
 
 def _member(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
