@@ -38,6 +38,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from infra.cores import num_cores
 from model import presets, vlm
 from model.analysis.flops import Modality, prefill_flops, update_flops
 from model.analysis.peak import peak_tflops
@@ -47,7 +48,6 @@ from model.chips.programs import TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.config import ConnectorConfig
-from model.data.cores import num_cores
 from model.decode.generate import generate
 from model.sharding import make_mesh, on_host, shard_batch, shard_tree
 from model.train.config import TrainConfig

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 
+from infra.cores import machine_cores
 from infra.processes.signals import is_stopping
 from infra.ray.devices import usable_gpus, worker_environment
 from infra.ray.driver import connect_pair
@@ -44,7 +45,7 @@ class Cluster:
     """
 
     def __init__(self, *, num_cpus: int | None, num_gpus: int | None = None) -> None:
-        self.num_cpus = num_cpus or len(os.sched_getaffinity(0))
+        self.num_cpus = num_cpus or machine_cores()
         self._num_gpus = num_gpus
         self._starting = threading.Lock()
         self._driver: _DriverProcess | None = None

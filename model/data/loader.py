@@ -10,8 +10,8 @@ import grain
 import numpy as np
 from jaxtyping import Int
 
+from infra.cores import num_cores
 from model.data.config import BatchConfig
-from model.data.cores import num_cores
 from model.data.mixing import Mixture, weights_of
 from model.data.order import Order, lanes_of
 from model.data.parts import open_parts

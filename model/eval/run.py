@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from infra.cores import num_cores
 from infra.progress import COMPILING, Progress
 from infra.store.stored_folder import open_stored_folder
 from model import vlm
@@ -33,7 +34,6 @@ from model.checkpoint.folder import (
 )
 from model.config import ModelConfig
 from model.connector import budgets
-from model.data.cores import num_cores
 from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images

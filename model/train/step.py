@@ -13,11 +13,11 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from infra.cores import num_cores
 from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.connector import budgets
-from model.data.cores import num_cores
 from model.data.loader import Batch
 from model.sharding import (
     AXES,

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+import numpy as np
+
+from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Omission
 from pipelines.sources.corpus import Corpus, is_unicode, printable_name
 
@@ -97,6 +100,29 @@ def unfollowed(
             elif not path.is_dir() and (looks_like_data(name) or is_media(name)):
                 yield Omission(source=corpus.relative(path), reason="neither a file nor a folder")
         folders[:] = filter(is_unicode, folders)
+
+
+def unlisted_media(
+    corpus: Corpus, names: Iterable[str], listed: Iterable[str]
+) -> Iterator[Omission]:
+    """Yields the pictures and clips that no list names.
+
+    Args:
+      corpus: the corpus.
+      names: names of files below its folder.
+      listed: names that its lists give, below the data root; only read if there is a picture. One
+        takes 8 bytes of memory.
+    """
+    media = [
+        corpus.relative(corpus.folder / name)
+        for name in names
+        if is_media(name) and not is_hidden(name)
+    ]
+    if media:
+        hashes = np.fromiter(map(stable_hash, listed), np.uint64)
+        own = np.fromiter(map(stable_hash, media), np.uint64, len(media))
+        for number in np.flatnonzero(~np.isin(own, hashes)):
+            yield Omission(source=media[number], reason="no list names this file")
 
 
 def note_empty(corpus: Corpus, path: Path, results: Iterable[T]) -> Iterator[T]:

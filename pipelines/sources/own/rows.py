@@ -17,6 +17,7 @@ begins with [ or { is written as a list of one text: ["[illegible]"].
 Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -35,7 +36,13 @@ from pipelines.sources.csv_cells import csv_cells, parse_cell
 from pipelines.sources.item import Item, checked_task
 from pipelines.sources.layout import find_annotation, find_file
 from pipelines.sources.licences import OWN_NAMES, stated_licence
-from pipelines.sources.omissions import data_files, looks_like_data, note_empty, unfollowed
+from pipelines.sources.omissions import (
+    data_files,
+    looks_like_data,
+    note_empty,
+    unfollowed,
+    unlisted_media,
+)
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
@@ -260,8 +267,31 @@ def _row_omissions(corpus: Corpus, split: str, *, form: str) -> Iterator[Omissio
             reason = f"its name is like that of split {split}, which {names[0]} alone holds"
             yield Omission(source=corpus.relative(path), reason=reason)
     yield from unfollowed(corpus, lambda name: alike.match(name) is not None)
+    names = (path.relative_to(corpus.folder).as_posix() for path in corpus.files())
+    yield from unlisted_media(corpus, names, _media_names(corpus))
 
 
+def _media_names(corpus: Corpus) -> Iterator[str]:
+    """Yields the files below the data root that rows name, of any split, of rejects as well."""
+    for path in sorted(corpus.folder.iterdir()):
+        for ending, rows_of in _ROWS.items():
+            is_form = path.name.lower().endswith(tuple(ending + packing for packing in PACKINGS))
+            # What is damaged is a reject where its split is read.
+            with contextlib.suppress(ValueError):
+                for _, parse in rows_of(path) if is_form and path.is_file() else ():
+                    with contextlib.suppress(ValueError, RecursionError):
+                        yield from _paths_of_row(corpus, parse())
+
+
+def _paths_of_row(corpus: Corpus, values: Any) -> Iterator[str]:
+    row = without_absent(values) if isinstance(values, Mapping) else {}
+    for key in row.keys() & {"image", "video"}:
+        for path in _texts_under(row, key):
+            yield corpus.relative(corpus.folder / path)
+
+
+_ROWS = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _table_rows}
+"""Extension of a split's file -> function that yields its rows."""
 _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
 
 

@@ -17,6 +17,7 @@ its file name, what follows is its extension, and members whose names begin with
 """
 
 import contextlib
+import itertools
 import json
 import os
 import posixpath
@@ -40,14 +41,14 @@ from pipelines.sources.omissions import (
     PICTURE_SUFFIXES,
     data_files,
     is_hidden,
-    is_media,
     note_empty,
     unfollowed,
+    unlisted_media,
 )
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.unpacking import DAMAGE, is_packed, unpack
 from pipelines.sources.values import text_of, without_absent
-from pipelines.sources.web.tables import PICTURES, table_form
+from pipelines.sources.web.tables import PICTURES, media_names, table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 _IMAGES = tuple(suffix.removeprefix(".") for suffix in PICTURE_SUFFIXES)
@@ -104,13 +105,9 @@ def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     roles = list(_roles(corpus))
     yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
     yield from unfollowed(corpus)
-    # Lists may name any picture, archives none.
-    if not any(holds and table_form(name) for name, holds in roles):
-        for name, _ in roles:
-            if is_media(name) and not is_hidden(name):
-                yield Omission(
-                    source=corpus.relative(corpus.folder / name), reason="no list names this file"
-                )
+    lists = (corpus.folder / name for name, holds in roles if holds and table_form(name))
+    listed = itertools.chain.from_iterable(media_names(corpus, path) for path in lists)
+    yield from unlisted_media(corpus, (name for name, _ in roles), listed)
 
 
 def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:

@@ -287,13 +287,13 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
     Raises:
       BadInput: if there is none, or several URLs end alike: the file is of one of them at most.
     """
-    name, folder_of_table = _name_in_url(url), path.parent / _stem(path.name)
-    for folder in (path.parent, folder_of_table, path.parent / "images"):
-        if not name or not corpus.has(folder / name):
+    for file in _downloads(path, url):
+        if not corpus.has(file):
             continue
         # A folder named after the table has its pictures alone; the others have those of all tables
         # beside it.
-        if folder == folder_of_table:
+        name = file.name
+        if file.parent == _folder_of_table(path):
             shared = corpus.once(f"URLs of {path}", lambda: _shared_names(_versions([path])))
         else:
             shared = corpus.once(
@@ -301,11 +301,22 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
             )
         if stable_hash(name) in shared:
             raise BadInput(
-                f"several URLs end in {name!r:.60}, and {corpus.relative(folder / name)} is of one "
+                f"several URLs end in {name!r:.60}, and {corpus.relative(file)} is of one "
                 f"of them at most; download with names of their own, with img2dataset for instance"
             )
-        return corpus.media(folder / name)
+        return corpus.media(file)
     raise BadInput("only a URL; download the images first, with img2dataset for instance")
+
+
+def _downloads(path: Path, url: str) -> list[Path]:
+    """Returns the files, of which there may be none, that can be the download of a table's URL."""
+    name = _name_in_url(url)
+    folders = (path.parent, _folder_of_table(path), path.parent / "images")
+    return [folder / name for folder in folders] if name else []
+
+
+def _folder_of_table(path: Path) -> Path:
+    return path.parent / _stem(path.name)
 
 
 def _tables_beside(path: Path) -> list[Path]:
@@ -349,7 +360,9 @@ def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
     hashes = array.array("Q")
     for table, _ in tables:
         form = table_form(table.name)
-        for url in form.urls(table) if form else ():
+        for url in itertools.chain.from_iterable(
+            map(_url_of_row, form.places(table) if form else ())
+        ):
             with contextlib.suppress(BadInput):
                 hashes.extend((stable_hash(_name_in_url(url)), stable_hash(url.strip())))
     pairs = np.unique(np.frombuffer(hashes, np.uint64).reshape(-1, 2), axis=0)
@@ -357,22 +370,40 @@ def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
     return frozenset(names[counts > 1].tolist())
 
 
-def _urls_of_columns(path: Path, batches: Batches) -> Iterator[str]:
+def media_names(corpus: Corpus, path: Path) -> Iterator[str]:
+    """Yields the files below the data root in which `_media_of_row` looks for a table's pictures.
+
+    A file counts as named by a row that is a reject for something else, too.
+    """
+    form = table_form(path.name)
+    for row in form.places(path) if form else ():
+        for field in filter(row.__contains__, (*_PATHS, *_URLS)):
+            value = row[field]
+            # A row that lists several is a reject, and names them all.
+            is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+            for each in value if is_list else [value]:
+                with contextlib.suppress(BadInput):
+                    name = text_of(each, field) if field in _URLS else picture_cell(each, field)[1]
+                    is_url = field in _URLS or "://" in name
+                    for place in _downloads(path, name) if is_url else [path.parent / name]:
+                        yield corpus.relative(place)
+
+
+def _places_of_columns(path: Path, batches: Batches) -> Iterator[Mapping[str, Any]]:
     import pyarrow as pa
 
     with local_copy(path) as local:
         try:
-            for batch in batches(local, _url_columns):
-                for row in rows_of_batch(batch):
-                    yield from _url_of_row(row)
+            for batch in batches(local, _place_columns):
+                yield from rows_of_batch(batch)
         # A table that cannot be read is a reject where its rows are; a failing disk is none.
         except (BadInput, pa.ArrowException, OSError) as error:
             if is_of_machine(error):
                 raise
 
 
-def _url_columns(schema: Any) -> list[str]:
-    """Returns the columns that may hold URLs, without the pictures beside them."""
+def _place_columns(schema: Any) -> list[str]:
+    """Returns the columns that may hold paths and URLs, without the pictures beside them."""
     import pyarrow as pa
 
     columns = [name for name in _URLS if name in schema.names]
@@ -385,24 +416,27 @@ def _url_columns(schema: Any) -> list[str]:
     return columns
 
 
-def _urls_of_jsonl(path: Path) -> Iterator[str]:
+def _places_of_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
     for _, line in _whole_lines(path):
         with contextlib.suppress(ValueError, RecursionError):
-            yield from _url_of_row(json.loads(line))
+            if isinstance(row := json.loads(line), Mapping):
+                yield row
 
 
-def _urls_of_csv(path: Path) -> Iterator[str]:
+def _places_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
     with contextlib.suppress(ValueError):
         for _, cells in csv_cells(path):
             with contextlib.suppress(BadInput):
-                yield from _url_of_row(cells())
+                yield _fields_of_cells(cells())
 
 
-def _urls_of_tsv(path: Path) -> Iterator[str]:
+def _places_of_tsv(path: Path) -> Iterator[Mapping[str, Any]]:
+    # Either cell may be the caption; one that quotes a URL is no place.
     for _, line in _whole_lines(path):
         text = text_of(line.decode("utf-8", "replace"), "line")
-        cells = text.rstrip("\r\n").split("\t")[:2]
-        yield from (cell for cell in cells if _URL.fullmatch(cell.strip()))
+        for cell in map(str.strip, text.rstrip("\r\n").split("\t")[:2]):
+            if _URL.fullmatch(cell) or "://" not in cell:
+                yield {"path": cell}
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -411,10 +445,8 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         yield from _number_lines(path)
 
 
-def _url_of_row(row: object) -> list[str]:
+def _url_of_row(row: Mapping[str, Any]) -> list[str]:
     """Returns the URL under which `_media_of_row` looks for a row's picture."""
-    if not isinstance(row, Mapping):
-        return []
     with contextlib.suppress(BadInput):
         if names := _paths_of_row(row):
             return [] if any("://" not in name for name in names) else [next(iter(names))]
@@ -427,23 +459,23 @@ class TableForm:
 
     Attributes:
       read: yields the samples and the rejects of its rows.
-      urls: yields the URLs of its rows.
+      places: yields the fields of its rows that may name a picture; what is damaged is passed over.
     """
 
     read: Callable[[Corpus, Path], Iterator[WebImage | Reject]]
-    urls: Callable[[Path], Iterator[str]]
+    places: Callable[[Path], Iterator[Mapping[str, Any]]]
 
 
 _LINES = {
-    ".jsonl": TableForm(read_jsonl, _urls_of_jsonl),
-    ".ndjson": TableForm(read_jsonl, _urls_of_jsonl),
-    ".tsv": TableForm(read_tsv, _urls_of_tsv),
-    ".csv": TableForm(read_csv, _urls_of_csv),
+    ".jsonl": TableForm(read_jsonl, _places_of_jsonl),
+    ".ndjson": TableForm(read_jsonl, _places_of_jsonl),
+    ".tsv": TableForm(read_tsv, _places_of_tsv),
+    ".csv": TableForm(read_csv, _places_of_csv),
 }
-_ARROW = TableForm(read_arrow, functools.partial(_urls_of_columns, batches=_arrow_batches))
+_ARROW = TableForm(read_arrow, functools.partial(_places_of_columns, batches=_arrow_batches))
 _FORMS = {
     ".parquet": TableForm(
-        read_parquet, functools.partial(_urls_of_columns, batches=_parquet_batches)
+        read_parquet, functools.partial(_places_of_columns, batches=_parquet_batches)
     ),
     ".arrow": _ARROW,
     ".feather": _ARROW,

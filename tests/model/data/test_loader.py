@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.cores import num_cores
 from model.data import order
 from model.data.config import BatchConfig
-from model.data.cores import num_cores
 from model.data.loader import Examples, Loader, samples_of_step
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images

@@ -144,9 +144,10 @@ def test_a_list_of_ones_own_without_rows_is_an_empty_file(tmp_path, form, text):
     (tmp_path / f"{form}/train.{form}").write_text(text)
     listed = Listed(tmp_path, form)
     assert (listed.items, listed.rejects) == ([], [])
-    assert [(o.source, o.reason) for o in listed.omissions] == [
-        (f"{form}/train.{form}", "empty file")
-    ]
+    assert {(o.source, o.reason) for o in listed.omissions} == {
+        (f"{form}/train.{form}", "empty file"),
+        (f"{form}/a.png", "no list names this file"),
+    }
 
 
 def test_a_list_in_another_form_is_named(tmp_path):

@@ -594,6 +594,58 @@ def test_pictures_that_no_list_can_name_are_named(tmp_path):
     assert [o.source for o in Listed(tmp_path).omissions] == ["web/b.png"]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "tsv", "parquet", "arrow", "jsonl.gz"])
+def test_pictures_that_no_row_names_are_named(tmp_path, form):
+    # By a path, by one that goes up, by a URL, by a row that is a reject for its
+    # caption; the last two pictures are named by no row.
+    names = ["images/a.png", "b.png", "x/../c.png", "http://x.org/d.png", "images/e.png"]
+    for name in (
+        "images/a.png",
+        "b.png",
+        "c.png",
+        "images/d.png",
+        "images/e.png",
+        "f.png",
+        "g.MP4",
+    ):
+        (tmp_path / "web" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "web" / name).write_bytes(picture(1))
+    captions = ["x", "x", "x", "x", "" if form == "tsv" else None]
+    rows = [{"image": n, "caption": c} for n, c in zip(names, captions, strict=True)]
+    path, table = tmp_path / f"web/l.{form}", pa.Table.from_pylist(rows)
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    if form == "parquet":
+        parquet.write_table(table, path)
+    elif form == "arrow":
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    elif form == "csv":
+        path.write_text(
+            "image,caption\n" + "".join(f"{r['image']},{r['caption'] or ''}\n" for r in rows)
+        )
+    elif form == "tsv":
+        path.write_text("".join(f"{row['caption']}\t{row['image']}\n" for row in rows))
+    else:
+        path.write_bytes(gzip.compress(lines.encode()) if form.endswith("gz") else lines.encode())
+    listed = Listed(tmp_path)
+    assert len(listed.items) == 4
+    assert {(o.source, o.reason) for o in listed.omissions} == {
+        ("web/f.png", "no list names this file"),
+        ("web/g.MP4", "no list names this file"),
+    }
+
+
+def test_pictures_that_no_own_row_names_are_named(tmp_path):
+    # The rows of every split count, those of both forms, packed, and rejects.
+    write_rows(tmp_path, [OWN, {"image": ["b.png", "c.png"], "answers": None}], "jsonl/train.jsonl")
+    table = b"video,question,answers\nd/e.mp4,q,a\n"
+    (tmp_path / "jsonl/val.csv.gz").write_bytes(gzip.compress(table))
+    (tmp_path / "jsonl/d").mkdir()
+    for name in ("b.png", "c.png", "d/e.mp4", "d/f.png", "d/.g.png"):
+        (tmp_path / "jsonl" / name).write_bytes(picture(1))
+    assert [o.source for o in Listed(tmp_path, "jsonl").omissions] == ["jsonl/d/f.png"]
+
+
 def test_what_img2dataset_writes_beside_archives_is_no_data_of_its_own(tmp_path):
     write_tar(tmp_path / "web/00000.tar", [("0.png", picture(1)), ("0.txt", b"x")])
     (tmp_path / "web/00000_stats.json").write_text("{}")
