@@ -13,7 +13,7 @@ from flows.lineage.overview import continuing_command
 from flows.report.text_lists import abbreviate_list
 from flows.study.flow import RESULTS, StudyResult
 from infra.prefect.published import published
-from infra.prefect.rows import begin, flush, settle_ended
+from infra.prefect.rows import begin, flush, settle_ended, wait_for_events
 from infra.prefect.server import UI
 from infra.store.records import read_run
 from infra.store.store import Store
@@ -62,7 +62,8 @@ def run_flow_in_terminal(
         console.print(Markdown(table)) if console.is_terminal else print(table)
     _print_summary(console, store, result, time.monotonic() - began)
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
-    published(flush)
+    # Before its server ends, all is sent; else Prefect sends log lines in its time.
+    published(flush if ui is None else wait_for_events)
     published(settle_ended, store.state)
     if not result.is_success:
         # The last line: where a person looks, and what they would do next.

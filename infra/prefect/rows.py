@@ -10,6 +10,7 @@ process is killed, or its server was away for a while, some rows are left *Runni
 """
 
 import dataclasses
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,13 +198,28 @@ def _settle_unrecorded(store: Path) -> None:
 
 
 def flush(timeout: float = 8.0) -> None:
-    """Sends what Prefect's client still has in its queues, events and log lines.
+    """Sends what Prefect's client still has in its queues, events and log lines, and ends them.
 
     Args:
       timeout: longest time for each of the two [s].
     """
     EventsWorker.drain_all(timeout=timeout, at_exit=False)
     APILogWorker.drain_all(timeout=timeout, at_exit=False)
+
+
+def wait_for_events(timeout: float = 8.0) -> None:
+    """Waits until Prefect's client has sent the events in its queue, of which rows are made.
+
+    For processes in which many runs follow each other: Prefect never lets go of a worker that
+    `flush` has ended, nor of its HTTP client.
+
+    Args:
+      timeout: longest time [s].
+    """
+    worker = EventsWorker.instance()
+    waiting = threading.Thread(target=worker.wait_until_empty, daemon=True)
+    waiting.start()
+    waiting.join(timeout)
 
 
 def is_cancelling(flow_run_id: str) -> bool:
