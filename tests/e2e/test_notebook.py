@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 NOTEBOOK = Path(__file__).parents[2] / "docs/tutorials/notebook.ipynb"
 
 CELLS = """
-import asyncio, json, sys
+import asyncio, gc, json, sys
 
 def cells(notebook, config, store):
     found = {}
@@ -52,6 +52,7 @@ def check(found):
         "item": [item.prompt, list(item.answers), sorted(item.scores), item.images[0].size],
         "html": found["items"]._repr_html_(),
         "mean": found["items"].to_pandas().groupby("seed").score.mean().to_dict(),
+        "event_workers": sum(type(each).__name__ == "EventsWorker" for each in gc.get_objects()),
         "of_cell": of_cell.set_index("seed").score.to_dict(),
     }))
 
@@ -83,6 +84,8 @@ def test_the_tutorials_notebook_runs_looks_and_traces(finished: Finished, tmp_pa
     assert found["rows"] == 1 + len(others)
     assert float(first.split(",")[found["columns"].index("score")]) == found["score"]
     assert found["same"]
+    # Prefect would keep each worker that a run has ended.
+    assert found["event_workers"] == 1
     # The changed metric: only scores are new, and an exact answer is a relaxed one, too.
     number, higher = found["changed"]
     assert number > 0
