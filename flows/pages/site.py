@@ -1,6 +1,6 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from flows.pages.compare import (
     lineage_target,
     run_differences,
 )
-from flows.pages.curve_chart import LossReader
+from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, distinct_names, draw
 from flows.pages.items import SHOWS, Item, is_right
@@ -30,7 +30,7 @@ from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Section
 from flows.report.durations import age_text, time_left_text
-from flows.report.layout import report_blocks, report_notes
+from flows.report.layout import overall_blocks, report_notes, section_block
 from flows.report.text_lists import abbreviate_list
 from infra.errors import one_line_message
 from infra.store.store import Artifact, Store
@@ -52,6 +52,8 @@ _MAX_SIDES = 6
 """Most cells, methods or runs that are compared on one page."""
 _REJECTS = 20
 """Number of rejects of one kind that a dataset's page names; the others are counted."""
+_CELLS = 1_000
+"""Most cells in the tables of one page of results, but for a benchmark that has more."""
 _NAMED = 200
 """Largest number of inputs listed on an artifact's page, and of users."""
 
@@ -236,13 +238,25 @@ class Site:
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
+        # What is over all benchmarks stands on the first page, before its benchmarks.
+        pages = _in_pages(study.report.sections)
+        number = min(max(int(page.get("page") or 1), 1), len(pages))  # From 1.
+        blocks = overall_blocks(study.report) if number == 1 else []
         filled = [s for s in study.report.sections if any(cell.scores for cell in s.cells)]
-        charts = charts_of_study(self._store, self._losses, study, filled[0]) if filled else ()
+        charts: Iterable[CurveChart] = ()
+        if filled and number == 1:
+            charts = charts_of_study(self._store, self._losses, study, filled[0])
         return {
             "study": study,
-            "blocks": report_blocks(study.report),
+            "blocks": blocks + [section_block(section) for section in pages[number - 1]],
+            "pages": pages,
+            "number": number,
             "notes": report_notes(study.report),
-            "plots": [plot for plot in _PLOTS if f"{plot}.png" in study.results.manifest.files],
+            "plots": [
+                plot
+                for plot in _PLOTS
+                if number == 1 and f"{plot}.png" in study.results.manifest.files
+            ],
             "charts": list(charts),
             "of_charts": filled,
         }
@@ -498,6 +512,19 @@ class Site:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
         return self._store.get_cached(key).manifest.inputs["data"].key
+
+
+def _in_pages(sections: Sequence[Section]) -> list[list[Section]]:
+    """Returns the benchmarks of each page of results: at least one, in their order."""
+    pages: list[list[Section]] = [[]]
+    num_cells = 0
+    for section in sections:
+        num_cells += len(section.cells)
+        if pages[-1] and num_cells > _CELLS:
+            pages.append([])
+            num_cells = len(section.cells)
+        pages[-1].append(section)
+    return pages
 
 
 def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:

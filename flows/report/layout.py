@@ -66,6 +66,11 @@ class ReportBlock:
 
 def report_blocks(report: Report) -> list[ReportBlock]:
     """Returns the means over benchmarks, the methods compared, and a block per benchmark."""
+    return [*overall_blocks(report), *map(section_block, report.sections)]
+
+
+def overall_blocks(report: Report) -> list[ReportBlock]:
+    """Returns the means over benchmarks, and the methods compared."""
     blocks = [
         _aggregate_block(list(entries), _shared_budgets(report, resolution))
         for resolution, entries in itertools.groupby(report.aggregates, lambda a: a.resolution)
@@ -74,7 +79,7 @@ def report_blocks(report: Report) -> list[ReportBlock]:
         num = collections.Counter(section.resolution for section in report.sections)
         lines = [comparison_text(c, num[c.resolution]) for c in report.comparisons]
         blocks.append(ReportBlock(title="Methods compared", lines=lines))
-    return blocks + [_section_block(section) for section in report.sections]
+    return blocks
 
 
 def report_notes(report: Report) -> list[str]:
@@ -130,7 +135,8 @@ def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Re
     return ReportBlock(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
 
 
-def _section_block(section: Section) -> ReportBlock:
+def section_block(section: Section) -> ReportBlock:
+    """Returns the tables of a benchmark."""
     tables = [_grid_table(section, grid) for grid in (SCORES, SPREADS) if grid.is_shown(section)]
     if section.comparisons:
         tables.append(_difference_table(section))

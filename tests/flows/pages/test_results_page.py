@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.lineage.runs import begin_run_record, end_run_record, find_run
-from flows.pages.page import Page
+from flows.pages import site as site_module
+from flows.pages.page import Page, address
 from flows.pages.site import Site
 from flows.report import result_columns
 from flows.report.render import render_report
@@ -91,3 +92,20 @@ def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(s
     assert "With holes, finished" in shown
     assert "Asked for by parcel run rich.yaml" in shown
     assert "Not as in the run before: stage1.peak_lr None → 0.002" in shown
+
+
+def test_many_cells_are_on_several_pages_and_each_benchmark_on_one(store: Store, monkeypatch):
+    whole = re.findall(r'<h2(?: id="([^"]*)")?', results_page(store))
+    monkeypatch.setattr(site_module, "_CELLS", 1)
+    site = Site(store, address)
+    pages = [site.html(Page("results", ("rich",), (("page", str(n)),))) for n in range(1, 5)]
+    shown = [re.findall(r'<h2(?: id="([^"]*)")?', page) for page in pages]
+    # What is over all benchmarks comes first; each page has the way to every benchmark.
+    assert [title for page in shown for title in page] == whole
+    assert all(len(page) == 1 for page in shown[1:])
+    run = find_run(store, "rich")["run"]
+    for number, page in enumerate(pages, start=1):
+        assert f'href="/parcel/results/{run}#{whole[-4]}"' in page
+        assert f'href="/parcel/results/{run}?page=4#{whole[-1]}"' in page
+        assert f"{number} of 4" in page
+    assert site.html(Page("results", ("rich",), (("page", "9"),))).count("<h2") == 1
