@@ -116,6 +116,28 @@ def start_sweep(
     return _run_with_ui(store, "starting Prefect …", run)
 
 
+def settle_earlier_runs(store: Store) -> None:
+    """Ends the rows of runs whose processes are gone, for commands that find nothing to run.
+
+    A server is started only if there is such a run.
+
+    Args:
+      store: the store of the runs.
+    """
+    from infra.prefect.journal import has_unsettled
+
+    if not has_unsettled(store.state):
+        return
+    apply(store.state)
+    from flows.study.live_pages import beside
+    from infra.prefect.published import published
+    from infra.prefect.rows import settle_ended
+    from infra.prefect.server import reporting
+
+    with reporting(store.state, beside(store)):
+        published(settle_ended, store.state)
+
+
 def _run_with_ui(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
     """Calls `run` with the UI that outlives the run; None if it ends with it."""
     apply(store.state)

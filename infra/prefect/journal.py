@@ -151,6 +151,16 @@ def folder(store: Path) -> Path:
     return path
 
 
+def has_unsettled(store: Path) -> bool:
+    """Returns whether a store has a journal of a run whose process is gone, and rows may hang."""
+    for path in folder(store).glob("*.jsonl"):
+        with contextlib.suppress(FileNotFoundError):  # Another process has settled it.
+            record = read(path)
+            if record is None or not record.process.is_alive():
+                return True
+    return False
+
+
 def read(path: Path) -> RunRecord | None:
     """Reads a journal; returns None if not even its first line was written."""
     return JournalReader(path).read()

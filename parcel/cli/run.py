@@ -116,6 +116,10 @@ def _study_command(until: Any) -> Callable[..., None]:
             names = failed_steps_of_last_run(opened, config.name)
             if not names:
                 typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
+                if not explain:
+                    from flows.study.start import settle_earlier_runs
+
+                    settle_earlier_runs(opened)
                 return
             holds = hold_all_but(names)(explanation)
             if explain:

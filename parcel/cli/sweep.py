@@ -149,6 +149,10 @@ def sweep(
     explanation = next(sweep_run.passes(), None)
     if explanation is None:
         typer.echo(sweep_run.why_nothing())
+        if not explain:
+            from flows.study.start import settle_earlier_runs
+
+            settle_earlier_runs(opened)
         return
     from flows.study.retry_policy import failures_by_node
     from flows.study.sweep import describe_sweep

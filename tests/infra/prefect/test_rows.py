@@ -175,6 +175,19 @@ journal.ended("silent", "reused")
     assert states_of_rows(run) == rows
 
 
+def test_a_command_that_finds_nothing_to_run_ends_the_rows_of_killed_runs(served_store: Path):
+    from flows.study.start import settle_earlier_runs
+    from infra.prefect.journal import has_unsettled
+    from infra.store.store import Store
+
+    run = new_run("killed before a sweep that is complete")
+    killed_run(served_store, run, 'journal.plan("toy", {})')
+    assert has_unsettled(served_store)
+    settle_earlier_runs(Store(served_store))
+    assert state_of(run)[0] == "Crashed"
+    assert not has_unsettled(served_store)
+
+
 def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
     # The queue of a killed process may still be on its way when its rows are settled: so an event
     # of Prefect's own engine is sent a second time, after the settling.
