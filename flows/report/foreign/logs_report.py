@@ -10,7 +10,7 @@ from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
 FORMATS = {"lmms-eval": lmms_eval}
-"""Formats that are read: name -> module with `find_logs` and `read_log`."""
+"""Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 BUDGET = 0
 """Stands in the budgets' place: other systems log no number of soft tokens."""
@@ -29,8 +29,8 @@ def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
         files = [(form, path) for form in FORMATS.values() for path in form.find_logs(folder)]
         if not files:
             raise ItemLogError(
-                f"{folder}: holds no item log; read are those of {', '.join(FORMATS)} "
-                f"(*{lmms_eval.SAMPLES}TASK.jsonl beside *{lmms_eval.RESULTS})."
+                f"{folder}: holds no item log; read are those of "
+                f"{', '.join(f'{name} ({form.FILES})' for name, form in FORMATS.items())}."
             )
         try:
             logs += [form.read_log(path) for form, path in files]
