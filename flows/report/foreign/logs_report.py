@@ -5,11 +5,11 @@ from pathlib import Path
 
 from flows.report.build import build_report
 from flows.report.cells import Plan, Report, Score
-from flows.report.foreign import lmms_eval
+from flows.report.foreign import inspect_ai, lmms_eval
 from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {"lmms-eval": lmms_eval}
+FORMATS = {"lmms-eval": lmms_eval, "inspect_ai": inspect_ai}
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 BUDGET = 0
@@ -109,7 +109,7 @@ def _check_comparable(log: ItemLog, first: ItemLog) -> None:
             f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
         )
     for item in log.items:
-        for field in ("question", "prompt", "source"):
+        for field in ("question", "prompt", "target", "source"):
             ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
             if ours != theirs:
                 raise ItemLogError(
