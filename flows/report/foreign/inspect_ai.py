@@ -184,6 +184,7 @@ def _logged_item(name: str, epochs: Sequence[_Sample], metric: str, scorer: str)
         target=first.target,
         answer=str(first.completion if answer is None else answer),
         score=score,
+        text=first.text,
     )
 
 

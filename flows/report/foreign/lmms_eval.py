@@ -90,18 +90,19 @@ def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
         raise ItemLogError(f"{place}: doc_id is missing.")
     # lmms-eval drops `doc` before it writes, and with it the picture's name: only logs to which
     # somebody added it have clusters.
-    question = row.get("doc")
-    picture = picture_of(question) if isinstance(question, dict) else ""
+    doc = row.get("doc")
+    question = doc if isinstance(doc, dict) else {}
     # One answer per request: a list of lists or of texts.
     answers = row.get("filtered_resps", "")
     while isinstance(answers, list) and len(answers) == 1:
         answers = answers[0]
     return LoggedItem(
         id=str(row["doc_id"]),
-        source=picture,
+        source=picture_of(question),
         question=str(row.get("doc_hash", "")),
         prompt=str(row.get("input", "")),
         target=str(row.get("target", "")),
         answer=str(answers),
         score=float(row[metric]),
+        text=str(question.get("question", "")),
     )

@@ -28,16 +28,25 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, bool | int | float)
 
 
+def parse_log(text: bytes, name: str) -> Any:
+    """Returns the value of a JSON text; NaN and infinities in it are None.
+
+    Raises:
+      ItemLogError: if it is no JSON; the message begins with `name`.
+    """
+    try:
+        return parse_json(text, name, finite=False)
+    except ValueError as error:
+        raise ItemLogError(str(error)) from None
+
+
 def parse_object(text: bytes, name: str) -> dict[str, Any]:
-    """Returns the object that a JSON text is; NaN and infinities in it are None.
+    """Returns the object that a JSON text is, as `parse_log` does.
 
     Raises:
       ItemLogError: if it is none; the message begins with `name`.
     """
-    try:
-        value = parse_json(text, name, finite=False)
-    except ValueError as error:
-        raise ItemLogError(str(error)) from None
+    value = parse_log(text, name)
     if not isinstance(value, dict):
         raise ItemLogError(f"{name}: it must be an object, got {value!r:.60}.")
     return value

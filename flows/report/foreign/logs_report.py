@@ -5,11 +5,11 @@ from pathlib import Path
 
 from flows.report.build import build_report
 from flows.report.cells import Plan, Report, Score
-from flows.report.foreign import inspect_ai, lmms_eval
+from flows.report.foreign import inspect_ai, lmms_eval, vlmevalkit
 from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {"lmms-eval": lmms_eval, "inspect_ai": inspect_ai}
+FORMATS = {"lmms-eval": lmms_eval, "inspect_ai": inspect_ai, "VLMEvalKit": vlmevalkit}
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 BUDGET = 0
