@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,13 +74,14 @@ def test_a_run_that_the_models_folder_links_to_is_read_once(tmp_path: Path):
         ({"question": "Count."}, r"question of item 0 must be 'How many\? 0' as in .*'Count\. 0'"),
         ({"answer": "5"}, r"target of item 0 must be '4' as in .*, got '5'"),
         ({"kind": "gpt4_results"}, r"metric must be 'eval_score' as in .*'eval_score by gpt4'"),
-        ({"splits": ["val"] * 5}, r"split must be '' as in .*, got 'val'"),
-        ({"scores": [1.0]}, r"questions must be those of .*, got 1 and 5"),
+        ({"splits": ["val"] * 5}, r"split must be 'test' as in .*, got 'val'"),
+        ({"scores": [1.0], "splits": ()}, r"questions must be those of .*, got 1 and 5"),
     ],
 )
 def test_another_question_is_refused_with_what_differs(tmp_path: Path, other: dict, message: str):
-    write_results(tmp_path, "a", SCORES)
-    write_results(tmp_path, "b", **{"scores": SCORES, **other})
+    shared: dict[str, Any] = {"scores": SCORES, "splits": ["test"] * 5}
+    write_results(tmp_path, "a", **shared)
+    write_results(tmp_path, "b", **{**shared, **other})
     with pytest.raises(ItemLogError, match=message):
         report_logs(read_logs([tmp_path]))
 
