@@ -12,12 +12,12 @@ folder of a run, MODEL/T20261127_G1a2b3c4d, to the newest of which MODEL/ has li
 Source: VLMEvalKit, vlmeval/smp/file.py, vlmeval/dataset/image_mcq.py, image_vqa.py, image_yorn.py.
 """
 
+import contextlib
 import csv
 import itertools
 import re
 import warnings
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +25,10 @@ from typing import Any
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.report.foreign.log_checks import (
+    MAX_BYTES,
     is_number,
     metric_of_means,
+    named_damage,
     parse_log,
     picture_of,
     sorted_items,
@@ -35,16 +37,16 @@ from flows.report.foreign.log_checks import (
 FILES = "MODEL/MODEL_DATASET*_result.xlsx, _results.xlsx or _auxmatch.xlsx beside _acc.csv"
 """What is read, for a message."""
 
-MAX_BYTES = 2**30
-"""Largest table, once unpacked [bytes]; one of 100,000 answers of 1 kB has a tenth of it."""
-
 MAX_ROWS = 2_000_000
+"""Most rows of a table that are held at once."""
 
 _TABLES = ("result", "results", "auxmatch")
 _MEANS = ("acc", "score")
 _FORMS = (".xlsx", ".tsv", ".json", ".csv")
 _SCORES = ("hit", "eval_score", "score")
 """Columns of scores, the first of which is read that agrees with the means."""
+
+_DAMAGED = "is no table, or damaged"
 
 _RUN = re.compile(r"T\d{8}(-\d{6}|_G[0-9a-fA-F]*)")
 """Name of the folder of a run."""
@@ -245,50 +247,35 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 def _unpacked_size(path: Path) -> int:
     if path.suffix != ".xlsx":
         return path.stat().st_size
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sum(info.file_size for info in archive.infolist())
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise _damage(path, error) from None
+    with named_damage(f"{path}: {_DAMAGED}"), zipfile.ZipFile(path) as archive:
+        return sum(info.file_size for info in archive.infolist())
 
 
 def _workbook_lines(path: Path) -> list[tuple[Any, ...]]:
     import openpyxl  # Here: few read such tables.
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of styles, which do not matter here.
-            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-            try:
-                sheet = book.worksheets[0]
-                # The stated size of a sheet need not be true: rows are read as they come.
-                sheet.reset_dimensions()
-                rows = sheet.iter_rows(values_only=True)
-                return list(itertools.islice(rows, MAX_ROWS + 1))
-            finally:
-                book.close()
-    # What openpyxl raises of files that are none: its own errors are of these classes, too.
-    except (
-        zipfile.BadZipFile, zlib.error, EOFError, SyntaxError, LookupError, TypeError, ValueError,
-        AttributeError, NotImplementedError,
-    ) as error:  # fmt: skip
-        raise _damage(path, error) from None
+    # Of files that are no workbooks, openpyxl raises errors of many classes.
+    also = (SyntaxError, LookupError, TypeError, AttributeError)
+    with named_damage(f"{path}: {_DAMAGED}", *also), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of styles, which do not matter here.
+        with contextlib.closing(
+            openpyxl.load_workbook(path, read_only=True, data_only=True)
+        ) as book:
+            sheet = book.worksheets[0]
+            # The stated size of a sheet need not be true: rows are read as they come.
+            sheet.reset_dimensions()
+            return list(itertools.islice(sheet.iter_rows(values_only=True), MAX_ROWS + 1))
 
 
 def _text_lines(path: Path) -> list[list[str]]:
     separator = "\t" if path.suffix == ".tsv" else ","
     limit = csv.field_size_limit(MAX_BYTES)  # Answers may be longer than what is usual.
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(
-                itertools.islice(csv.reader(file, delimiter=separator, strict=True), MAX_ROWS + 1)
-            )
-    except (csv.Error, UnicodeError) as error:
-        raise _damage(path, error) from None
+        with (
+            named_damage(f"{path}: {_DAMAGED}", csv.Error),
+            path.open(encoding="utf-8-sig", newline="") as file,
+        ):
+            lines = csv.reader(file, delimiter=separator, strict=True)
+            return list(itertools.islice(lines, MAX_ROWS + 1))
     finally:
         csv.field_size_limit(limit)
-
-
-def _damage(path: Path, error: Exception) -> ItemLogError:
-    reason = " ".join(str(error).split())[:120]
-    return ItemLogError(f"{path}: is no table, or damaged: {reason}.")
