@@ -1,5 +1,6 @@
 """Checks that the readers of all formats share: objects, numbers, distinct ids, and the metric."""
 
+import ast
 import contextlib
 import errno
 import math
@@ -32,6 +33,16 @@ def picture_of(fields: Mapping[str, Any]) -> str:
     """Returns the name of the picture or video in a question's data; "" if it has none."""
     named = (fields[name] for name in PICTURES if fields.get(name) is not None)
     return str(next(named, ""))
+
+
+def listed(value: Any) -> list[Any]:
+    """Returns a list, or the one that a text shows as Python writes it; [] if there is none."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return []
+    return value if isinstance(value, list) else []
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
     MODEL/MODEL_DATASET.xlsx                   answers, without scores: not read
     MODEL/MODEL_DATASET_JUDGE_result.xlsx      scored answers of multiple choice: column hit
-    MODEL/MODEL_DATASET_results.xlsx           of open questions: column eval_score
+    MODEL/MODEL_DATASET_results.xlsx           of open questions: columns eval_score, eval_match
     MODEL/MODEL_DATASET_auxmatch.xlsx          of yes and no: column score
     MODEL/MODEL_DATASET_acc.csv, _score.csv    means
 
@@ -19,7 +19,7 @@ import re
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.report.foreign.log_checks import (
     MAX_BYTES,
     is_number,
+    listed,
     metric_of_means,
     named_damage,
     parse_log,
@@ -43,8 +44,17 @@ MAX_ROWS = 2_000_000
 _TABLES = ("result", "results", "auxmatch")
 _MEANS = ("acc", "score")
 _FORMS = (".xlsx", ".tsv", ".json", ".csv")
-_SCORES = ("hit", "eval_score", "score")
-"""Columns of scores, the first of which is read that agrees with the means."""
+_OF_MATCHES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "anls of eval_match": lambda distances: 1 - min(distances) if min(distances) <= 0.5 else 0.0,
+    "best of eval_match": max,
+}
+"""Scores that are computed from the column eval_match, which has a number for each answer.
+
+Source: vlmeval/dataset/utils/vqa_eval.py (`hit_calculate`).
+"""
+
+_SCORES = ("hit", "eval_score", "score", *_OF_MATCHES)
+"""Scores, the first of which is read that agrees with the means: columns, or of `_OF_MATCHES`."""
 
 _DAMAGED = "is no table, or damaged"
 
@@ -76,8 +86,8 @@ def find_logs(folder: Path) -> list[Path]:
 def read_log(path: Path) -> ItemLog:
     """Returns the items of one model on one dataset.
 
-    The metric is the first of `hit`, `eval_score` and `score` that has a number in 0-1 for every
-    question, whose mean over them is in the file of means; the judge's name stands beside it.
+    The metric is the first of `_SCORES` that has a number in 0-1 for every question, whose mean
+    over them is in the file of means; the judge's name stands beside it.
 
     Raises:
       ItemLogError: if a file lacks what is read, is damaged or too large, or no column agrees with
@@ -93,7 +103,7 @@ def read_log(path: Path) -> ItemLog:
     column = metric_of_means(
         # The means are in 0-1, or in 0-100.
         [(name, mean / unit) for name in _SCORES for mean in means for unit in (1, 100)],
-        lambda name: [_number(row.get(name)) for row in rows],
+        lambda name: [_score(row, name) for row in rows],
         path,
     )
     splits = {_text(row["split"]) for row in rows if _text(row.get("split"))}
@@ -120,7 +130,7 @@ def _logged_item(row: _Row, column: str, place: str) -> LoggedItem:
     choices = (f"{name}. {text}" for name in _CHOICES if (text := _text(row.get(name))))
     question = _text(row.get("question"))
     parts = (_text(row.get("hint")), question, *choices)
-    score = _number(row[column])
+    score = _score(row, column)
     assert score is not None  # Of the column that was chosen, every row has one.
     return LoggedItem(
         id=_text(row["index"]),
@@ -198,6 +208,15 @@ def _over_splits(means: Sequence[_Row], rows: Sequence[_Row]) -> Iterator[float]
     numbers = [(mean_of.get(split), count) for split, count in counts.items()]
     if all(mean is not None for mean, _ in numbers):
         yield sum((mean or 0) * count for mean, count in numbers) / len(rows)
+
+
+def _score(row: _Row, name: str) -> float | None:
+    """Returns a row's score of one of `_SCORES`; None if it has none."""
+    if name not in _OF_MATCHES:
+        return _number(row.get(name))
+    matches = listed(row.get("eval_match"))
+    numbers = [number for value in matches if (number := _number(value)) is not None]
+    return _OF_MATCHES[name](numbers) if len(numbers) == len(matches) > 0 else None
 
 
 def _number(value: Any) -> float | None:
