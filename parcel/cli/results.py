@@ -28,7 +28,15 @@ def results(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Item logs of lmms-eval (--log_samples) instead of RUN; may be given repeatedly.",
+            help="Item logs of lmms-eval, inspect_ai or VLMEvalKit, alone or beside RUN; may be "
+            "given repeatedly.",
+        ),
+    ] = None,
+    same_metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="THEIRS=OURS",
+            help="With --predictions beside RUN: a metric of the logs that is one of RUN's.",
         ),
     ] = None,
     mixed: Annotated[
@@ -51,8 +59,20 @@ def results(
     from infra.errors import ConfigError
 
     if predictions:
-        _print_logs(predictions, format, labels, run, scores, out, mixed=mixed)
+        if given := [name for name, value in (("--scores", scores), ("--out", out)) if value]:
+            raise ConfigError(f"--predictions goes with RUN alone, got {', '.join(given)}.")
+        if run is None and (mixed or same_metric):
+            raise ConfigError("--mixed and --same-metric need RUN beside --predictions.")
+        from flows.lineage.results import OwnRun, show_logs
+
+        beside = None
+        if run is not None:
+            same = _same_metrics(same_metric or [])
+            beside = OwnRun(store=open_store(store), run=run, mixed=mixed, same_metrics=same)
+        typer.echo(show_logs(predictions, format, labels=labels, beside=beside), nl=False)
         return
+    if same_metric:
+        raise ConfigError("--same-metric needs --predictions.")
     # Pages are a folder of files; everything else is one text, printed.
     if format == "html":
         if mixed:
@@ -71,23 +91,17 @@ def results(
     typer.echo(text, nl=False)
 
 
-def _print_logs(
-    folders: list[Path],
-    form: str,
-    labels: Path | None,
-    run: str | None,
-    scores: Path | None,
-    out: Path | None,
-    *,
-    mixed: bool,
-) -> None:
-    from flows.lineage.results import show_logs
+def _same_metrics(texts: list[str]) -> dict[str, str]:
     from infra.errors import ConfigError
 
-    options = {"RUN": run, "--scores": scores, "--out": out, "--mixed": mixed}
-    if given := [name for name, value in options.items() if value]:
-        raise ConfigError(f"--predictions stands alone, got {', '.join(given)} beside it.")
-    typer.echo(show_logs(folders, form, labels=labels), nl=False)
+    # The name in a log may have a sign of its own; ours has none.
+    pairs = {theirs: ours for theirs, _, ours in (text.rpartition("=") for text in texts)}
+    if not all(theirs and ours for theirs, ours in pairs.items()):
+        raise ConfigError(
+            f"--same-metric must be THEIRS=OURS, such as relaxed_overall=relaxed_accuracy, got "
+            f"{', '.join(texts)}."
+        )
+    return pairs
 
 
 def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> None:

@@ -14,11 +14,12 @@ class LoggedItem:
     Attributes:
       id: the question's id in its task.
       source: picture or video that it is about, which items may share; "" if the log has none.
-      question: digest of the question's data; "" if unknown.
+      question: the question's data, or a digest of it; "" if unknown.
       prompt: text that the model was given; "" if unknown.
       target: accepted answer, as logged.
       answer: the model's answer, as logged.
       score: score of the answer, 0-1.
+      text: the question alone, without what a prompt adds to it; "" if unknown.
     """
 
     id: str
@@ -28,6 +29,7 @@ class LoggedItem:
     target: str
     answer: str
     score: float
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

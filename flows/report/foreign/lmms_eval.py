@@ -6,21 +6,26 @@
 Source: lmms-eval, lmms_eval/loggers/evaluation_tracker.py (`save_results_samples`).
 """
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
-from infra.typed_json import parse_typed
+from flows.report.foreign.log_checks import (
+    metric_of_means,
+    object_member,
+    parse_object,
+    picture_of,
+    sorted_items,
+)
 
 SAMPLES = "_samples_"
 RESULTS = "_results.json"
-PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
-"""Fields of a logged question that name its picture or video, as datasets call them."""
+FILES = f"*{SAMPLES}TASK.jsonl beside *{RESULTS}"
+"""What is read, for a message."""
 
-TOLERANCE = 1e-6
+SPREADS = ("_stderr", "_clt", "_clustered")
+"""Ends of the names of numbers that are no means."""
 
 
 def find_logs(folder: Path) -> list[Path]:
@@ -41,8 +46,9 @@ def read_log(path: Path) -> ItemLog:
     results_file = path.with_name(date + RESULTS)
     if not results_file.is_file():
         raise ItemLogError(f"{path}: needs {results_file.name} beside it, which has the model.")
-    results = _parse_object(results_file.read_bytes(), str(results_file))
-    means = _member(_member(results, "results", results_file), task, results_file)
+    results = parse_object(results_file.read_bytes(), str(results_file))
+    all_means = object_member(results, "results", results_file)
+    means = object_member(all_means, task, f"{results_file}: results")
     configs = results.get("configs")
     config = configs.get(task) if isinstance(configs, dict) else None
     model = results.get("model_name")
@@ -51,87 +57,52 @@ def read_log(path: Path) -> ItemLog:
 
     # A line per question; blank ones do not count.
     rows = [
-        (number, _parse_object(line, f"{path} line {number}"))
+        (number, parse_object(line, f"{path} line {number}"))
         for number, line in enumerate(path.read_bytes().splitlines(), start=1)
         if line.strip()
     ]
     if not rows:
         raise ItemLogError(f"{path}: has no question.")
-    metric = _metric(means, [row for _, row in rows], path)
-    items: dict[str, LoggedItem] = {}
-    for number, row in rows:
-        if "doc_id" not in row:
-            raise ItemLogError(f"{path} line {number}: doc_id is missing.")
-        item = _logged_item(row, metric)
-        if item.id in items:
-            raise ItemLogError(f"{path} line {number}: doc_id {item.id} is there twice.")
-        items[item.id] = item
+    metric = metric_of_means(
+        # "relaxed,none": the metric and the filter of the answers.
+        [(name, means[key]) for key in means if not (name := key.split(",")[0]).endswith(SPREADS)],
+        lambda name: [row.get(name) for _, row in rows],
+        path,
+    )
     return ItemLog(
         file=str(path),
         model=model,
         task=task,
         metric=metric,
         split=str(config.get("test_split") or "") if isinstance(config, dict) else "",
-        items=tuple(items[name] for name in sorted(items)),
+        items=sorted_items(
+            (
+                (f"{path} line {number}", _logged_item(row, metric, f"{path} line {number}"))
+                for number, row in rows
+            ),
+            "doc_id",
+        ),
     )
 
 
-def _logged_item(row: Mapping[str, Any], metric: str) -> LoggedItem:
+def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
+    if "doc_id" not in row:
+        raise ItemLogError(f"{place}: doc_id is missing.")
     # lmms-eval drops `doc` before it writes, and with it the picture's name: only logs to which
     # somebody added it have clusters.
-    question = row.get("doc")
-    fields = question if isinstance(question, dict) else {}
-    picture = next((fields[name] for name in PICTURES if name in fields), "")
+    doc = row.get("doc")
+    question = doc if isinstance(doc, dict) else {}
     # One answer per request: a list of lists or of texts.
     answers = row.get("filtered_resps", "")
     while isinstance(answers, list) and len(answers) == 1:
         answers = answers[0]
     return LoggedItem(
         id=str(row["doc_id"]),
-        source=str(picture),
+        source=picture_of(question),
         question=str(row.get("doc_hash", "")),
         prompt=str(row.get("input", "")),
         target=str(row.get("target", "")),
         answer=str(answers),
         score=float(row[metric]),
+        text=str(question.get("question", "")),
     )
-
-
-def _metric(means: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], path: Path) -> str:
-    """Returns the first metric whose numbers, item by item, have the mean that the task has."""
-    names = []
-    for key, mean in means.items():
-        name = key.split(",")[0]
-        if not _is_number(mean) or name.endswith(("_stderr", "_clt", "_clustered")):
-            continue
-        names.append(name)
-        values = [row.get(name) for row in rows]
-        numbers = [float(value) for value in values if _is_number(value)]
-        if (
-            len(numbers) == len(values)
-            and all(0 <= number <= 1 for number in numbers)
-            and math.isclose(statistics.fmean(numbers), mean, abs_tol=TOLERANCE)
-        ):
-            return name
-    raise ItemLogError(
-        f"{path}: needs a metric with a number in 0-1 for every question whose mean is the task's "
-        f"own, got {', '.join(dict.fromkeys(names)) or 'none'}."
-    )
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, bool | int | float)
-
-
-def _parse_object(text: bytes, name: str) -> dict[str, Any]:
-    try:
-        return parse_typed(dict[str, Any], text, name)
-    except ValueError as error:
-        raise ItemLogError(str(error)) from None
-
-
-def _member(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    value = values.get(name)
-    if not isinstance(value, dict):
-        raise ItemLogError(f"{path}: {name} must be an object with results, got {value!r:.60}.")
-    return value

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.report.build import build_report
-from flows.report.cells import Plan, Report, Score
-from flows.report.foreign import lmms_eval
+from flows.report.cell_text import MISSING
+from flows.report.cells import NO_BUDGET, Plan, Report, Score
+from flows.report.foreign import inspect_ai, lmms_eval, vlmevalkit
 from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {"lmms-eval": lmms_eval}
-"""Formats that are read: name -> module with `find_logs` and `read_log`."""
-
-BUDGET = 0
-"""Stands in the budgets' place: other systems log no number of soft tokens."""
+FORMATS = {"lmms-eval": lmms_eval, "inspect_ai": inspect_ai, "VLMEvalKit": vlmevalkit}
+"""Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 
 def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
@@ -29,8 +27,8 @@ def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
         files = [(form, path) for form in FORMATS.values() for path in form.find_logs(folder)]
         if not files:
             raise ItemLogError(
-                f"{folder}: holds no item log; read are those of {', '.join(FORMATS)} "
-                f"(*{lmms_eval.SAMPLES}TASK.jsonl beside *{lmms_eval.RESULTS})."
+                f"{folder}: holds no item log; read are those of "
+                f"{', '.join(f'{name} ({form.FILES})' for name, form in FORMATS.items())}."
             )
         try:
             logs += [form.read_log(path) for form, path in files]
@@ -46,9 +44,9 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
 
     Raises:
       ItemLogError: if a model has a task twice, or two logs of a task differ in metric, split,
-        questions or prompts.
+        questions, prompts, targets or pictures. What a log does not say is not compared.
     """
-    first_of_task: dict[str, ItemLog] = {}
+    logs_of_task: dict[str, list[ItemLog]] = {}
     files: dict[tuple[str, str], str] = {}
     scores, unknown = [], []
     for log in logs:
@@ -58,7 +56,10 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
                 f"{log.file}: {log.model} has {log.task} in {other}, too; leave one out."
             )
         files[log.model, log.task] = log.file
-        _check_comparable(log, first_of_task.setdefault(log.task, log))
+        # With each, not with the first alone: a log may lack what two others differ in.
+        for other_log in logs_of_task.setdefault(log.task, []):
+            _check_comparable(log, other_log)
+        logs_of_task[log.task].append(log)
         if not all(item.source for item in log.items):
             unknown.append(log.task)
         # An item without a picture is a source by itself, which no picture's name can be.
@@ -67,7 +68,7 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
             Score(
                 benchmark=log.task,
                 method=log.model,
-                budget=BUDGET,
+                budget=NO_BUDGET,
                 seed=0,
                 score=mean_item_score(items),
                 metric=log.metric,
@@ -78,12 +79,12 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
     models = tuple(dict.fromkeys(log.model for log in logs))
     plan = Plan(
         methods=models,
-        benchmarks=tuple(first_of_task),
-        budgets=(BUDGET,),
+        benchmarks=tuple(logs_of_task),
+        budgets=(NO_BUDGET,),
         seeds=(0,),
         reference=models[0],
     )
-    notes = [f"Read from item logs; {BUDGET} stands for their unknown number of tokens."]
+    notes = [f"Read from item logs; @{MISSING} stands for their unknown number of tokens."]
     if unknown:
         notes.append(
             f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "
@@ -93,10 +94,10 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
 
 
 def _check_comparable(log: ItemLog, first: ItemLog) -> None:
-    """Refuses a log whose scores answer another question than the first log's of its task."""
+    """Refuses a log whose scores answer another question than another log's of its task."""
     for field in ("metric", "split"):
         ours, theirs = getattr(log, field), getattr(first, field)
-        if ours != theirs:
+        if ours and theirs and ours != theirs:
             raise ItemLogError(
                 f"{log.file}: {field} must be {theirs!r} as in {first.file}, got {ours!r}."
             )
@@ -109,9 +110,10 @@ def _check_comparable(log: ItemLog, first: ItemLog) -> None:
             f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
         )
     for item in log.items:
-        for field in ("question", "prompt", "source"):
+        for field in ("question", "prompt", "target", "source"):
             ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
-            if ours != theirs:
+            # Sources are compared where one is unknown, too: items are paired source by source.
+            if ours != theirs and (field == "source" or (ours and theirs)):
                 raise ItemLogError(
                     f"{log.file}: {field} of item {item.id} must be {theirs!r:.80} as in "
                     f"{first.file}, got {ours!r:.80}."
