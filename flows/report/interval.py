@@ -47,6 +47,9 @@ Twenty right answers of twenty have no spread, but their score is not certain.
 PRIOR_CORRELATION = 0.25
 """Correlation of answers about one source, of several seeds or items, while there is no spread."""
 
+_NO_VARIANCE = 1e-20
+"""Variance up to which values are the same, but for their rounding."""
+
 PRIOR_SEEDS = 8.0
 """Weight of the seeds' variance due to single answers alone, over the number of wrong answers.
 
@@ -187,7 +190,8 @@ class ScoreInterval:
     """A mean with its interval.
 
     Attributes:
-      low: lower end of the interval; None with a single seed and unknown items.
+      low: lower end of the interval; None with unknown items and a single seed, or several whose
+        values are the same: they do not say how far others would be.
       high: upper end of the interval.
       p: p-value against a true mean of 0; None like `low`.
       over: sources of variance in its width: "seeds and items", "seeds", "items" or "".
@@ -245,6 +249,8 @@ def estimate_interval(
     over = " and ".join(["seeds"] * bool(seeds) + ["items"] * bool(sources))
     single = rows[0] if len(rows) == 1 else None
     spread = _sum_of_parts(seeds, sources, single, interaction)
+    if not sources and spread.variance < _NO_VARIANCE:
+        return ScoreInterval(**facts)
     p = _chance_of_zero(mean, spread)
     if (
         single is not None
