@@ -2,6 +2,9 @@
 
 import dataclasses
 
+UNKNOWN_BUDGET = 0
+"""Stands in the place of a budget: other systems log no number of soft tokens."""
+
 
 class ItemLogError(ValueError):
     """A log cannot be read or compared; the message is one line: file, line, field, cure."""
@@ -18,7 +21,8 @@ class LoggedItem:
       prompt: text that the model was given; "" if unknown.
       target: accepted answer, as logged.
       answer: the model's answer, as logged.
-      score: score of the answer, 0-1.
+      score: score of the answer, 0-1; above where the metric is unbounded, and a pseudo-value where
+        it is no mean of items (`PredictionScores`).
     """
 
     id: str
@@ -36,9 +40,13 @@ class ItemLog:
 
     Attributes:
       file: the log [path].
+      model: name of the model; a method, in a log of `parcel results`.
       metric: name of the metric that `score` of the items is in.
       split: the task's split; "" if unknown.
       items: the items, sorted by id; ids are distinct.
+      budget: soft tokens per image; `UNKNOWN_BUDGET` if the log has no such number.
+      seed: seed of the model's training, which tells trainings of one method apart.
+      pretraining: number of the pretraining that its training started from.
     """
 
     file: str
@@ -47,3 +55,6 @@ class ItemLog:
     metric: str
     split: str
     items: tuple[LoggedItem, ...]
+    budget: int = UNKNOWN_BUDGET
+    seed: int = 0
+    pretraining: int = 0

@@ -5,15 +5,12 @@ from pathlib import Path
 
 from flows.report.build import build_report
 from flows.report.cells import Plan, Report, Score
-from flows.report.foreign import lmms_eval
-from flows.report.foreign.item_log import ItemLog, ItemLogError
+from flows.report.foreign import every_eval_ever, lmms_eval
+from flows.report.foreign.item_log import UNKNOWN_BUDGET, ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {"lmms-eval": lmms_eval}
+FORMATS = {"lmms-eval": lmms_eval, "Every Eval Ever": every_eval_ever}
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
-
-BUDGET = 0
-"""Stands in the budgets' place: other systems log no number of soft tokens."""
 
 
 def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
@@ -45,19 +42,27 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
     Differences are paired item by item. Retention is against the first model.
 
     Raises:
-      ItemLogError: if a model has a task twice, or two logs of a task differ in metric, split,
-        questions or prompts.
+      ItemLogError: if a model has a task twice at a budget and seed, two logs of a task differ in
+        metric, split, questions or prompts, or two of a seed in its pretraining.
     """
     first_of_task: dict[str, ItemLog] = {}
-    files: dict[tuple[str, str], str] = {}
+    first_of_seed: dict[int, ItemLog] = {}
+    files: dict[tuple[str, str, int, int], str] = {}
     scores, unknown = [], []
     for log in logs:
         # Two logs of one model need not be two seeds: one may be a copy or a correction.
-        if other := files.get((log.model, log.task)):
+        place = (log.model, log.task, log.budget, log.seed)
+        if other := files.get(place):
             raise ItemLogError(
                 f"{log.file}: {log.model} has {log.task} in {other}, too; leave one out."
             )
-        files[log.model, log.task] = log.file
+        files[place] = log.file
+        like = first_of_seed.setdefault(log.seed, log)
+        if log.pretraining != like.pretraining:
+            raise ItemLogError(
+                f"{log.file}: pretraining of seed {log.seed} must be {like.pretraining} as in "
+                f"{like.file}, got {log.pretraining}."
+            )
         _check_comparable(log, first_of_task.setdefault(log.task, log))
         if not all(item.source for item in log.items):
             unknown.append(log.task)
@@ -67,8 +72,8 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
             Score(
                 benchmark=log.task,
                 method=log.model,
-                budget=BUDGET,
-                seed=0,
+                budget=log.budget,
+                seed=log.seed,
                 score=mean_item_score(items),
                 metric=log.metric,
                 artifact="",
@@ -76,14 +81,22 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
             )
         )
     models = tuple(dict.fromkeys(log.model for log in logs))
+    budgets_of = {
+        model: tuple(sorted({log.budget for log in logs if log.model == model})) for model in models
+    }
     plan = Plan(
         methods=models,
         benchmarks=tuple(first_of_task),
-        budgets=(BUDGET,),
-        seeds=(0,),
+        budgets=tuple(sorted({log.budget for log in logs})),
+        seeds=tuple(first_of_seed),
         reference=models[0],
+        full_budget=max(budgets_of[models[0]]),
+        budgets_of=budgets_of,
+        pretrainings=tuple(log.pretraining for log in first_of_seed.values()),
     )
-    notes = [f"Read from item logs; {BUDGET} stands for their unknown number of tokens."]
+    notes = ["Read from item logs."]
+    if UNKNOWN_BUDGET in plan.budgets:
+        notes = [f"Read from item logs; {UNKNOWN_BUDGET} stands for an unknown number of tokens."]
     if unknown:
         notes.append(
             f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "
