@@ -1,20 +1,10 @@
 """A flat table of items, as Parquet: a row per benchmark, method, budget, seed and item.
 
-    benchmark, method, budget, seed, pretraining    the score that the item is one of
-    id, prompt, source, answers, prediction         as `parcel.items` has them
-    score                                           of the item [0-1]
-    pseudo_value                                    see `PredictionScores`; null where the score is
-                                                    the plain mean of its items
-    metric                                          name of the metric that `score` is in
-    scores, predictions, checkpoint, data           keys of the artifacts that it comes from
-    scores_sha256, data_sha256, source_sha256       digests of contents: of the scores, of the
-                                                    questions with their pictures, of the picture
-
 Scores come in the order of the report, and the items of each by id.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +21,37 @@ if TYPE_CHECKING:
 
 _RIGHT = 0.5
 """Smallest score of a right item [0-1]."""
+
+ITEM_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "benchmark": ("string", "benchmark, as in the tables"),
+    "method": ("string", "method"),
+    "budget": ("int64", "soft tokens per image"),
+    "seed": ("int64", "seed of the transfer"),
+    "pretraining": ("int64", "number of the pretraining that its training started from"),
+    "id": ("string", "id of the question's record"),
+    "prompt": ("string", "text that the model read: the question in the benchmark's prompt"),
+    "source": ("string", "file that the picture or video comes from"),
+    "answers": ("list", "accepted answers, a list of texts"),
+    "prediction": ("string", "the model's answer"),
+    "score": ("double", "score of the answer, 0–1; CIDEr may exceed 1"),
+    "pseudo_value": (
+        "double",
+        "number whose plain mean is the benchmark's score, which intervals are made of; null where "
+        "the score is the mean of `score`",
+    ),
+    "metric": ("string", "name of the metric that `score` is in"),
+    "scores": ("string", "key of the artifact with the scores"),
+    "predictions": ("string", "key of the artifact with the answers"),
+    "checkpoint": ("string", "key of the checkpoint that answered, or whose cast did"),
+    "data": ("string", "key of the dataset with the questions and pictures"),
+    "scores_sha256": ("string", "digest of the scores' content"),
+    "data_sha256": ("string", "digest of the dataset's content"),
+    "source_sha256": (
+        "string",
+        "digest of the picture or video; items that share it are a cluster",
+    ),
+}
+"""Name of a column -> its type and what it is."""
 
 _OF_ITEM = {
     "id": "id",
@@ -99,7 +120,7 @@ class ScoreArtifacts:
         return read_score(self.folder / SCORE)["metric"]
 
     def table(self) -> "pyarrow.Table":
-        """Returns a row per item, in the columns of this module."""
+        """Returns a row per item, in the columns of `ITEM_COLUMNS`."""
         import pyarrow as pa  # Here: it takes long, and few users of a report read items.
 
         file = ItemsFile(self.folder)
@@ -151,34 +172,12 @@ def scores_of(
 
 
 def items_schema() -> "pyarrow.Schema":
-    """Returns the columns and their types."""
+    """Returns the names and types of the columns."""
     import pyarrow as pa
 
-    text, number, count = pa.string(), pa.float64(), pa.int64()
-    return pa.schema(
-        {
-            "benchmark": text,
-            "method": text,
-            "budget": count,
-            "seed": count,
-            "pretraining": count,
-            "id": text,
-            "prompt": text,
-            "source": text,
-            "answers": pa.list_(text),
-            "prediction": text,
-            "score": number,
-            "pseudo_value": number,
-            "metric": text,
-            "scores": text,
-            "predictions": text,
-            "checkpoint": text,
-            "data": text,
-            "scores_sha256": text,
-            "data_sha256": text,
-            "source_sha256": text,
-        }
-    )
+    types = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64()}
+    types["list"] = pa.list_(pa.string())
+    return pa.schema({name: types[kind] for name, (kind, _) in ITEM_COLUMNS.items()})
 
 
 def write_items_table(scores: Iterable[ScoreArtifacts], path: Path) -> int:
