@@ -130,15 +130,15 @@ def write_results(
     scores = scores_of(report, plan, store.get_cached)
     try:
         if form == "items":
-            return [f"{write_items_table(scores, out):,} items: {out}"]
+            return [f"items: {write_items_table(scores, out):,} in {out}"]
         if form == "eee":
             study = record["name"]
             num = write_evaluations(scores, out, study=study, organization=organization or study)
-            return [f"{num} evaluations, each with its items: {out}"]
+            return [f"evaluations with their items: {num} in {out}"]
         num, left_out = write_hub_results(report, scores, out, source=source)
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror or error}.") from None
-    lines = [f"{num} methods: {out}"]
+    lines = [f"methods with results for the Hub: {num} in {out}"]
     if left_out:
         lines.append(
             f"left out, no dataset of the Hub is known to be what was scored: {', '.join(left_out)}"

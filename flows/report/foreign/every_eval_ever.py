@@ -137,8 +137,8 @@ def _readable_result(
 
 def _own_fields(
     evaluation: Mapping[str, Any], result: Mapping[str, Any], place: str
-) -> dict[str, int]:
-    """Returns budget, seed and pretraining of a log that `parcel results` wrote; {} of others.
+) -> dict[str, Any]:
+    """Returns how a log's answers were made, if `parcel results` wrote it; {} of others.
 
     Others may have a seed as well, but what was drawn from it is not known.
     """
@@ -158,7 +158,8 @@ def _own_fields(
     for name, text in texts.items():
         if not isinstance(text, str) or not (text.isascii() and text.isdigit()):
             raise ItemLogError(f"{place}: {name} must be a whole number as a text, got {text!r}.")
-    return {name: int(str(text)) for name, text in texts.items()}
+    numbers = {name: int(str(text)) for name, text in texts.items()}
+    return {**numbers, "checkpoint": str(training.get("checkpoint") or "")}
 
 
 def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:

@@ -47,6 +47,8 @@ class ItemLog:
       budget: soft tokens per image; `UNKNOWN_BUDGET` if the log has no such number.
       seed: seed of the model's training, which tells trainings of one method apart.
       pretraining: number of the pretraining that its training started from.
+      checkpoint: name of the checkpoint that answered; "" if unknown. Tasks that share one have the
+        luck of its training in common.
     """
 
     file: str
@@ -58,3 +60,4 @@ class ItemLog:
     budget: int = UNKNOWN_BUDGET
     seed: int = 0
     pretraining: int = 0
+    checkpoint: str = ""

@@ -84,6 +84,12 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
     budgets_of = {
         model: tuple(sorted({log.budget for log in logs if log.model == model})) for model in models
     }
+    first_of_checkpoint: dict[str, str] = {}
+    trainings = {
+        log.task: first_of_checkpoint.setdefault(log.checkpoint, log.task)
+        for log in logs
+        if log.checkpoint
+    }
     plan = Plan(
         methods=models,
         benchmarks=tuple(first_of_task),
@@ -93,6 +99,7 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
         full_budget=max(budgets_of[models[0]]),
         budgets_of=budgets_of,
         pretrainings=tuple(log.pretraining for log in first_of_seed.values()),
+        trainings=trainings,
     )
     notes = ["Read from item logs."]
     if UNKNOWN_BUDGET in plan.budgets:

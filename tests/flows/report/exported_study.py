@@ -29,6 +29,7 @@ PLAN = Plan(
     seeds=(11, 23),
     pretrainings=(0, 1),
     budgets_of={"vanilla": (64,), "parcel": (16, 64)},
+    trainings={"nocaps": "okvqa"},
 )
 DATA = {
     "okvqa": {"reader": "okvqa", "split": "val", "prepare": {"limit": None}},
@@ -45,14 +46,17 @@ def write_exported_study(store: Store) -> dict[str, list[dict[str, Any]]]:
     """
     rows_of: dict[str, list[dict[str, Any]]] = {}
     inputs: dict[str, Artifact] = {}
+    # Both benchmarks are scored with the same checkpoints.
+    checkpoints = {
+        (method, seed): commit(store, "checkpoint", f"transfer {method} seed={seed}", {})
+        for method, seed in itertools.product(PLAN.methods, PLAN.seeds)
+    }
     for benchmark in PLAN.benchmarks:
         asked = Recipe(
             kind="dataset", name=f"prepare {benchmark}/eval", config=DATA[benchmark], code="c" * 64
         )
         data = _committed(store, asked, {"dataset.json": benchmark})
-        for method, seed in itertools.product(PLAN.methods, PLAN.seeds):
-            name = f"transfer {method} {benchmark} seed={seed}"
-            checkpoint = commit(store, "checkpoint", name, {}, data=data)
+        for (method, seed), checkpoint in checkpoints.items():
             for budget in budgets_of(benchmark, method):
                 cell = CellKey(benchmark=benchmark, method=method, budget=budget, seed=seed)
                 rows = _rows(cell, NUM_ITEMS if benchmark == "okvqa" else 40)

@@ -45,7 +45,7 @@ def evaluations(sent: tuple[Store, Rows], tmp_path_factory: pytest.TempPathFacto
     """The study in the format of Every Eval Ever."""
     out = tmp_path_factory.mktemp("eee")
     (line,) = write_results(sent[0], "sent", "eee", out, organization="lab")
-    assert line == f"10 evaluations, each with its items: {out}"
+    assert line == f"evaluations with their items: 10 in {out}"
     return out
 
 
@@ -58,7 +58,7 @@ def logs(evaluations: Path) -> list[ItemLog]:
 def test_a_table_of_items_has_every_item_of_every_score(sent: tuple[Store, Rows], tmp_path: Path):
     store, rows_of = sent
     (line,) = write_results(store, "sent", "items", tmp_path / "a.parquet")
-    assert line == f"{4 * NUM_ITEMS + 6 * 40:,} items: {tmp_path / 'a.parquet'}"
+    assert line == f"items: {4 * NUM_ITEMS + 6 * 40:,} in {tmp_path / 'a.parquet'}"
     table = parquet.read_table(tmp_path / "a.parquet")
     assert table.schema.equals(items_schema())
     read: Rows = {}
@@ -132,7 +132,7 @@ def test_their_report_has_our_scores_intervals_and_pairs(
     assert _cells(theirs) == pytest.approx(_cells(ours), rel=1e-9)
     assert len(_cells(ours)) == 4 * (2 + 3)
     assert _pairs(theirs) == pytest.approx(_pairs(ours), rel=1e-6)
-    assert len(_pairs(ours)) == 6 * 2
+    assert len(_pairs(ours)) == 6 * (2 + 1)
 
 
 def _cells(report: Report) -> dict[tuple[str, ...], float | None]:
@@ -147,25 +147,25 @@ def _cells(report: Report) -> dict[tuple[str, ...], float | None]:
 
 
 def _pairs(report: Report) -> dict[tuple[str, ...], float | None]:
-    """Returns the numbers of the differences parcel - vanilla, whichever way the report has them.
+    """Returns the numbers of the differences parcel - vanilla, on each benchmark and over both.
 
     Models of logs come in the order of their files.
     """
     numbers: dict[tuple[str, ...], float | None] = {}
-    for section in report.sections:
-        for pair in section.comparisons:
-            assert pair.low is not None
-            assert pair.high is not None
-            assert {_method(pair.method), _method(pair.other)} == {"parcel", "vanilla"}
-            turned = _method(pair.method) == "vanilla"
-            numbers |= {
-                (section.benchmark, "mean"): -pair.mean if turned else pair.mean,
-                (section.benchmark, "low"): -pair.high if turned else pair.low,
-                (section.benchmark, "high"): -pair.low if turned else pair.high,
-                (section.benchmark, "p"): pair.p,
-                (section.benchmark, "seeds"): pair.seeds,
-                (section.benchmark, "items"): pair.items,
-            }
+    for pair in (*(c for s in report.sections for c in s.comparisons), *report.comparisons):
+        assert pair.low is not None
+        assert pair.high is not None
+        assert {_method(pair.method), _method(pair.other)} == {"parcel", "vanilla"}
+        turned = _method(pair.method) == "vanilla"
+        place = " ".join(sorted(pair.benchmarks))
+        numbers |= {
+            (place, "mean"): -pair.mean if turned else pair.mean,
+            (place, "low"): -pair.high if turned else pair.low,
+            (place, "high"): -pair.low if turned else pair.high,
+            (place, "p"): pair.p,
+            (place, "seeds"): pair.seeds,
+            (place, "items"): pair.items,
+        }
     return numbers
 
 
@@ -270,7 +270,7 @@ def test_the_hub_gets_what_it_has_a_dataset_for(sent: tuple[Store, Rows], tmp_pa
     store, _ = sent
     page = "https://huggingface.co/lab/sent"
     lines = write_results(store, "sent", "hub", tmp_path / "hub", source=page)
-    assert lines[0] == f"2 methods: {tmp_path / 'hub'}"
+    assert lines[0] == f"methods with results for the Hub: 2 in {tmp_path / 'hub'}"
     # Only 40 of its items were taken.
     assert lines[1].endswith("is known to be what was scored: nocaps")
     report, _ = report_of(store, results_artifact(store, "sent"), mixed=False)
