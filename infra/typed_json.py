@@ -31,18 +31,21 @@ _WORDS = {
 }
 
 
-def parse_json(text: str | bytes, name: str) -> Any:
+def parse_json(text: str | bytes, name: str, *, finite: bool = True) -> Any:
     """Returns the value of a JSON text; bytes are UTF-8.
 
     Args:
       text: the text.
       name: what it is, which the message of an error begins with.
+      finite: whether NaN and infinities, which some writers put into their files, are refused;
+        else they are null.
 
     Raises:
       ValueError: if it is not JSON, or has a number or a character that no file can hold.
     """
     try:
-        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        number = _finite if finite else _finite_or_none
+        value = json.loads(text, parse_constant=number, parse_float=number)
         # Half of a surrogate pair has no form in UTF-8: it would fail where it is written.
         if ("\\ud" if isinstance(text, str) else b"\\ud") in text.lower():  # pyright: ignore
             json.dumps(value, ensure_ascii=False).encode()
@@ -201,3 +204,8 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(text)
     return number
+
+
+def _finite_or_none(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None

@@ -1,6 +1,7 @@
 """`parcel results`: shows the table of a run, or of a file of scores."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,8 +14,10 @@ from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.every_eval_ever import write_evaluations
-from flows.report.foreign.item_log import ItemLogError
+from flows.report.foreign.beside_own import add_logs
+from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.foreign.logs_report import read_logs, report_logs
+from flows.report.foreign.own_questions import read_questions
 from flows.report.hub_results import write_hub_results
 from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json
@@ -146,13 +149,36 @@ def write_results(
     return lines
 
 
-def show_logs(folders: Sequence[Path], form: str, *, labels: Path | None = None) -> str:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnRun:
+    """A run of our own that other systems' models are shown beside.
+
+    Attributes:
+      run: the study's name.
+      mixed: as for `show_results`.
+      same_metrics: name of a metric in the logs -> name of the same metric of ours.
+    """
+
+    store: Store
+    run: str
+    mixed: bool = False
+    same_metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def show_logs(
+    folders: Sequence[Path],
+    form: str,
+    *,
+    labels: Path | None = None,
+    beside: OwnRun | None = None,
+) -> str:
     """Returns the results table of other systems' item logs as text.
 
     Args:
       folders: folders that hold logs, of any format of `logs_report.FORMATS`.
       form: one of `FORMATS`, or comparisons.
       labels: as for `show_results`.
+      beside: a run whose table the logs' models are added to; None shows them alone.
 
     Raises:
       ConfigError: if the request is wrong, or a log is, or two cannot be compared.
@@ -163,12 +189,26 @@ def show_logs(folders: Sequence[Path], form: str, *, labels: Path | None = None)
     if labels is not None and form not in FORMATS:
         raise ConfigError(f"--labels needs one of {', '.join(FORMATS)}, got --format {form}.")
     try:
-        report = report_logs(read_logs(folders))
+        logs = read_logs(folders)
+        report = report_logs(logs) if beside is None else _add_logs(beside, logs)
     except ItemLogError as error:
         raise ConfigError(f"--predictions: {error}") from None
     if form == "comparisons":
         return comparisons_to_csv(report)
     return render_report(_label(report, labels), form)
+
+
+def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
+    results = results_artifact(beside.store, beside.run)
+    report, plan = report_of(beside.store, results, mixed=beside.mixed)
+    # All scores of a benchmark are of the same questions: those of the first one do.
+    keys = {
+        section.benchmark: next(score.artifact for cell in section.cells for score in cell.scores)
+        for section in report.sections
+        if any(cell.scores for cell in section.cells)
+    }
+    questions = {name: read_questions(beside.store.get(key).path) for name, key in keys.items()}
+    return add_logs(report, plan, logs, questions, beside.same_metrics)
 
 
 def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:

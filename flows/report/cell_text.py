@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flows.report.cells import Aggregate, Cell, Comparison, Section
+from flows.report.cells import NO_BUDGET, Aggregate, Cell, Comparison, Section
 
 MISSING = "–"
 ACCEPTED_MARK = " †"
@@ -12,6 +12,11 @@ BFLOAT16_MARK = " ‡"
 def number_text(value: float | None) -> str:
     """Returns the value with one decimal, or a dash if it is missing."""
     return MISSING if value is None else f"{value + 0.0:.1f}"  # + 0.0: no score reads "-0.0".
+
+
+def budget_text(budget: int) -> str:
+    """Returns a budget [tokens], or a dash for a model that has none."""
+    return MISSING if budget == NO_BUDGET else str(budget)
 
 
 def score_text(cell: Cell) -> str:
@@ -83,7 +88,7 @@ def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
     pixels = f" ({entry.resolution} px)" if entry.resolution else ""
     draws = draws_text(entry.seeds, entry.pretrainings, entry.items)
     return (
-        f"{entry.pair} at {entry.budget}{pixels}: "
+        f"{entry.pair} at {budget_text(entry.budget)}{pixels}: "
         f"{', '.join(part for part in (difference_text(entry), benchmarks, draws) if part)}{sure}"
     )
 

@@ -15,6 +15,10 @@ SCREENED = "screened/"
 """Prefix of the role of a screening, which lists the evaluation pictures found in a corpus."""
 
 
+NO_BUDGET = 0
+"""Stands in a budget's place for models of other systems, which log no number of soft tokens."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellKey:
     """The key of one score in a study: benchmark, method, budget [tokens] and transfer seed."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flows.report import result_columns
-from flows.report.cell_text import range_text
+from flows.report.cell_text import budget_text, range_text
 from flows.report.cells import Aggregate, Report, Section
 from flows.report.result_columns import CellRow, ResultColumn
 
@@ -79,7 +79,7 @@ def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
             continue
         start = len(lower) + 1  # LaTeX counts columns from 1.
         upper.append(rf"\multicolumn{{{len(budgets)}}}{{c}}{{{column.latex_heading}}}")
-        lower += [str(budget) for budget in budgets]
+        lower += [_escape(budget_text(budget)) for budget in budgets]
         rules.append(rf"\cmidrule(lr){{{start}-{len(lower)}}}")
     # Two columns of names set to the left, all numbers to the right.
     lines = [

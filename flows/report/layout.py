@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flows.report import result_columns
-from flows.report.cell_text import comparison_text, difference_text, range_text
+from flows.report.cell_text import budget_text, comparison_text, difference_text, range_text
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 
@@ -80,7 +80,7 @@ def report_blocks(report: Report) -> list[ReportBlock]:
 def report_notes(report: Report) -> list[str]:
     """Returns the paragraphs below the tables: how to read them, then the report's own notes."""
     sections = report.sections
-    full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in sections))
+    full = " or ".join(budget_text(b) for b in dict.fromkeys(s.full_budget for s in sections))
     condition = _interval_condition(report)
     notes = [NOTES.format(reference=sections[0].reference, full=full, condition=condition)]
     if any(section.comparisons for section in sections):
@@ -124,7 +124,7 @@ def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Re
         texts = [c.text_of(entry) if entry else "" for c in means for entry in across]
         texts += [range_text([n for e in across if e and (n := c.value(e))]) for c in counts]
         rows.append([TableField(text) for text in (name, str(expected), method, *texts)])
-    head = [column.heading.format(budget) for column in means for budget in budgets]
+    head = [column.heading.format(budget_text(b)) for column in means for b in budgets]
     head += [column.heading for column in counts]
     table = ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
     return ReportBlock(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
@@ -154,7 +154,7 @@ def _grid_table(section: Section, grid: Grid) -> ReportTable:
     for column in columns:
         is_once = column.is_shared or column.is_count
         budgets = section.budgets[:1] if is_once else section.budgets
-        head += [column.heading.format(budget) for budget in budgets]
+        head += [column.heading.format(budget_text(budget)) for budget in budgets]
     rows = []
     for method in section.methods:
         row = [TableField(method)]
@@ -194,7 +194,7 @@ def _difference_table(section: Section) -> ReportTable:
             for name in ("seeds", "pretrainings", "items")
         ]
         rows.append([pair, *(difference_text(e) if e else "" for e in across), *counts])
-    budgets = [f"@{budget}" for budget in section.budgets]
+    budgets = [f"@{budget_text(budget)}" for budget in section.budgets]
     return ReportTable(
         head=["difference", *budgets, "seeds", "pretrainings", "items"],
         rows=[[TableField(text) for text in row] for row in rows],

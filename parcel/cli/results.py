@@ -1,6 +1,5 @@
 """`parcel results`: prints the table of a run, or of a file of scores."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,8 +31,15 @@ def results(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Item logs of lmms-eval (--log_samples) or Every Eval Ever instead of RUN; may be "
-            "given repeatedly.",
+            help="Item logs of lmms-eval, inspect_ai, VLMEvalKit or Every Eval Ever, alone or "
+            "beside RUN; may be given repeatedly.",
+        ),
+    ] = None,
+    same_metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="THEIRS=OURS",
+            help="With --predictions beside RUN: a metric of the logs that is one of RUN's.",
         ),
     ] = None,
     mixed: Annotated[
@@ -62,20 +68,28 @@ def results(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table; or writes it for other programs, or as pages with its items."""
-    from flows.lineage.results import IN_FILES, show_results, write_results
+    from flows.lineage.results import IN_FILES, OwnRun, show_logs, show_results, write_results
     from infra.errors import ConfigError
 
     if predictions:
         others = {
-            "RUN": run,
             "--scores": scores,
             "--out": out,
-            "--mixed": mixed,
             "--organization": organization,
             "--source": source,
         }
-        _print_logs(predictions, format, labels, others)
+        if given := [name for name, value in others.items() if value]:
+            raise ConfigError(f"--predictions goes with RUN alone, got {', '.join(given)}.")
+        if run is None and (mixed or same_metric):
+            raise ConfigError("--mixed and --same-metric need RUN beside --predictions.")
+        beside = None
+        if run is not None:
+            same = _same_metrics(same_metric or [])
+            beside = OwnRun(store=open_store(store), run=run, mixed=mixed, same_metrics=same)
+        typer.echo(show_logs(predictions, format, labels=labels, beside=beside), nl=False)
         return
+    if same_metric:
+        raise ConfigError("--same-metric needs --predictions.")
     if format in IN_FILES:
         if run is None or out is None or scores is not None:
             raise ConfigError(f"--format {format} needs RUN, a study's name, and --out PATH alone.")
@@ -109,16 +123,16 @@ def results(
     typer.echo(text, nl=False)
 
 
-def _print_logs(
-    folders: list[Path], form: str, labels: Path | None, others: Mapping[str, Any]
-) -> None:
-    """Prints the table of item logs; `others` are options that have no meaning for it."""
-    from flows.lineage.results import show_logs
+def _same_metrics(texts: list[str]) -> dict[str, str]:
     from infra.errors import ConfigError
 
-    if given := [name for name, value in others.items() if value]:
-        raise ConfigError(f"--predictions stands alone, got {', '.join(given)} beside it.")
-    typer.echo(show_logs(folders, form, labels=labels), nl=False)
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    if not all(theirs and ours for theirs, ours in pairs.items()):
+        raise ConfigError(
+            f"--same-metric must be THEIRS=OURS, such as relaxed_overall=relaxed_accuracy, got "
+            f"{', '.join(texts)}."
+        )
+    return pairs
 
 
 def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> None:

@@ -166,11 +166,13 @@ def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
     question = object_member(row, "input", place)
     metadata = _metadata(row)
     picture = next((metadata[name] for name in PICTURES if metadata.get(name)), "")
+    text = _text(question, "raw", f"{place}: input", empty=True)
     return LoggedItem(
         id=_text(row, "sample_id", place),
         source=str(picture),
         question=str(row.get("sample_hash") or ""),
-        prompt=_text(question, "raw", f"{place}: input", empty=True),
+        prompt=str(question.get("formatted") or text),
+        text=text,
         target=_one_text(question.get("reference")),
         answer=_answer(row),
         score=_value(row, place),

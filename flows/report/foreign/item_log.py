@@ -2,8 +2,7 @@
 
 import dataclasses
 
-UNKNOWN_BUDGET = 0
-"""Stands in the place of a budget: other systems log no number of soft tokens."""
+from flows.report.cells import NO_BUDGET
 
 
 class ItemLogError(ValueError):
@@ -17,12 +16,13 @@ class LoggedItem:
     Attributes:
       id: the question's id in its task.
       source: picture or video that it is about, which items may share; "" if the log has none.
-      question: digest of the question's data; "" if unknown.
+      question: the question's data, or a digest of it; "" if unknown.
       prompt: text that the model was given; "" if unknown.
       target: accepted answer, as logged.
       answer: the model's answer, as logged.
       score: score of the answer, 0-1; above where the metric is unbounded, and a pseudo-value where
         it is no mean of items (`PredictionScores`).
+      text: the question alone, without what a prompt adds to it; "" if unknown.
     """
 
     id: str
@@ -32,6 +32,7 @@ class LoggedItem:
     target: str
     answer: str
     score: float
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class ItemLog:
       metric: name of the metric that `score` of the items is in.
       split: the task's split; "" if unknown.
       items: the items, sorted by id; ids are distinct.
-      budget: soft tokens per image; `UNKNOWN_BUDGET` if the log has no such number.
+      budget: soft tokens per image; `NO_BUDGET` if the log has no such number.
       seed: seed of the model's training, which tells trainings of one method apart.
       pretraining: number of the pretraining that its training started from.
       checkpoint: name of the checkpoint that answered; "" if unknown. Tasks that share one have the
@@ -57,7 +58,7 @@ class ItemLog:
     metric: str
     split: str
     items: tuple[LoggedItem, ...]
-    budget: int = UNKNOWN_BUDGET
+    budget: int = NO_BUDGET
     seed: int = 0
     pretraining: int = 0
     checkpoint: str = ""

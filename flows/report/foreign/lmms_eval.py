@@ -15,6 +15,7 @@ from flows.report.foreign.log_checks import (
     metric_of_means,
     object_member,
     parse_object,
+    picture_of,
     sorted_items,
 )
 
@@ -25,9 +26,6 @@ FILES = f"*{SAMPLES}TASK.jsonl beside *{RESULTS}"
 
 SPREADS = ("_stderr", "_clt", "_clustered")
 """Ends of the names of numbers that are no means."""
-
-PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
-"""Fields of a logged question that name its picture or video, as datasets call them."""
 
 
 def find_logs(folder: Path) -> list[Path]:
@@ -92,19 +90,19 @@ def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
         raise ItemLogError(f"{place}: doc_id is missing.")
     # lmms-eval drops `doc` before it writes, and with it the picture's name: only logs to which
     # somebody added it have clusters.
-    question = row.get("doc")
-    fields = question if isinstance(question, dict) else {}
-    picture = next((fields[name] for name in PICTURES if name in fields), "")
+    doc = row.get("doc")
+    question = doc if isinstance(doc, dict) else {}
     # One answer per request: a list of lists or of texts.
     answers = row.get("filtered_resps", "")
     while isinstance(answers, list) and len(answers) == 1:
         answers = answers[0]
     return LoggedItem(
         id=str(row["doc_id"]),
-        source=str(picture),
+        source=picture_of(question),
         question=str(row.get("doc_hash", "")),
         prompt=str(row.get("input", "")),
         target=str(row.get("target", "")),
         answer=str(answers),
         score=float(row[metric]),
+        text=str(question.get("question", "")),
     )

@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from flows.report.foreign.item_log import ItemLogError, LoggedItem
-from infra.typed_json import parse_typed
+from infra.typed_json import parse_json
 
 TOLERANCE = 1e-6
 """Distance of a mean from the one that a log states, up to which both are the same."""
+
+
+PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
+"""Fields of a question's data that name its picture or video, as datasets call them."""
+
+
+def picture_of(fields: Mapping[str, Any]) -> str:
+    """Returns the name of the picture or video in a question's data; "" if it has none."""
+    named = (fields[name] for name in PICTURES if fields.get(name) is not None)
+    return str(next(named, ""))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -18,16 +28,28 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, bool | int | float)
 
 
+def parse_log(text: bytes, name: str) -> Any:
+    """Returns the value of a JSON text; NaN and infinities in it are None.
+
+    Raises:
+      ItemLogError: if it is no JSON; the message begins with `name`.
+    """
+    try:
+        return parse_json(text, name, finite=False)
+    except ValueError as error:
+        raise ItemLogError(str(error)) from None
+
+
 def parse_object(text: bytes, name: str) -> dict[str, Any]:
-    """Returns the object that a JSON text is.
+    """Returns the object that a JSON text is, as `parse_log` does.
 
     Raises:
       ItemLogError: if it is none; the message begins with `name`.
     """
-    try:
-        return parse_typed(dict[str, Any], text, name)
-    except ValueError as error:
-        raise ItemLogError(str(error)) from None
+    value = parse_log(text, name)
+    if not isinstance(value, dict):
+        raise ItemLogError(f"{name}: it must be an object, got {value!r:.60}.")
+    return value
 
 
 def object_member(values: Mapping[str, Any], name: str, place: str | Path) -> dict[str, Any]:

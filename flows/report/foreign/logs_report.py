@@ -4,12 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.report.build import build_report
-from flows.report.cells import Plan, Report, Score
-from flows.report.foreign import every_eval_ever, lmms_eval
-from flows.report.foreign.item_log import UNKNOWN_BUDGET, ItemLog, ItemLogError
+from flows.report.cell_text import MISSING
+from flows.report.cells import NO_BUDGET, Plan, Report, Score
+from flows.report.foreign import every_eval_ever, inspect_ai, lmms_eval, vlmevalkit
+from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {"lmms-eval": lmms_eval, "Every Eval Ever": every_eval_ever}
+FORMATS = {
+    "lmms-eval": lmms_eval,
+    "inspect_ai": inspect_ai,
+    "VLMEvalKit": vlmevalkit,
+    "Every Eval Ever": every_eval_ever,
+}
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 
@@ -43,9 +49,10 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
 
     Raises:
       ItemLogError: if a model has a task twice at a budget and seed, two logs of a task differ in
-        metric, split, questions or prompts, or two of a seed in its pretraining.
+        metric, split, questions, prompts, targets or pictures, or two of a seed in its pretraining.
+        What a log does not say is not compared.
     """
-    first_of_task: dict[str, ItemLog] = {}
+    first_of_model: dict[str, dict[str, ItemLog]] = {}
     first_of_seed: dict[int, ItemLog] = {}
     files: dict[tuple[str, str, int, int], str] = {}
     scores, unknown = [], []
@@ -63,7 +70,12 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
                 f"{log.file}: pretraining of seed {log.seed} must be {like.pretraining} as in "
                 f"{like.file}, got {log.pretraining}."
             )
-        _check_comparable(log, first_of_task.setdefault(log.task, log))
+        # With the first of each model, not with the first alone: a log may lack what two others
+        # differ in. Those of one model, of its budgets and seeds, say the same things.
+        first_logs = first_of_model.setdefault(log.task, {})
+        for other_log in first_logs.values():
+            _check_comparable(log, other_log)
+        first_logs.setdefault(log.model, log)
         if not all(item.source for item in log.items):
             unknown.append(log.task)
         # An item without a picture is a source by itself, which no picture's name can be.
@@ -92,7 +104,7 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
     }
     plan = Plan(
         methods=models,
-        benchmarks=tuple(first_of_task),
+        benchmarks=tuple(first_of_model),
         budgets=tuple(sorted({log.budget for log in logs})),
         seeds=tuple(first_of_seed),
         reference=models[0],
@@ -102,8 +114,8 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
         trainings=trainings,
     )
     notes = ["Read from item logs."]
-    if UNKNOWN_BUDGET in plan.budgets:
-        notes = [f"Read from item logs; {UNKNOWN_BUDGET} stands for an unknown number of tokens."]
+    if NO_BUDGET in plan.budgets:
+        notes = [f"Read from item logs; @{MISSING} stands for their unknown number of tokens."]
     if unknown:
         notes.append(
             f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "
@@ -113,10 +125,10 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
 
 
 def _check_comparable(log: ItemLog, first: ItemLog) -> None:
-    """Refuses a log whose scores answer another question than the first log's of its task."""
+    """Refuses a log whose scores answer another question than another log's of its task."""
     for field in ("metric", "split"):
         ours, theirs = getattr(log, field), getattr(first, field)
-        if ours != theirs:
+        if ours and theirs and ours != theirs:
             raise ItemLogError(
                 f"{log.file}: {field} must be {theirs!r} as in {first.file}, got {ours!r}."
             )
@@ -129,9 +141,10 @@ def _check_comparable(log: ItemLog, first: ItemLog) -> None:
             f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
         )
     for item in log.items:
-        for field in ("question", "prompt", "source"):
+        for field in ("question", "prompt", "target", "source"):
             ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
-            if ours != theirs:
+            # Sources are compared where one is unknown, too: items are paired source by source.
+            if ours != theirs and (field == "source" or (ours and theirs)):
                 raise ItemLogError(
                     f"{log.file}: {field} of item {item.id} must be {theirs!r:.80} as in "
                     f"{first.file}, got {ours!r:.80}."

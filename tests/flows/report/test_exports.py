@@ -311,7 +311,7 @@ def test_wrong_requests_are_one_line(
         ("sent", "--format", "hub", "--organization", "lab", *out): "needs --format eee",
         ("sent", "--source", "https://a.b"): "--source needs --format hub, got --format md",
         ("sent", "--format", "hub", "--labels", "a.yaml", *out): "--labels needs a format that",
-        ("--predictions", tmp_path, "--source", "https://a.b"): "stands alone, got --source",
+        ("--predictions", tmp_path, "--source", "https://a.b"): "goes with RUN alone, got --source",
     }
     for words, said in asked.items():
         done = parcel("results", *words, "--store", sent[0].uri)

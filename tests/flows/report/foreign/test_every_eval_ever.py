@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.report.foreign.item_log import UNKNOWN_BUDGET, ItemLogError
+from flows.report.cells import NO_BUDGET
+from flows.report.foreign.item_log import ItemLogError
 from flows.report.foreign.logs_report import read_logs, report_logs
 
 # As converters of the format write it: two metrics of one task, the second one in percent.
@@ -77,7 +78,7 @@ def test_the_metric_is_the_first_that_is_the_mean_of_its_items(tmp_path: Path):
     (log,) = read_logs([_write(tmp_path / "data" / "chartqa" / "org" / "a")])
     assert (log.model, log.task, log.metric, log.split) == ("org/a", "chartqa", "relaxed", "test")
     # The seed of another system may be anybody's: only logs of `parcel results` have ours.
-    assert (log.budget, log.seed) == (UNKNOWN_BUDGET, 0)
+    assert (log.budget, log.seed) == (NO_BUDGET, 0)
     assert [(item.answer, item.score, item.source) for item in log.items] == [
         (answer, score, f"{i // 2}.png")
         for i, (answer, score) in enumerate(zip(ANSWERS, SCORES, strict=True))

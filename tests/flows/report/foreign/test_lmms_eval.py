@@ -1,6 +1,5 @@
 """Item logs of lmms-eval: the same statistics as our own, and what is refused."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -12,45 +11,7 @@ from flows.report.cells import Cell
 from flows.report.foreign.item_log import ItemLogError
 from flows.report.foreign.logs_report import read_logs, report_logs
 from infra.errors import ConfigError
-
-
-def _write(
-    root: Path,
-    model: str,
-    scores: list[float],
-    *,
-    metric: str = "relaxed",
-    split: str = "test",
-    prompt: str = "How many?",
-    per_picture: int = 0,
-    mean: float | None = None,
-) -> Path:
-    """Writes the two files of a run, as lmms-eval does; pictures are what a user may add."""
-    folder = root / model.replace("/", "__")
-    folder.mkdir(parents=True)
-    mean = sum(scores) / len(scores) if mean is None else mean
-    results = {
-        "results": {
-            "chartqa": {"alias": "chartqa", f"{metric},none": mean, f"{metric}_stderr,none": 0.01}
-        },
-        "configs": {"chartqa": {"task": "chartqa", "test_split": split}},
-        "model_name": model,
-    }
-    (folder / "20261127_101500_results.json").write_text(json.dumps(results))
-    with (folder / "20261127_101500_samples_chartqa.jsonl").open("w") as file:
-        for number, score in enumerate(scores):
-            row = {
-                "doc_id": number,
-                "target": "4",
-                "filtered_resps": ["4\u00e9"],
-                "doc_hash": f"{number:064x}",
-                metric: score,
-                "input": prompt,
-            }
-            if per_picture:
-                row["doc"] = {"image_id": number // per_picture}
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return folder
+from tests.flows.report.foreign.lmms_logs import write_logs
 
 
 def _width(cell: Cell) -> float:
@@ -66,7 +27,7 @@ def _scores(seed: int, num: int = 200) -> list[float]:
 
 def test_five_thousand_items_are_read_without_loss(tmp_path: Path):
     scores = _scores(1, 5000)
-    _write(tmp_path, "org/a", scores)
+    write_logs(tmp_path, "org/a", scores)
     (log,) = read_logs([tmp_path])
     assert (log.model, log.task, log.metric, log.split) == ("org/a", "chartqa", "relaxed", "test")
     assert {int(item.id): item.score for item in log.items} == dict(enumerate(scores))
@@ -78,8 +39,8 @@ def test_two_models_are_paired_by_item(tmp_path: Path):
     first = _scores(2)
     wrong = [number for number, score in enumerate(first) if not score][:10]
     second = [1.0 if number in wrong else score for number, score in enumerate(first)]
-    _write(tmp_path, "a", first)
-    _write(tmp_path, "b", second)
+    write_logs(tmp_path, "a", first)
+    write_logs(tmp_path, "b", second)
     report = report_logs(read_logs([tmp_path]))
     (comparison,) = report.sections[0].comparisons
     assert (comparison.method, comparison.other, comparison.items) == ("b", "a", 200)
@@ -90,8 +51,8 @@ def test_two_models_are_paired_by_item(tmp_path: Path):
 
 def test_items_that_share_a_picture_are_one_draw(tmp_path: Path):
     scores = [score for score in _scores(3, 50) for _ in range(4)]
-    alone = _write(tmp_path / "alone", "a", scores)
-    shared = _write(tmp_path / "shared", "a", scores, per_picture=4)
+    alone = write_logs(tmp_path / "alone", "a", scores)
+    shared = write_logs(tmp_path / "shared", "a", scores, per_picture=4)
     narrow, wide = (report_logs(read_logs([f])).sections[0].cells[0] for f in (alone, shared))
     assert narrow.mean == wide.mean
     assert _width(wide) > 1.7 * _width(narrow)
@@ -108,27 +69,27 @@ def test_items_that_share_a_picture_are_one_draw(tmp_path: Path):
     ],
 )
 def test_other_questions_are_refused_with_what_differs(tmp_path: Path, other: dict, message: str):
-    _write(tmp_path, "a", [1.0, 0.0, 1.0])
+    write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
     values: dict[str, Any] = {"scores": [1.0, 0.0, 1.0]} | other
-    _write(tmp_path, "b", **values)
+    write_logs(tmp_path, "b", **values)
     with pytest.raises(ItemLogError, match=message):
         report_logs(read_logs([tmp_path]))
 
 
 def test_a_model_twice_is_refused(tmp_path: Path):
-    folder = _write(tmp_path, "a", [1.0, 0.0, 1.0])
+    folder = write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
     with pytest.raises(ItemLogError, match=r"a has chartqa in .*, too; leave one out"):
         report_logs(read_logs([tmp_path, folder]))
 
 
 def test_a_mean_that_is_not_the_items_is_refused(tmp_path: Path):
-    _write(tmp_path, "a", [1.0, 0.0], mean=0.7)
+    write_logs(tmp_path, "a", [1.0, 0.0], mean=0.7)
     with pytest.raises(ItemLogError, match=r"whose mean is the task's own, got relaxed\."):
         read_logs([tmp_path])
 
 
 def test_a_broken_line_is_named(tmp_path: Path):
-    folder = _write(tmp_path, "a", [1.0, 0.0])
+    folder = write_logs(tmp_path, "a", [1.0, 0.0])
     with (folder / "20261127_101500_samples_chartqa.jsonl").open("a") as file:
         file.write('{"doc_id": 2')
     with pytest.raises(ItemLogError, match=r"chartqa\.jsonl line 3 is not JSON"):
@@ -138,7 +99,7 @@ def test_a_broken_line_is_named(tmp_path: Path):
 def test_a_folder_without_logs_says_what_is_read(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"--predictions: .* holds no item log; .*lmms-eval"):
         show_logs([tmp_path], "md")
-    _write(tmp_path, "a", [1.0, 0.0, 1.0])
+    write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
     with pytest.raises(ConfigError, match=r"--format with --predictions must be .*'cells'"):
         show_logs([tmp_path], "cells")
     assert "chartqa" in show_logs([tmp_path], "md")
