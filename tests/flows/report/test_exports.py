@@ -291,7 +291,7 @@ def test_the_hub_gets_what_it_has_a_dataset_for(sent: tuple[Store, Rows], tmp_pa
 
 
 def test_wrong_requests_are_one_line(
-    parcel: Callable[..., Done], sent: tuple[Store, Rows], tmp_path: Path
+    parcel: Callable[..., Done], sent: tuple[Store, Rows], evaluations: Path, tmp_path: Path
 ):
     (tmp_path / "there").write_text("mine")
     (tmp_path / "full").mkdir()
@@ -312,6 +312,7 @@ def test_wrong_requests_are_one_line(
         ("sent", "--source", "https://a.b"): "--source needs --format hub, got --format md",
         ("sent", "--format", "hub", "--labels", "a.yaml", *out): "--labels needs a format that",
         ("--predictions", tmp_path, "--source", "https://a.b"): "goes with RUN alone, got --source",
+        ("sent", "--predictions", evaluations): "is of `parcel results`, with budgets and seeds",
     }
     for words, said in asked.items():
         done = parcel("results", *words, "--store", sent[0].uri)
