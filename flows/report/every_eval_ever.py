@@ -208,15 +208,17 @@ def _generation(score: ScoreArtifacts) -> dict[str, Any]:
 
 def _samples(score: ScoreArtifacts) -> Iterator[dict[str, Any]]:
     for row in score.table().to_pylist():
-        references = "".join(row["answers"])
-        metadata = {"source": row["source"], "source_sha256": row["source_sha256"]}
+        # Predictions of earlier versions may lack a prompt, answers or a source.
+        prompt, answers = row["prompt"] or "", row["answers"] or []
+        metadata = {name: row[name] for name in ("source", "source_sha256") if row[name]}
         if row["pseudo_value"] is not None:
             metadata["pseudo_value"] = repr(row["pseudo_value"])
+        question = prompt + "".join(answers)
         yield {
             "sample_id": row["id"],
-            "sample_hash": hashlib.sha256((row["prompt"] + references).encode()).hexdigest(),
+            "sample_hash": hashlib.sha256(question.encode()).hexdigest(),
             "interaction_type": "single_turn",
-            "input": {"raw": row["prompt"], "reference": row["answers"]},
+            "input": {"raw": prompt, "reference": answers},
             "output": {"raw": [row["prediction"]]},
             "answer_attribution": [
                 {

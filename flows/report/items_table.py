@@ -183,7 +183,8 @@ def items_schema() -> "pyarrow.Schema":
 def write_items_table(scores: Iterable[ScoreArtifacts], path: Path) -> int:
     """Writes the items of some scores as one Parquet file, and returns their number.
 
-    Memory holds the items of one score at a time. The same scores give the same bytes.
+    Memory holds the items of one score at a time. The same scores and version of pyarrow give the
+    same bytes.
 
     Raises:
       OSError: if the file cannot be written; nothing is left of it then.

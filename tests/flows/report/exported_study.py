@@ -97,6 +97,8 @@ def _rows(cell: CellKey, num: int) -> list[dict[str, Any]]:
         }
         if cell.benchmark == "nocaps":
             row |= {"score": rng.uniform(0, 3), "pseudo_value": rng.uniform(-1, 4)}
+        if cell.benchmark == "nocaps" and i == 7:  # As predictions of earlier versions are.
+            row |= {"prefix": None, "answers": None, "source": None}
         rows.append(row)
     return sorted(rows, key=lambda row: row["id"])
 

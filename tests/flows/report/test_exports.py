@@ -112,15 +112,17 @@ def test_evaluations_come_back_without_loss(sent: tuple[Store, Rows], logs: list
             (
                 row["id"],
                 row["source_sha256"],
-                row["prefix"],
-                row["answers"][0]
-                if len(row["answers"]) == 1
-                else json.dumps(row["answers"], ensure_ascii=False),
+                row["prefix"] or "",
+                _target(row["answers"] or []),
                 row["prediction"],
                 row.get("pseudo_value", row["score"]),
             )
             for row in rows_of[str(cell)]
         ]
+
+
+def _target(answers: list[str]) -> str:
+    return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
 
 
 def test_their_report_has_our_scores_intervals_and_pairs(
@@ -290,32 +292,35 @@ def test_the_hub_gets_what_it_has_a_dataset_for(sent: tuple[Store, Rows], tmp_pa
             assert "mean of 2 seeds; 5000 items" in entry["notes"]
 
 
-def test_wrong_requests_are_one_line(
-    parcel: Callable[..., Done], sent: tuple[Store, Rows], evaluations: Path, tmp_path: Path
-):
+def test_wrong_requests_are_one_line(parcel: Callable[..., Done], toy: Store, tmp_path: Path):
     (tmp_path / "there").write_text("mine")
     (tmp_path / "full").mkdir()
+    write_results(toy, "toy", "eee", tmp_path / "eee")
     (tmp_path / "full" / "a").write_text("mine")
     out = ("--out", tmp_path / "x")
     asked = {
-        ("sent", "--format", "items"): "--format items needs RUN, a study's name, and --out PATH",
+        ("toy", "--format", "items"): "--format items needs RUN, a study's name, and --out PATH",
         ("--format", "eee", *out): "--format eee needs RUN",
         ("no", "--format", "items", *out): "RUN must name a finished run",
-        ("sent", "--format", "items", "--out", tmp_path / "there"): "--out must be a new file",
-        ("sent", "--format", "items", "--out", tmp_path / "full"): "--out must be a new file",
-        ("sent", "--format", "eee", "--out", tmp_path / "full"): "a new or empty folder",
-        ("sent", "--format", "items", "--out", tmp_path / "a" / "b"): "No such file or directory",
-        ("sent", "--format", "eee", "--organization", "a/b", *out): "--organization must be",
-        ("sent", "--format", "eee", "--organization", "data", *out): "no reserved name",
-        ("sent", "--format", "hub", "--source", "my page", *out): "--source must be a page",
-        ("sent", "--format", "hub", "--organization", "lab", *out): "needs --format eee",
-        ("sent", "--source", "https://a.b"): "--source needs --format hub, got --format md",
-        ("sent", "--format", "hub", "--labels", "a.yaml", *out): "--labels needs a format that",
+        ("toy", "--format", "items", "--out", tmp_path / "there"): "--out must be a new file",
+        ("toy", "--format", "items", "--out", tmp_path / "full"): "--out must be a new file",
+        ("toy", "--format", "eee", "--out", tmp_path / "full"): "a new or empty folder",
+        ("toy", "--format", "items", "--out", tmp_path / "a" / "b"): "No such file or directory",
+        ("toy", "--format", "eee", "--organization", "a/b", *out): "--organization must be",
+        ("toy", "--format", "eee", "--organization", "data", *out): "no reserved name",
+        ("toy", "--format", "hub", "--source", "my page", *out): "--source must be a page",
+        ("toy", "--format", "hub", "--organization", "lab", *out): "needs --format eee",
+        ("toy", "--source", "https://a.b"): "--source needs --format hub, got --format md",
+        ("toy", "--format", "hub", "--labels", "a.yaml", *out): "--labels needs a format that",
         ("--predictions", tmp_path, "--source", "https://a.b"): "goes with RUN alone, got --source",
-        ("sent", "--predictions", evaluations): "is of `parcel results`, with budgets and seeds",
+        (
+            "toy",
+            "--predictions",
+            tmp_path / "eee",
+        ): "is of `parcel results`, with budgets and seeds",
     }
     for words, said in asked.items():
-        done = parcel("results", *words, "--store", sent[0].uri)
+        done = parcel("results", *words, "--store", toy.uri)
         assert (done.code, done.err.count("\n")) == (2, 1), (words, done.err)
         assert said in done.err
-    assert {path.name for path in tmp_path.iterdir()} == {"there", "full"}
+    assert {path.name for path in tmp_path.iterdir()} == {"there", "full", "eee"}
