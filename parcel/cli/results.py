@@ -126,7 +126,8 @@ def results(
 def _same_metrics(texts: list[str]) -> dict[str, str]:
     from infra.errors import ConfigError
 
-    pairs = dict(text.partition("=")[::2] for text in texts)
+    # The name in a log may have a sign of its own; ours has none.
+    pairs = {theirs: ours for theirs, _, ours in (text.rpartition("=") for text in texts)}
     if not all(theirs and ours for theirs, ours in pairs.items()):
         raise ConfigError(
             f"--same-metric must be THEIRS=OURS, such as relaxed_overall=relaxed_accuracy, got "

@@ -568,10 +568,44 @@ def published(folder: Path) -> list[Reader]:
     ]
 
 
+def item_logs(folder: Path) -> list[Reader]:
+    """Item logs of other systems: JSON, archives, workbooks and tables."""
+    from flows.report.foreign import inspect_ai, lmms_eval, vlmevalkit
+    from tests.flows.report.foreign.inspect_logs import inspect_log, write_archive, write_json
+    from tests.flows.report.foreign.lmms_logs import write_logs
+    from tests.flows.report.foreign.vlmevalkit_tables import write_results
+
+    scores = [1.0, 0.0, 0.5]
+    log = inspect_log("a", [[score, score] for score in scores])
+    lines = next(write_logs(folder / "lmms", "a", scores).glob("*.jsonl"))
+    archive, text = write_archive(folder / "a.eval", log), write_json(folder / "a.json", log)
+    deflated = write_archive(folder / "b.eval", log, method=zipfile.ZIP_DEFLATED)
+    book = write_results(folder / "book", "a", scores)
+    table = write_results(folder / "table", "a", scores, form=".csv")
+    rows = write_results(folder / "rows", "a", scores, form=".json")
+
+    def reader(module: Any, path: Path, change: Change, named: str | None = None) -> Reader:
+        def read() -> None:
+            module.read_log(path)
+
+        return _of_file(path, path.read_bytes(), change, read, named)
+
+    return [
+        reader(lmms_eval, lines, changes.change_lines),
+        reader(inspect_ai, text, changes.change_json),
+        reader(inspect_ai, archive, changes.change_bytes),
+        reader(inspect_ai, deflated, changes.change_member(changes.change_json)),
+        reader(vlmevalkit, book, changes.change_member(changes.change_bytes)),
+        reader(vlmevalkit, table, changes.change_csv),
+        reader(vlmevalkit, rows, changes.change_json),
+    ]
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         config, overrides, manifest, records, safetensors, npz, checkpoint, dataset, frames,
         archives, tables, downloads, scores, predictions, published,
+        item_logs,
     )
 }  # fmt: skip

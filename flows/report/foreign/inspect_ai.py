@@ -1,29 +1,23 @@
 """Reads the logs of inspect_ai, without its library.
 
     DATE_TASK_ID.json    one object: eval (model, task), results (means), samples
-    DATE_TASK_ID.eval    the same as a zip archive:
-        header.json                 all but the samples
-        samples/ID_epoch_N.json     a sample
+    DATE_TASK_ID.eval    the same as an archive, see `inspect_archive`
 
-Members of an archive are compressed by Zstandard (method 93) since 2026, by Deflate before.
-
-Source: inspect_ai, src/inspect_ai/log/_log.py (`EvalLog`), _recorders/eval.py, _condense.py
-(attachments), scorer/_metric.py (`value_to_float`).
+Source: inspect_ai, src/inspect_ai/log/_log.py (`EvalLog`), _condense.py (attachments),
+scorer/_metric.py (`value_to_float`).
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.report.foreign.inspect_archive import read_archive
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.report.foreign.log_checks import (
+    MAX_BYTES,
     is_number,
     metric_of_means,
     object_member,
@@ -35,28 +29,12 @@ from flows.report.foreign.log_checks import (
 FILES = "*.eval, or *.json"
 """What is read, for a message."""
 
-MAX_BYTES = 2**30
-"""Largest text that is held at once: a sample, or a log that is one JSON text [bytes].
-
-Pictures are logged as text: 5,000 samples of 150 kB make 0.75 GiB of JSON. An archive has a text
-per sample.
-"""
-
-_HEADER = "header.json"
-_SAMPLE = re.compile(r"samples/.+_epoch_\d+\.json")
 _START = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:')
 """How a log that is one JSON text begins, and other JSON does not."""
 
 _ATTACHMENT = "attachment://"
 _REMOVED = "<base64-data-removed>"
 """Stands for a picture in a log that was made without pictures."""
-
-_ZSTD = 93
-_LOCAL_HEADER = struct.Struct("<4s22x2H")
-"""Signature, length of the name and length of the extra field [bytes] before a member's data.
-
-Source: APPNOTE.TXT 6.3.10, sec. 4.3.7.
-"""
 
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
@@ -81,7 +59,7 @@ def read_log(path: Path) -> ItemLog:
         score can be read sample by sample.
     """
     archive = path.suffix == ".eval"
-    header, samples = _read_archive(path) if archive else _read_text(path)
+    header, samples = read_archive(path) if archive else _read_text(path)
     if header.get("status") != "success" or header.get("invalidated"):
         state = "an invalidated log" if header.get("invalidated") else repr(header.get("status"))
         raise ItemLogError(
@@ -251,7 +229,9 @@ def _text_and_pictures(messages: Any, attached: Mapping[str, Any]) -> tuple[str,
     ```
     """
     texts, pictures = [], []
-    for message in [{"content": messages}] if isinstance(messages, str) else messages or []:
+    if isinstance(messages, str):
+        messages = [{"content": messages}]
+    for message in messages if isinstance(messages, list) else []:
         content = message.get("content") if isinstance(message, dict) else ""
         parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
         for part in parts:
@@ -287,82 +267,3 @@ def _read_text(path: Path) -> tuple[dict[str, Any], Iterator[tuple[str, dict[str
         if not isinstance(sample, dict):
             raise ItemLogError(f"{path}: samples[{number}] must be an object, got {sample!r:.60}.")
     return header, ((f"{path}: samples[{n}]", sample) for n, sample in enumerate(rows))
-
-
-def _read_archive(path: Path) -> tuple[dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
-    with _open_archive(path) as archive:
-        if _HEADER not in archive.namelist():
-            raise ItemLogError(
-                f"{path}: has no {_HEADER}, since its run did not end; leave it out, or run "
-                f"`inspect eval-retry` on it."
-            )
-        header = _read_member(path, archive, archive.getinfo(_HEADER))
-
-    def samples() -> Iterator[tuple[str, dict[str, Any]]]:
-        with _open_archive(path) as archive:
-            for info in archive.infolist():
-                if _SAMPLE.fullmatch(info.filename):
-                    yield f"{path}: {info.filename}", _read_member(path, archive, info)
-
-    return header, samples()
-
-
-@contextlib.contextmanager
-def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
-        if isinstance(error, ItemLogError):
-            raise
-        reason = " ".join(str(error).split())[:120]
-        raise ItemLogError(f"{path}: is no archive, or damaged: {reason}.") from None
-
-
-def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> dict[str, Any]:
-    """Returns a member's object; it is read as far as its stated size, and no further."""
-    place = f"{path}: {info.filename}"
-    if info.file_size > MAX_BYTES:
-        raise ItemLogError(
-            f"{place}: must be at most {MAX_BYTES} bytes, got {info.file_size}; leave it out."
-        )
-    try:
-        if info.compress_type == _ZSTD:
-            data = _read_zstd(path, info)
-        else:
-            with archive.open(info) as file:
-                data = file.read(info.file_size)
-    except NotImplementedError:
-        raise ItemLogError(
-            f"{place}: compression must be Zstandard or Deflate, got method {info.compress_type}; "
-            f"convert it: `inspect log convert {path} --to json --output-dir DIR`."
-        ) from None
-    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError) as e:
-        reason = " ".join(str(e).split())[:120]
-        raise ItemLogError(f"{place}: is damaged: {reason}.") from None
-    return parse_object(data, place)
-
-
-def _read_zstd(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """Returns the bytes of a member that Python's archives read from version 3.14 on only.
-
-    Raises:
-      ValueError: if it is damaged.
-    """
-    import pyarrow as pa  # Here: it takes long, and only these archives need it.
-
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-        if signature != b"PK\x03\x04":
-            raise ValueError("no header where the archive's index says")
-        file.seek(name + extra, 1)
-        packed = file.read(info.compress_size)
-    try:
-        with pa.input_stream(pa.py_buffer(packed), compression="zstd") as stream:
-            data = stream.read(info.file_size + 1)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(str(error)) from None
-    if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-        raise ValueError("its bytes are not those that its checksum is of")
-    return data

@@ -2,7 +2,7 @@
 
     MODEL/MODEL_DATASET.xlsx                   answers, without scores: not read
     MODEL/MODEL_DATASET_JUDGE_result.xlsx      scored answers of multiple choice: column hit
-    MODEL/MODEL_DATASET_results.xlsx           of open questions: column eval_score
+    MODEL/MODEL_DATASET_results.xlsx           of open questions: columns eval_score, eval_match
     MODEL/MODEL_DATASET_auxmatch.xlsx          of yes and no: column score
     MODEL/MODEL_DATASET_acc.csv, _score.csv    means
 
@@ -12,21 +12,24 @@ folder of a run, MODEL/T20261127_G1a2b3c4d, to the newest of which MODEL/ has li
 Source: VLMEvalKit, vlmeval/smp/file.py, vlmeval/dataset/image_mcq.py, image_vqa.py, image_yorn.py.
 """
 
+import contextlib
 import csv
 import itertools
 import re
 import warnings
 import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.report.foreign.log_checks import (
+    MAX_BYTES,
     is_number,
+    listed,
     metric_of_means,
+    named_damage,
     parse_log,
     picture_of,
     sorted_items,
@@ -35,16 +38,25 @@ from flows.report.foreign.log_checks import (
 FILES = "MODEL/MODEL_DATASET*_result.xlsx, _results.xlsx or _auxmatch.xlsx beside _acc.csv"
 """What is read, for a message."""
 
-MAX_BYTES = 2**30
-"""Largest table, once unpacked [bytes]; one of 100,000 answers of 1 kB has a tenth of it."""
-
 MAX_ROWS = 2_000_000
+"""Most rows of a table that are held at once."""
 
 _TABLES = ("result", "results", "auxmatch")
 _MEANS = ("acc", "score")
 _FORMS = (".xlsx", ".tsv", ".json", ".csv")
-_SCORES = ("hit", "eval_score", "score")
-"""Columns of scores, the first of which is read that agrees with the means."""
+_OF_MATCHES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "anls of eval_match": lambda distances: 1 - min(distances) if min(distances) <= 0.5 else 0.0,
+    "best of eval_match": max,
+}
+"""Scores that are computed from the column eval_match, which has a number for each answer.
+
+Source: vlmeval/dataset/utils/vqa_eval.py (`hit_calculate`).
+"""
+
+_SCORES = ("hit", "eval_score", "score", *_OF_MATCHES)
+"""Scores, the first of which is read that agrees with the means: columns, or of `_OF_MATCHES`."""
+
+_DAMAGED = "is no table, or damaged"
 
 _RUN = re.compile(r"T\d{8}(-\d{6}|_G[0-9a-fA-F]*)")
 """Name of the folder of a run."""
@@ -74,8 +86,8 @@ def find_logs(folder: Path) -> list[Path]:
 def read_log(path: Path) -> ItemLog:
     """Returns the items of one model on one dataset.
 
-    The metric is the first of `hit`, `eval_score` and `score` that has a number in 0-1 for every
-    question, whose mean over them is in the file of means; the judge's name stands beside it.
+    The metric is the first of `_SCORES` that has a number in 0-1 for every question, whose mean
+    over them is in the file of means; the judge's name stands beside it.
 
     Raises:
       ItemLogError: if a file lacks what is read, is damaged or too large, or no column agrees with
@@ -91,7 +103,7 @@ def read_log(path: Path) -> ItemLog:
     column = metric_of_means(
         # The means are in 0-1, or in 0-100.
         [(name, mean / unit) for name in _SCORES for mean in means for unit in (1, 100)],
-        lambda name: [_number(row.get(name)) for row in rows],
+        lambda name: [_score(row, name) for row in rows],
         path,
     )
     splits = {_text(row["split"]) for row in rows if _text(row.get("split"))}
@@ -118,7 +130,7 @@ def _logged_item(row: _Row, column: str, place: str) -> LoggedItem:
     choices = (f"{name}. {text}" for name in _CHOICES if (text := _text(row.get(name))))
     question = _text(row.get("question"))
     parts = (_text(row.get("hint")), question, *choices)
-    score = _number(row[column])
+    score = _score(row, column)
     assert score is not None  # Of the column that was chosen, every row has one.
     return LoggedItem(
         id=_text(row["index"]),
@@ -198,6 +210,15 @@ def _over_splits(means: Sequence[_Row], rows: Sequence[_Row]) -> Iterator[float]
         yield sum((mean or 0) * count for mean, count in numbers) / len(rows)
 
 
+def _score(row: _Row, name: str) -> float | None:
+    """Returns a row's score of one of `_SCORES`; None if it has none."""
+    if name not in _OF_MATCHES:
+        return _number(row.get(name))
+    matches = listed(row.get("eval_match"))
+    numbers = [number for value in matches if (number := _number(value)) is not None]
+    return _OF_MATCHES[name](numbers) if len(numbers) == len(matches) > 0 else None
+
+
 def _number(value: Any) -> float | None:
     if isinstance(value, str):  # Of a text file, every value is one.
         try:
@@ -245,50 +266,35 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 def _unpacked_size(path: Path) -> int:
     if path.suffix != ".xlsx":
         return path.stat().st_size
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sum(info.file_size for info in archive.infolist())
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise _damage(path, error) from None
+    with named_damage(f"{path}: {_DAMAGED}"), zipfile.ZipFile(path) as archive:
+        return sum(info.file_size for info in archive.infolist())
 
 
 def _workbook_lines(path: Path) -> list[tuple[Any, ...]]:
     import openpyxl  # Here: few read such tables.
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of styles, which do not matter here.
-            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-            try:
-                sheet = book.worksheets[0]
-                # The stated size of a sheet need not be true: rows are read as they come.
-                sheet.reset_dimensions()
-                rows = sheet.iter_rows(values_only=True)
-                return list(itertools.islice(rows, MAX_ROWS + 1))
-            finally:
-                book.close()
-    # What openpyxl raises of files that are none: its own errors are of these classes, too.
-    except (
-        zipfile.BadZipFile, zlib.error, EOFError, SyntaxError, LookupError, TypeError, ValueError,
-        AttributeError, NotImplementedError,
-    ) as error:  # fmt: skip
-        raise _damage(path, error) from None
+    # Of files that are no workbooks, openpyxl raises errors of many classes.
+    also = (SyntaxError, LookupError, TypeError, AttributeError)
+    with named_damage(f"{path}: {_DAMAGED}", *also), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of styles, which do not matter here.
+        with contextlib.closing(
+            openpyxl.load_workbook(path, read_only=True, data_only=True)
+        ) as book:
+            sheet = book.worksheets[0]
+            # The stated size of a sheet need not be true: rows are read as they come.
+            sheet.reset_dimensions()
+            return list(itertools.islice(sheet.iter_rows(values_only=True), MAX_ROWS + 1))
 
 
 def _text_lines(path: Path) -> list[list[str]]:
     separator = "\t" if path.suffix == ".tsv" else ","
     limit = csv.field_size_limit(MAX_BYTES)  # Answers may be longer than what is usual.
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(
-                itertools.islice(csv.reader(file, delimiter=separator, strict=True), MAX_ROWS + 1)
-            )
-    except (csv.Error, UnicodeError) as error:
-        raise _damage(path, error) from None
+        with (
+            named_damage(f"{path}: {_DAMAGED}", csv.Error),
+            path.open(encoding="utf-8-sig", newline="") as file,
+        ):
+            lines = csv.reader(file, delimiter=separator, strict=True)
+            return list(itertools.islice(lines, MAX_ROWS + 1))
     finally:
         csv.field_size_limit(limit)
-
-
-def _damage(path: Path, error: Exception) -> ItemLogError:
-    reason = " ".join(str(error).split())[:120]
-    return ItemLogError(f"{path}: is no table, or damaged: {reason}.")

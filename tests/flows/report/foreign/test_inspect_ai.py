@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.report.foreign import inspect_ai
+from flows.report.foreign import inspect_ai, inspect_archive
 from flows.report.foreign.item_log import ItemLogError
 from flows.report.foreign.logs_report import read_logs, report_logs
 from tests.flows.report.foreign.inspect_logs import inspect_log, write_archive, write_json
@@ -126,7 +126,8 @@ def test_a_damaged_archive_is_named(tmp_path: Path):
 def test_a_text_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_archive(tmp_path / "a.eval", inspect_log("a", SCORES))
     write_json(tmp_path / "b.json", inspect_log("b", SCORES))
-    monkeypatch.setattr(inspect_ai, "MAX_BYTES", 100)
+    for module in (inspect_ai, inspect_archive):
+        monkeypatch.setattr(module, "MAX_BYTES", 100)
     with pytest.raises(ItemLogError, match=r"a\.eval: header\.json: must be at most 100 bytes"):
         inspect_ai.read_log(tmp_path / "a.eval")
     with pytest.raises(ItemLogError, match=r"b\.json: must be at most 100 bytes, .*--to eval"):

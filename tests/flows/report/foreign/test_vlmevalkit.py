@@ -47,6 +47,28 @@ def test_every_kind_agrees_with_its_means(
     assert logs["Bench_DEV_V11"].metric == metric.format("exact_matching")
 
 
+@pytest.mark.parametrize("form", [".xlsx", ".json"])
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [("anls of eval_match", [1.0, 0.5, 0.0]), ("best of eval_match", [1, 1, 1])],
+)
+def test_a_score_of_several_answers_is_computed_as_there(
+    tmp_path: Path, form: str, metric: str, scores: list[float]
+):
+    path = write_results(
+        tmp_path, "a", [0.0] * 3, form=form, means=[{"Overall": 100 * sum(scores) / 3}]
+    )
+    matches = [[1.0, 0.0], [0.5, 1.0], [0.75, 1.0]]
+    rows = [
+        {"index": n, "eval_score": 0.9, "eval_match": each if form == ".json" else str(each)}
+        for n, each in enumerate(matches)
+    ]
+    write_table(path, rows)
+    (log,) = read_logs([tmp_path])
+    assert log.metric == metric
+    assert [item.score for item in log.items] == scores
+
+
 def test_means_of_splits_are_weighted(tmp_path: Path):
     means = [{"split": "dev", "Overall": 1.0}, {"split": "test", "Overall": 0.375}]
     splits = ["dev", "test", "test", "test", "test"]

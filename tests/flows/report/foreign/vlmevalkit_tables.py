@@ -48,7 +48,7 @@ def write_results(
     """Writes a table of scored answers, and one of means, of a model on a dataset."""
     rows = []
     for number, score in enumerate(scores):
-        row = {
+        row: dict[str, Any] = {
             "index": number,
             "question": f"{question} {number}",
             "answer": answer,
@@ -58,7 +58,7 @@ def write_results(
         }
         if splits:
             row["split"] = splits[number]
-        rows.append(row | (extra or {}))
+        rows.append({**row, **(extra or {})})
     name = f"{model}_{dataset}"
     write_table(root / model / f"{name}{form}", rows)
     overall = [{"Overall": 100 * sum(scores) / len(scores), "None": 3.5}]
