@@ -61,6 +61,14 @@ def test_what_is_no_json_is_refused_in_one_short_line(text: bytes):
     assert str(refused.value).isprintable()
 
 
+def test_numbers_that_are_none_are_null_where_they_are_accepted():
+    text = b'{"loss": NaN, "low": -Infinity, "high": 1e999, "mean": 0.5}'
+    with pytest.raises(ValueError, match=r"x\.json has a number out of range: NaN"):
+        parse_json(text, "x.json")
+    values = {"loss": None, "low": None, "high": None, "mean": 0.5}
+    assert parse_json(text, "x.json", finite=False) == values
+
+
 def test_a_line_is_named_by_its_number(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"shards": []}\n{"shards": [], "size": "7"}\n')

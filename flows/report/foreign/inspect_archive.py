@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.report.foreign.item_log import ItemLogError
-from flows.report.foreign.log_checks import MAX_BYTES, named_damage, parse_object
+from flows.report.foreign.log_checks import MAX_BYTES, damage_errors, parse_object
 
 _HEADER = "header.json"
 _SAMPLE = re.compile(r"samples/.+_epoch_\d+\.json")
@@ -60,7 +60,7 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    with named_damage(f"{path}: is no archive, or damaged"), zipfile.ZipFile(path) as archive:
+    with damage_errors(f"{path}: is no archive, or damaged"), zipfile.ZipFile(path) as archive:
         yield archive
 
 
@@ -71,7 +71,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         raise ItemLogError(
             f"{place}: must be at most {MAX_BYTES} bytes, got {info.file_size}; leave it out."
         )
-    with named_damage(f"{place}: is damaged"):
+    with damage_errors(f"{place}: is damaged"):
         try:
             if info.compress_type == _ZSTD:
                 data = _read_zstd(path, info)

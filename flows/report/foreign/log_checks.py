@@ -35,7 +35,7 @@ def picture_of(fields: Mapping[str, Any]) -> str:
     return str(next(named, ""))
 
 
-def listed(value: Any) -> list[Any]:
+def parse_list(value: Any) -> list[Any]:
     """Returns a list, or the one that a text shows as Python writes it; [] if there is none."""
     if isinstance(value, str) and value.startswith("["):
         try:
@@ -46,7 +46,7 @@ def listed(value: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def named_damage(place: str, *also: type[Exception]) -> Iterator[None]:
+def damage_errors(place: str, *also: type[Exception]) -> Iterator[None]:
     """Makes an `ItemLogError` of what Python raises of damaged archives and texts.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
-from flows.report.foreign.log_checks import listed
+from flows.report.foreign.log_checks import parse_list
 from model.eval.items_file import ItemsFile
 
 _COMMAND = re.compile(r"answer \S+ ")
@@ -191,7 +191,7 @@ def _other_target(item: LoggedItem, question: OwnQuestion) -> str:
 
 def _targets(text: str) -> list[str]:
     """Returns the targets in a text: a line each, or a list as Python writes it."""
-    if values := listed(text):
+    if values := parse_list(text):
         return [str(value) for value in values]
     return [text, *text.splitlines()] if text.strip() else []
 

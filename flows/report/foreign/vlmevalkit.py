@@ -26,10 +26,10 @@ from typing import Any
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.report.foreign.log_checks import (
     MAX_BYTES,
+    damage_errors,
     is_number,
-    listed,
     metric_of_means,
-    named_damage,
+    parse_list,
     parse_log,
     picture_of,
     sorted_items,
@@ -77,8 +77,8 @@ def find_logs(folder: Path) -> list[Path]:
         stem, _, kind = path.stem.rpartition("_")
         if kind not in _TABLES or path.suffix not in _FORMS or not path.is_file():
             continue
-        linked = _RUN.fullmatch(path.parent.name) and (path.parents[1] / path.name).is_file()
-        if stem.startswith(f"{_model(path)}_") and not linked:
+        has_link = _RUN.fullmatch(path.parent.name) and (path.parents[1] / path.name).is_file()
+        if stem.startswith(f"{_model(path)}_") and not has_link:
             paths.append(path)
     return paths
 
@@ -214,7 +214,7 @@ def _score(row: _Row, name: str) -> float | None:
     """Returns a row's score of one of `_SCORES`; None if it has none."""
     if name not in _OF_MATCHES:
         return _number(row.get(name))
-    matches = listed(row.get("eval_match"))
+    matches = parse_list(row.get("eval_match"))
     numbers = [number for value in matches if (number := _number(value)) is not None]
     return _OF_MATCHES[name](numbers) if len(numbers) == len(matches) > 0 else None
 
@@ -266,7 +266,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 def _unpacked_size(path: Path) -> int:
     if path.suffix != ".xlsx":
         return path.stat().st_size
-    with named_damage(f"{path}: {_DAMAGED}"), zipfile.ZipFile(path) as archive:
+    with damage_errors(f"{path}: {_DAMAGED}"), zipfile.ZipFile(path) as archive:
         return sum(info.file_size for info in archive.infolist())
 
 
@@ -275,7 +275,7 @@ def _workbook_lines(path: Path) -> list[tuple[Any, ...]]:
 
     # Of files that are no workbooks, openpyxl raises errors of many classes.
     also = (SyntaxError, LookupError, TypeError, AttributeError)
-    with named_damage(f"{path}: {_DAMAGED}", *also), warnings.catch_warnings():
+    with damage_errors(f"{path}: {_DAMAGED}", *also), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of styles, which do not matter here.
         with contextlib.closing(
             openpyxl.load_workbook(path, read_only=True, data_only=True)
@@ -291,7 +291,7 @@ def _text_lines(path: Path) -> list[list[str]]:
     limit = csv.field_size_limit(MAX_BYTES)  # Answers may be longer than what is usual.
     try:
         with (
-            named_damage(f"{path}: {_DAMAGED}", csv.Error),
+            damage_errors(f"{path}: {_DAMAGED}", csv.Error),
             path.open(encoding="utf-8-sig", newline="") as file,
         ):
             lines = csv.reader(file, delimiter=separator, strict=True)
