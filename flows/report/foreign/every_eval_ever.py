@@ -82,7 +82,7 @@ def read_log(path: Path) -> ItemLog:
             f"{evaluation_file}: evaluation_results must be of one evaluation_name, got "
             f"{', '.join(tasks) or 'none'}; write one file for each."
         )
-    result, result_rows = _readable_result(results, rows, path)
+    result, result_rows = _readable_result(results, rows, path, evaluation_file)
     place = f"{evaluation_file}: evaluation_results"
     own = _own_fields(evaluation, result, str(evaluation_file))
     source = object_member(result, "source_data", place)
@@ -100,7 +100,7 @@ def read_log(path: Path) -> ItemLog:
 
 
 def _readable_result(
-    results: Sequence[Mapping[str, Any]], rows: Sequence[_Row], path: Path
+    results: Sequence[Mapping[str, Any]], rows: Sequence[_Row], path: Path, evaluation_file: Path
 ) -> tuple[Mapping[str, Any], list[_Row]]:
     """Returns the first result whose score is the mean of its items' scores, and their lines."""
     names = []
@@ -112,7 +112,7 @@ def _readable_result(
             # Lines without the id of a result count for all; they have one score.
             if row.get("evaluation_result_id") in (None, result_id)
         ]
-        names.append(_metric_name(result, str(path)))
+        names.append(_metric_name(result, f"{evaluation_file}: evaluation_results"))
         metric, score = result.get("metric_config"), result.get("score_details")
         if not of_result or not isinstance(metric, dict) or not isinstance(score, dict):
             continue
@@ -131,7 +131,7 @@ def _readable_result(
             return result, of_result
     raise ItemLogError(
         f"{path}: needs a metric with a number in 0-1 for every item whose mean is the "
-        f"evaluation's own score, got {', '.join(dict.fromkeys(names)) or 'none'}."
+        f"score in {evaluation_file.name}, got {', '.join(dict.fromkeys(names)) or 'none'}."
     )
 
 

@@ -61,7 +61,10 @@ def _row(number: int, result: str, score: float) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, change: Callable[[dict[str, Any], list[Any]], None] | None = None) -> Path:
+def write_evaluation(
+    folder: Path, change: Callable[[dict[str, Any], list[Any]], None] | None = None
+) -> Path:
+    """Writes an evaluation with its items, after a change of both; returns the folder."""
     evaluation = copy.deepcopy(EVALUATION)
     rows = [_row(i, "bleu", 0.2) for i in range(4)]
     rows += [_row(i, "relaxed", score) for i, score in enumerate(SCORES)]
@@ -75,7 +78,7 @@ def _write(folder: Path, change: Callable[[dict[str, Any], list[Any]], None] | N
 
 
 def test_the_metric_is_the_first_that_is_the_mean_of_its_items(tmp_path: Path):
-    (log,) = read_logs([_write(tmp_path / "data" / "chartqa" / "org" / "a")])
+    (log,) = read_logs([write_evaluation(tmp_path / "data" / "chartqa" / "org" / "a")])
     assert (log.model, log.task, log.metric, log.split) == ("org/a", "chartqa", "relaxed", "test")
     # The seed of another system may be anybody's: only logs of `parcel results` have ours.
     assert (log.budget, log.seed) == (NO_BUDGET, 0)
@@ -95,7 +98,7 @@ def test_an_answer_of_several_turns_is_the_last_that_was_taken(tmp_path: Path):
             "answer_attribution": [{"extracted_value": "7"}, {"extracted_value": "9"}],
         }
 
-    (log,) = read_logs([_write(tmp_path, change)])
+    (log,) = read_logs([write_evaluation(tmp_path, change)])
     assert log.items[0].answer == "9"
 
 
@@ -105,7 +108,7 @@ def test_lines_without_the_id_of_a_result_belong_to_the_only_one(tmp_path: Path)
         for row in rows:
             del row["evaluation_result_id"]
 
-    (log,) = read_logs([_write(tmp_path, change)])
+    (log,) = read_logs([write_evaluation(tmp_path, change)])
     assert [item.score for item in log.items] == [*SCORES]
 
 
@@ -147,7 +150,10 @@ def _no_item(evaluation: dict[str, Any], rows: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_other_mean, r"3f9a_samples.jsonl: needs a metric .* own score, got bleu, relaxed\."),
+        (
+            _other_mean,
+            r"3f9a_samples.jsonl: needs a metric .* score in 3f9a.json, got bleu, relaxed\.",
+        ),
         (_other_task, r"must be of one evaluation_name, got docvqa, chartqa; write one file"),
         (_other_evaluation, r"line 3: evaluation_id must be 'chartqa/org/a/1' .* got 'b'\."),
         (_twice, r"line 6: sample_id 0 is there twice"),
@@ -159,10 +165,10 @@ def _no_item(evaluation: dict[str, Any], rows: list[Any]) -> None:
 )
 def test_a_wrong_log_is_refused_with_its_place(tmp_path: Path, change: Any, message: str):
     with pytest.raises(ItemLogError, match=message):
-        read_logs([_write(tmp_path, change)])
+        read_logs([write_evaluation(tmp_path, change)])
 
 
 def test_items_without_their_evaluation_are_refused(tmp_path: Path):
-    (_write(tmp_path) / "3f9a.json").unlink()
+    (write_evaluation(tmp_path) / "3f9a.json").unlink()
     with pytest.raises(ItemLogError, match=r"needs 3f9a\.json beside it, which has the model"):
         read_logs([tmp_path])
