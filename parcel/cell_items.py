@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from PIL import Image
 
+from flows.lineage.runs import results_artifact
 from flows.lineage.target import find_lineage_target
 from flows.pages.cards import Card, Cards
 from flows.pages.items import Item
 from flows.pages.sample_table import card_rows, paint_boxes
 from flows.pages.study import Column
+from flows.report.cells import CellKey
+from flows.report.items_table import ScoreArtifacts
+from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Store
 from parcel.optional import import_pandas
@@ -99,7 +103,8 @@ class CellItems(Sequence[CellItem]):
         target = find_lineage_target(store, cell)
         if not target.seeds:
             raise ConfigError(f"a cell must be RUN/BENCHMARK/METHOD/BUDGET[/SEED], got {cell!r}.")
-        _, _, method, budget, *_ = cell.split("/")
+        run, benchmark, method, budget, *_ = cell.split("/")
+        self._store, self._run, self._benchmark = store, run, benchmark
         keys = [artifact.key for artifact in target.artifacts]
         self._column = Column(
             method=method,
@@ -130,21 +135,26 @@ class CellItems(Sequence[CellItem]):
         return CellItem(self._cards, self._data, self._column, item)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a row per item and seed: id, seed, prediction, score [0-1] and source.
+        """Returns a row per item and seed, in the columns of `parcel results --format items`.
 
         Raises:
           ConfigError: if pandas is not installed.
         """
         pandas = import_pandas("the items one by one")
-        names = ("id", "prediction", "score", "source")
+        plan = typed_config(
+            "results", results_artifact(self._store, self._run).manifest.config
+        ).plan
+        column, frames = self._column, []
+        for seed, key in column.artifacts.items():
+            cell = CellKey(
+                benchmark=self._benchmark, method=column.method, budget=column.budget, seed=seed
+            )
+            pretraining = plan.pretraining_at_any_resolution[seed]
+            score = ScoreArtifacts.of(cell, pretraining, key, self._store.get_cached)
+            frames.append(score.table().to_pandas())
+        frame = pandas.concat(frames, ignore_index=True)
         listed = {item.id for item in self._items}
-        rows = [
-            (item, seed, *others)
-            for seed, key in self._column.artifacts.items()
-            for item, *others in zip(*self._cards.answers.file(key).columns(*names), strict=True)
-            if item in listed
-        ]
-        return pandas.DataFrame(rows, columns=["id", "seed", *names[1:]])
+        return frame[frame["id"].isin(listed)].reset_index(drop=True)
 
     def __repr__(self) -> str:
         more = f"\nand {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""

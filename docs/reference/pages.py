@@ -6,6 +6,7 @@
     pipelines/sources, benchmarks   -> reference/readers.md
     flows/steps/registry.py         -> reference/artifacts.md
     flows/report/result_columns.py  -> reference/results.md
+    flows/report/items_table.py     -> the same
 
 Nothing of it is committed, so nothing of it can be out of date.
 """
@@ -22,6 +23,7 @@ from typing import Any
 import typer
 
 from flows.config.study import StudyConfig
+from flows.report.items_table import ITEM_COLUMNS
 from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, ResultColumn
 from flows.steps.registry import KINDS
 from infra.store.digest import NOT_IDENTITY
@@ -290,6 +292,12 @@ def results_page() -> str:
         + table(head, rows(CELL_COLUMNS))
         + "\n## Over benchmarks\n"
         + table(head, rows(AGGREGATE_COLUMNS))
+        + "\n## Of an item\nThe Parquet file of `parcel results --format items` has a row for each "
+        "benchmark, method, budget, seed and item:\n\n"
+        + table(
+            ("column", "type", "is"),
+            [(f"`{name}`", kind, said) for name, (kind, said) in ITEM_COLUMNS.items()],
+        )
     )
 
 

@@ -3,19 +3,23 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import ValidationError
 
 from flows.config.validation import config_adapter, first_problem
-from flows.lineage.runs import results_artifact
+from flows.lineage.runs import find_run, results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
+from flows.report.every_eval_ever import write_evaluations
 from flows.report.foreign.beside_own import add_logs
 from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.foreign.logs_report import read_logs, report_logs
 from flows.report.foreign.own_questions import read_questions
+from flows.report.hub_results import write_hub_results
+from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json
 from flows.report.labels import Labels, label_report
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
@@ -27,6 +31,9 @@ from infra.store.store import Artifact, Store
 OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
 what was asked."""
+
+IN_FILES = ("items", "eee", "hub")
+"""Formats of runs that are files for other programs, see `write_results`."""
 
 
 def show_results(
@@ -52,7 +59,7 @@ def show_results(
       ConfigError: if the request or the score file is wrong.
     """
     if form not in (*FORMATS, *OF_RUNS):
-        formats = ", ".join((*FORMATS, *OF_RUNS))
+        formats = ", ".join((*FORMATS, *OF_RUNS, *IN_FILES))
         raise ConfigError(f"--format must be one of {formats}, html, got {form!r}.")
     if labels is not None and form not in FORMATS:
         raise ConfigError(f"--labels needs one of {', '.join(FORMATS)}, got --format {form}.")
@@ -85,6 +92,61 @@ def show_results(
         return render_report(_label(read_scores(scores), labels), form)
     except ScoreFileError as error:
         raise ConfigError(f"--scores: {error}") from None
+
+
+def write_results(
+    store: Store,
+    run: str,
+    form: str,
+    out: Path,
+    *,
+    mixed: bool = False,
+    organization: str = "",
+    source: str = "",
+) -> list[str]:
+    """Writes the results of a run for other programs, and returns lines that say what was written.
+
+    Args:
+      store: the store that holds the runs.
+      run: a study's name.
+      form: "items" for one Parquet file, "eee" for a folder in the format of Every Eval Ever, "hub"
+        for a folder with the Hub's evaluation results of each method.
+      out: the file, or the folder; must not exist, or be an empty folder.
+      mixed: whether scores of several library versions and accelerators are written.
+      organization: with "eee": who made the models; "" takes the study's name.
+      source: with "hub": page that the results come from [URL].
+
+    Raises:
+      ConfigError: if the request is wrong, or a file cannot be written.
+    """
+    for name, value, of in (("organization", organization, "eee"), ("source", source, "hub")):
+        if value and form != of:
+            raise ConfigError(f"--{name} needs --format {of}, got --format {form}.")
+    if source and (urlsplit(source).scheme not in ("http", "https") or not urlsplit(source).netloc):
+        raise ConfigError(f"--source must be a page as https://…, got {source!r}.")
+    # An old file or folder would be mixed up with the new one, or lost.
+    if out.is_file() or (out.is_dir() and (form == "items" or any(out.iterdir()))):
+        kind = "file" if form == "items" else "or empty folder"
+        raise ConfigError(f"--out must be a new {kind}, got {out}; name another one.")
+    record = find_run(store, run)
+    report, plan = report_of(store, store.get(record["results"]), mixed=mixed)
+    scores = scores_of(report, plan, store.get_cached)
+    try:
+        if form == "items":
+            return [f"items: {write_items_table(scores, out):,} in {out}"]
+        if form == "eee":
+            study = record["name"]
+            num = write_evaluations(scores, out, study=study, organization=organization or study)
+            return [f"evaluations with their items: {num} in {out}"]
+        num, left_out = write_hub_results(report, scores, out, source=source)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror or error}.") from None
+    lines = [f"methods with results for the Hub: {num} in {out}"]
+    if left_out:
+        lines.append(
+            f"left out, no dataset of the Hub is known to be what was scored: {', '.join(left_out)}"
+        )
+    return lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

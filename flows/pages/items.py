@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.pages.study import Column
+from flows.report.items_table import is_right
 from flows.steps.registry import kind_of
 from infra.store.store import Store
 from model.eval.items_file import ItemsFile
 
 Show = Literal["all", "right", "wrong", "changed"]
 SHOWS: tuple[Show, ...] = ("all", "right", "wrong", "changed")
-
-_RIGHT = 0.5
-"""Smallest score of a right item, the mean over seeds [0-1]."""
-
 
 _OPEN = 24
 """Number of scores artifacts whose items' scores stay in memory; 200,000 items take 20 MB."""
@@ -81,7 +78,7 @@ class Reader:
             if wanted in item.casefold()
         ]
         if show == "changed":
-            found = [one for one in found if len({score >= _RIGHT for score in one.scores}) > 1]
+            found = [one for one in found if len(set(map(is_right, one.scores))) > 1]
             return sorted(found, key=lambda one: -abs(one.scores[0] - one.scores[-1]))
         if show == "all":
             return found
@@ -100,8 +97,3 @@ class Reader:
             row = self.file(key).row(item)
             if row is not None:
                 yield seed, row
-
-
-def is_right(score: float) -> bool:
-    """Returns whether pages count a score in 0-1 as right."""
-    return score >= _RIGHT

@@ -24,12 +24,13 @@ from flows.pages.compare import (
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, distinct_names, draw
-from flows.pages.items import SHOWS, Item, is_right
+from flows.pages.items import SHOWS, Item
 from flows.pages.masks import mask_of, veil_png
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Section
 from flows.report.durations import age_text, time_left_text
+from flows.report.items_table import is_right
 from flows.report.layout import overall_blocks, report_notes, section_block
 from flows.report.text_lists import abbreviate_list
 from infra.errors import one_line_message

@@ -19,7 +19,10 @@ def results(
     ] = None,
     format: Annotated[
         str,
-        typer.Option(help="md, csv, latex, json or html; comparisons, cells and asked are CSV."),
+        typer.Option(
+            help="md, csv, latex, json or html; comparisons, cells and asked are CSV; items "
+            "(Parquet), eee (Every Eval Ever) and hub (the Hub's .eval_results) are files."
+        ),
     ] = "md",
     scores: Annotated[
         Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")
@@ -28,8 +31,8 @@ def results(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Item logs of lmms-eval, inspect_ai or VLMEvalKit, alone or beside RUN; may be "
-            "given repeatedly.",
+            help="Item logs of lmms-eval, inspect_ai, VLMEvalKit or Every Eval Ever, alone or "
+            "beside RUN; may be given repeatedly.",
         ),
     ] = None,
     same_metric: Annotated[
@@ -44,7 +47,10 @@ def results(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --format html: a folder to write the pages to."),
+        typer.Option(
+            metavar="PATH",
+            help="With --format html, eee or hub: a folder to write to; with items: a file.",
+        ),
     ] = None,
     items: Annotated[
         int, typer.Option(min=1, help="With --format html: items shown in each list.")
@@ -53,18 +59,29 @@ def results(
         Path | None,
         typer.Option(help="A YAML file of names to show and their order: methods, benchmarks."),
     ] = None,
+    organization: Annotated[
+        str, typer.Option(help="With --format eee: who made the models, as the Hub names them.")
+    ] = "",
+    source: Annotated[
+        str, typer.Option(metavar="URL", help="With --format hub: page of the results.")
+    ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
+    """Prints a results table; or writes it for other programs, or as pages with its items."""
+    from flows.lineage.results import IN_FILES, OwnRun, show_logs, show_results, write_results
     from infra.errors import ConfigError
 
     if predictions:
-        if given := [name for name, value in (("--scores", scores), ("--out", out)) if value]:
+        others = {
+            "--scores": scores,
+            "--out": out,
+            "--organization": organization,
+            "--source": source,
+        }
+        if given := [name for name, value in others.items() if value]:
             raise ConfigError(f"--predictions goes with RUN alone, got {', '.join(given)}.")
         if run is None and (mixed or same_metric):
             raise ConfigError("--mixed and --same-metric need RUN beside --predictions.")
-        from flows.lineage.results import OwnRun, show_logs
-
         beside = None
         if run is not None:
             same = _same_metrics(same_metric or [])
@@ -73,6 +90,20 @@ def results(
         return
     if same_metric:
         raise ConfigError("--same-metric needs --predictions.")
+    if format in IN_FILES:
+        if run is None or out is None or scores is not None:
+            raise ConfigError(f"--format {format} needs RUN, a study's name, and --out PATH alone.")
+        if labels is not None:
+            raise ConfigError("--labels needs a format that prints, such as latex.")
+        opened = open_store(store)
+        lines = write_results(
+            opened, run, format, out, mixed=mixed, organization=organization, source=source
+        )
+        typer.echo("\n".join(lines))
+        return
+    if organization or source:
+        option, of = ("--organization", "eee") if organization else ("--source", "hub")
+        raise ConfigError(f"{option} needs --format {of}, got --format {format}.")
     # Pages are a folder of files; everything else is one text, printed.
     if format == "html":
         if mixed:
@@ -83,10 +114,11 @@ def results(
             raise ConfigError("--labels needs a format that prints, such as latex.")
         _write_pages(run, out, items, open_store(store))
         return
-    from flows.lineage.results import show_results
-
     if out is not None:
-        raise ConfigError(f"--out needs --format html, got --format {format}; use > for a file.")
+        raise ConfigError(
+            f"--out needs --format html, {', '.join(IN_FILES)}, got --format {format}; use > for a "
+            f"file."
+        )
     text = show_results(open_store(store), run, format, scores, mixed=mixed, labels=labels)
     typer.echo(text, nl=False)
 

@@ -570,9 +570,10 @@ def published(folder: Path) -> list[Reader]:
 
 def item_logs(folder: Path) -> list[Reader]:
     """Item logs of other systems: JSON, archives, workbooks and tables."""
-    from flows.report.foreign import inspect_ai, lmms_eval, vlmevalkit
+    from flows.report.foreign import every_eval_ever, inspect_ai, lmms_eval, vlmevalkit
     from tests.flows.report.foreign.inspect_logs import inspect_log, write_archive, write_json
     from tests.flows.report.foreign.lmms_logs import write_logs
+    from tests.flows.report.foreign.test_every_eval_ever import write_evaluation
     from tests.flows.report.foreign.vlmevalkit_tables import write_results
 
     scores = [1.0, 0.0, 0.5]
@@ -583,6 +584,8 @@ def item_logs(folder: Path) -> list[Reader]:
     book = write_results(folder / "book", "a", scores)
     table = write_results(folder / "table", "a", scores, form=".csv")
     rows = write_results(folder / "rows", "a", scores, form=".json")
+    evaluation = write_evaluation(folder / "evaluation") / "3f9a.json"
+    samples = write_evaluation(folder / "samples") / "3f9a_samples.jsonl"
 
     def reader(module: Any, path: Path, change: Change, named: str | None = None) -> Reader:
         def read() -> None:
@@ -598,6 +601,13 @@ def item_logs(folder: Path) -> list[Reader]:
         reader(vlmevalkit, book, changes.change_member(changes.change_bytes)),
         reader(vlmevalkit, table, changes.change_csv),
         reader(vlmevalkit, rows, changes.change_json),
+        reader(every_eval_ever, samples, changes.change_lines),
+        _of_file(
+            evaluation,
+            evaluation.read_bytes(),
+            changes.change_json,
+            lambda: every_eval_ever.read_log(evaluation.with_name("3f9a_samples.jsonl")),
+        ),
     ]
 
 

@@ -32,7 +32,8 @@ def add_logs(
       same_metrics: name of a metric in a log -> the name of the same metric of ours.
 
     Raises:
-      ItemLogError: if a log has no benchmark's questions, another metric, or a method's name.
+      ItemLogError: if a log has no benchmark's questions, another metric, a method's name, or a
+        budget of its own.
     """
     sections = {section.benchmark: section for section in report.sections}
     methods = {method for section in report.sections for method in section.methods}
@@ -42,6 +43,11 @@ def add_logs(
             raise ItemLogError(
                 f"{log.file}: model must have another name than a method of the study, got "
                 f"{log.model!r}."
+            )
+        if log.budget != NO_BUDGET:
+            raise ItemLogError(
+                f"{log.file}: is of `parcel results`, with budgets and seeds of its own; write RUN "
+                f"with --format eee, too, and give both folders to --predictions without RUN."
             )
         for entry in align_log(log, questions):
             metric = same_metrics.get(entry.metric, entry.metric)

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from flows.report.cells import NO_BUDGET
+
 
 class ItemLogError(ValueError):
     """A log cannot be read or compared; the message is one line: file, line, field, cure."""
@@ -18,7 +20,8 @@ class LoggedItem:
       prompt: text that the model was given; "" if unknown.
       target: accepted answer, as logged.
       answer: the model's answer, as logged.
-      score: score of the answer, 0-1.
+      score: score of the answer, 0-1; above where the metric is unbounded, and a pseudo-value where
+        it is no mean of items (`PredictionScores`).
       text: the question alone, without what a prompt adds to it; "" if unknown.
     """
 
@@ -38,9 +41,15 @@ class ItemLog:
 
     Attributes:
       file: the log [path].
+      model: name of the model; a method, in a log of `parcel results`.
       metric: name of the metric that `score` of the items is in.
       split: the task's split; "" if unknown.
       items: the items, sorted by id; ids are distinct.
+      budget: soft tokens per image; `NO_BUDGET` if the log has no such number.
+      seed: seed of the model's training, which tells trainings of one method apart.
+      pretraining: number of the pretraining that its training started from.
+      checkpoint: name of the checkpoint that answered; "" if unknown. Tasks that share one have the
+        luck of its training in common.
     """
 
     file: str
@@ -49,3 +58,7 @@ class ItemLog:
     metric: str
     split: str
     items: tuple[LoggedItem, ...]
+    budget: int = NO_BUDGET
+    seed: int = 0
+    pretraining: int = 0
+    checkpoint: str = ""

@@ -6,11 +6,16 @@ from pathlib import Path
 from flows.report.build import build_report
 from flows.report.cell_text import MISSING
 from flows.report.cells import NO_BUDGET, Plan, Report, Score
-from flows.report.foreign import inspect_ai, lmms_eval, vlmevalkit
+from flows.report.foreign import every_eval_ever, inspect_ai, lmms_eval, vlmevalkit
 from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {"lmms-eval": lmms_eval, "inspect_ai": inspect_ai, "VLMEvalKit": vlmevalkit}
+FORMATS = {
+    "lmms-eval": lmms_eval,
+    "inspect_ai": inspect_ai,
+    "VLMEvalKit": vlmevalkit,
+    "Every Eval Ever": every_eval_ever,
+}
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 
@@ -43,23 +48,34 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
     Differences are paired item by item. Retention is against the first model.
 
     Raises:
-      ItemLogError: if a model has a task twice, or two logs of a task differ in metric, split,
-        questions, prompts, targets or pictures. What a log does not say is not compared.
+      ItemLogError: if a model has a task twice at a budget and seed, two logs of a task differ in
+        metric, split, questions, prompts, targets or pictures, or two of a seed in its pretraining.
+        What a log does not say is not compared.
     """
-    logs_of_task: dict[str, list[ItemLog]] = {}
-    files: dict[tuple[str, str], str] = {}
+    first_of_model: dict[str, dict[str, ItemLog]] = {}
+    first_of_seed: dict[int, ItemLog] = {}
+    files: dict[tuple[str, str, int, int], str] = {}
     scores, unknown = [], []
     for log in logs:
         # Two logs of one model need not be two seeds: one may be a copy or a correction.
-        if other := files.get((log.model, log.task)):
+        place = (log.model, log.task, log.budget, log.seed)
+        if other := files.get(place):
             raise ItemLogError(
                 f"{log.file}: {log.model} has {log.task} in {other}, too; leave one out."
             )
-        files[log.model, log.task] = log.file
-        # With each, not with the first alone: a log may lack what two others differ in.
-        for other_log in logs_of_task.setdefault(log.task, []):
+        files[place] = log.file
+        like = first_of_seed.setdefault(log.seed, log)
+        if log.pretraining != like.pretraining:
+            raise ItemLogError(
+                f"{log.file}: pretraining of seed {log.seed} must be {like.pretraining} as in "
+                f"{like.file}, got {log.pretraining}."
+            )
+        # With the first of each model, not with the first alone: a log may lack what two others
+        # differ in. Those of one model, of its budgets and seeds, say the same things.
+        first_logs = first_of_model.setdefault(log.task, {})
+        for other_log in first_logs.values():
             _check_comparable(log, other_log)
-        logs_of_task[log.task].append(log)
+        first_logs.setdefault(log.model, log)
         if not all(item.source for item in log.items):
             unknown.append(log.task)
         # An item without a picture is a source by itself, which no picture's name can be.
@@ -68,8 +84,8 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
             Score(
                 benchmark=log.task,
                 method=log.model,
-                budget=NO_BUDGET,
-                seed=0,
+                budget=log.budget,
+                seed=log.seed,
                 score=mean_item_score(items),
                 metric=log.metric,
                 artifact="",
@@ -77,14 +93,29 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
             )
         )
     models = tuple(dict.fromkeys(log.model for log in logs))
+    budgets_of = {
+        model: tuple(sorted({log.budget for log in logs if log.model == model})) for model in models
+    }
+    first_of_checkpoint: dict[str, str] = {}
+    trainings = {
+        log.task: first_of_checkpoint.setdefault(log.checkpoint, log.task)
+        for log in logs
+        if log.checkpoint
+    }
     plan = Plan(
         methods=models,
-        benchmarks=tuple(logs_of_task),
-        budgets=(NO_BUDGET,),
-        seeds=(0,),
+        benchmarks=tuple(first_of_model),
+        budgets=tuple(sorted({log.budget for log in logs})),
+        seeds=tuple(first_of_seed),
         reference=models[0],
+        full_budget=max(budgets_of[models[0]]),
+        budgets_of=budgets_of,
+        pretrainings=tuple(log.pretraining for log in first_of_seed.values()),
+        trainings=trainings,
     )
-    notes = [f"Read from item logs; @{MISSING} stands for their unknown number of tokens."]
+    notes = ["Read from item logs."]
+    if NO_BUDGET in plan.budgets:
+        notes = [f"Read from item logs; @{MISSING} stands for their unknown number of tokens."]
     if unknown:
         notes.append(
             f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "

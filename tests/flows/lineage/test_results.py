@@ -31,7 +31,8 @@ def test_a_score_file_is_reported(store: Store, tmp_path: Path):
             "demo",
             "xml",
             None,
-            "must be one of md, csv, json, latex, comparisons, cells, asked, html, got 'xml'",
+            "must be one of md, csv, json, latex, comparisons, cells, asked, items, eee, hub, "
+            "html, got 'xml'",
         ),
         (
             None,
