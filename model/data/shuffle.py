@@ -3,8 +3,8 @@
 grain shuffles 0..last by a Feistel network on as many bits as hold `last`, at least sixteen; it
 applies the network until the number is in range again. A Feistel network can be undone round by
 round, so a shuffle is inverted without a search. grain computes one number a call, in 10 to 20 µs:
-a table of a window of 6,000 records takes 0.1 s for each pass and each training, and one of 20
-million blocks five minutes, where undoing takes 8 µs and 0.2 ms (CPU, grain 0.2.18, November 2026).
+a table of a window of 6,000 records takes 0.1 s for each pass of each training, and one of a
+million blocks 12 s, where undoing takes 2 µs and 0.2 ms (CPU, grain 0.2.18, November 2026).
 
 For `last` = 2**16, 2**18, … grain's shuffle is no permutation: it takes one bit too few, and no
 number is ever shuffled to `last`. Here, `last` then swaps places with a number chosen by the seed.
