@@ -13,14 +13,16 @@ from types import MappingProxyType
 from flows.lineage.diff import LineageDifference, compare_lineages
 from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.registry import full_config, kind_of, typed_config, user_modules
 from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
-from infra.store.digest import canonical_json
+from infra.store.digest import canonical_json, value_sha256
 from infra.store.lineage import inputs_first, lineage_edges
 from infra.store.manifest import UPGRADED, Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
+from infra.store.stored_folder import open_stored_folder
 from model.eval.predictions_file import read_predictions
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -169,6 +171,23 @@ def replay_artifacts(
         yield _compare_replayed(store, artifact, fresh, now)
 
 
+def autotuning_differences(was: Artifact, now: Artifact) -> Iterator[LineageDifference]:
+    """Yields how the kernels differ that XLA chose by their time on the GPU of each; one, or none.
+
+    Each names all that its machine had timed, so only kernels that both name are compared.
+    """
+    if not all(AUTOTUNING in artifact.manifest.files for artifact in (was, now)):
+        return
+    folders = (open_stored_folder(artifact.uri).local_folder(AUTOTUNING) for artifact in (was, now))
+    then, again = (json.loads((folder / AUTOTUNING).read_text()) for folder in folders)
+    common = then.keys() & again.keys()
+    others = {name for name in common if then[name] != again[name]}
+    if others:
+        digests = (value_sha256({n: side[n] for n in others})[:8] for side in (then, again))
+        what = f"autotuning of {len(others)} in {len(common)} kernels"
+        yield LineageDifference(sort="hardware", what=what, was=next(digests), now=next(digests))
+
+
 def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
@@ -231,7 +250,7 @@ def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) 
     return ReplayOutcome(
         was=was.manifest,
         now=now.manifest,
-        differences=differences,
+        differences=(*differences, *autotuning_differences(was, now)),
         score=score,
         same_answers=same_answers,
     )

@@ -22,7 +22,7 @@ from model.chips.programs import (
 from model.config import ModelConfig
 from model.connector import budgets
 from model.decode.memory import SHARE, row_bytes, rows_that_fit
-from model.train.config import TrainConfig
+from model.train.config import ProgramConfig, TrainConfig
 from model.train.memory import num_params
 from model.train.step import declared_buckets
 
@@ -152,8 +152,8 @@ def _updates(
         )
 
 
-def _shapes_of(train: TrainConfig) -> TrainConfig:
-    """Returns a recipe without rates, length and budgets, on which its programs do not depend."""
+def _shapes_of(train: TrainConfig) -> ProgramConfig:
+    """Returns what the programs of given shapes depend on: not rates, length or budgets."""
     return dataclasses.replace(train.program, budgets=None)
 
 

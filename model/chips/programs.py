@@ -27,7 +27,7 @@ from model.decode.config import Decoding
 from model.decode.decoding import decode_tokens, draw_key
 from model.decode.generate import EOS
 from model.sharding import is_vector
-from model.train.config import TrainConfig
+from model.train.config import ProgramConfig
 from model.train.step import (
     StepPrograms,
     abstract_inputs,
@@ -129,7 +129,7 @@ class TrainProgram:
     """
 
     model: ModelConfig
-    train: TrainConfig
+    train: ProgramConfig
     tokens: int
     num_images: int = 1
     deterministic: bool = True
@@ -162,7 +162,7 @@ class HeldOutProgram:
     """
 
     model: ModelConfig
-    train: TrainConfig
+    train: ProgramConfig
     tokens: int
 
     def lower(self, topology: Topology) -> LoweredProgram:

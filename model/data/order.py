@@ -39,9 +39,6 @@ _LANE_BLOCKS = 32
 for every example of the batch, so of the 31 other examples of its lane in the batch, about one is
 expected to come from the same block as an example."""
 
-_ROUNDS = 4
-"""Rounds of the permutation, as in grain's own shuffle."""
-
 _MAX_PASSES = 4096
 """Most passes in which a record is looked for at a time; arrays then have 32 kB."""
 
@@ -95,7 +92,7 @@ class Order:
         number, turn = divmod(visit, self._length)
         if self._is_small:
             seed = (self._grain_seed + number) % 2**32
-            return shuffled(turn, self._length - 1, seed, _ROUNDS)
+            return shuffled(turn, self._length - 1, seed)
         return self._at_place(number, self._place(turn, self._cached_draw(number)[2]))[0]
 
     def _at_place(self, number: int, place: int) -> tuple[int, int]:
@@ -157,7 +154,7 @@ class Order:
 
         def unshuffled_places(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
             places, lasts, seeds = np.broadcast_arrays(places, lasts, seeds % 2**32)
-            return unshuffled(places, lasts, seeds, rounds=_ROUNDS)
+            return unshuffled(places, lasts, seeds)
 
         if self._is_small:
             return unshuffled_places(position, self._length - 1, self._grain_seed + passes)
@@ -194,7 +191,7 @@ class Order:
         start = lane * lane_len + min(lane, more)
         window, inside = divmod(step, self._window)
         first, last, seed = self._shuffle_of(lane, window, windows_seed)
-        return start + first + shuffled(inside, last, seed, _ROUNDS)
+        return start + first + shuffled(inside, last, seed)
 
     def _shuffle_of(self, lane: int, window: int, windows_seed: int) -> tuple[int, int, int]:
         """Returns a window's start in its lane, its last index counted from there, and its seed."""
@@ -206,7 +203,7 @@ class Order:
     def _shuffle_block(self, block: int, seed: int) -> int:
         """Returns which full block of the part comes at place `block` in one pass."""
         last = self._length // self._block - 1
-        return shuffled(block, last, seed, _ROUNDS)
+        return shuffled(block, last, seed)
 
     def _draw(self, number: int) -> tuple[int, int, int]:
         """Returns, for one pass, the full blocks before the short one, and both shuffles' seeds."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
 from model.data.config import BatchConfig
@@ -13,28 +13,20 @@ Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = get_args(Schedule)
 SAMPLINGS = get_args(SuffixSampling)
 
-NOT_PROGRAM = {"program": False}
-"""Metadata of a field that programs are not compiled from: it reaches them as an argument, or not
-at all."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupConfig:
-    """Parameters that learn at another rate than the others.
+class ProgramGroup:
+    """Parameters that learn at another rate than the others, as programs are compiled from them.
 
     Attributes:
       params: regular expression that their whole paths match: "vision/.*", "text/embedding".
       lr: factor on the stage's learning rate, not on its weight decay (big_vision's rule); 0
         freezes these parameters: they have no gradient, no moments and no part in the clipped norm.
-      warmup: linear warm-up [fraction of total steps]; None takes the stage's.
-      rsqrt_shift: steps that "rsqrt" counts as already done; None takes the stage's. 0 for
-        parameters that are new in a stage that continues another one's schedule [steps].
+        Any other is an argument of the program.
     """
 
     params: str
     lr: float = 1.0
-    warmup: float | None = dataclasses.field(default=None, metadata=NOT_PROGRAM)
-    rsqrt_shift: float | None = dataclasses.field(default=None, metadata=NOT_PROGRAM)
 
     def __post_init__(self) -> None:
         try:
@@ -48,6 +40,23 @@ class GroupConfig:
             raise ValueError(
                 f"groups.lr must be at least 0 (0 freezes the group), got {self.lr!r}."
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupConfig(ProgramGroup):
+    """Parameters that learn at another rate than the others.
+
+    Attributes:
+      warmup: linear warm-up [fraction of total steps]; None takes the stage's.
+      rsqrt_shift: steps that "rsqrt" counts as already done; None takes the stage's. 0 for
+        parameters that are new in a stage that continues another one's schedule [steps].
+    """
+
+    warmup: float | None = None
+    rsqrt_shift: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.warmup is not None and not 0 <= self.warmup < 1:
             raise ValueError(
                 f"groups.warmup must be a fraction of total steps in [0, 1), or none for the "
@@ -74,22 +83,13 @@ def check_microbatch(value: int | str | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """One training stage: rates and shapes only. Data, model and seed are given separately.
+class ProgramConfig:
+    """The part of a stage's configuration that its programs are compiled from.
+
+    `TrainConfig.program` gives it. Stages with equal ones share programs.
 
     Attributes:
       batch_size: examples per update, over all devices.
-      total_steps: number of updates; ignored if `epochs` is set.
-      epochs: passes over all records; None uses `total_steps`.
-      peak_lr: learning rate after warm-up.
-      warmup: linear warm-up [fraction of total steps].
-      schedule: after warm-up: "cosine" to zero, "rsqrt" as in pretraining, or "constant".
-      rsqrt_timescale: steps after warm-up over which "rsqrt" falls to 1/√2 [steps].
-      rsqrt_shift: steps that "rsqrt" counts as already done after warm-up, so that a stage can
-        continue the schedule of the stage before it [steps].
-      groups: parameters with their own rate or warm-up; the first group that matches counts.
-      weight_decay: share of a weight that an update removes, times the schedule and not the
-        learning rate (big_vision's rule).
       grad_clip: largest global norm of the gradient.
       b2: decay of Adam's second moment.
       label_smoothing: probability moved from the true token to all others.
@@ -98,102 +98,46 @@ class TrainConfig:
       text_len: length of prefix, separator and suffix together; longer texts are cut [tokens].
       budgets: soft-token budgets that updates draw from, all equally likely; those that the
         connector does not serve are skipped. None takes every budget that it serves.
-      mixture: (part, weight) pairs; empty weights every part by its number of records.
-      sampling: how one of several suffixes is drawn when a record is visited. "without_replacement"
-        goes through them in a shuffled order, one per visit, and reshuffles after the last;
-        "choice" and "uniform", the benchmarks' two words for the same, draw independently.
-      max_frames: most images of one example; longer videos are thinned out.
       freeze_vision: whether the vision tower keeps its weights.
       freeze_text: whether the decoder keeps its weights, so that connector and projector are
         trained, and the tower unless it is frozen. The paper trains the decoder, too.
       lora: low-rank adapters, trained in place of the decoder's weights and added to them in the
         stage's checkpoint; None has none. The paper trains the weights themselves.
+      groups: parameters with their own rate or warm-up; the first group that matches counts.
       num_replicas: copies of weights and moments, each split over its share of the devices; reduced
         to the greatest common divisor with the number of devices. With more copies, fewer devices
         take part in gathering a weight, and each holds more.
       microbatch: most examples that a device computes at a time; of more, it computes equal parts
         one after the other and adds their losses and gradients, which takes less memory. None
         computes all at once; "auto" as many as fit the device by the formula of `memory`.
-      save_steps: interval between resumable checkpoints [steps].
-      log_steps: interval between progress reports [steps].
     """
 
     batch_size: int = 16
-    total_steps: int = dataclasses.field(default=100, metadata=NOT_PROGRAM)
-    epochs: float | None = dataclasses.field(default=None, metadata=NOT_PROGRAM)
-    peak_lr: float = dataclasses.field(default=1e-3, metadata=NOT_PROGRAM)
-    warmup: float = dataclasses.field(default=0.05, metadata=NOT_PROGRAM)
-    schedule: Schedule = dataclasses.field(default="cosine", metadata=NOT_PROGRAM)
-    weight_decay: float = dataclasses.field(default=0.0, metadata=NOT_PROGRAM)
     grad_clip: float = 1.0
     b2: float = 0.999
     label_smoothing: float = 0.0
     dropout: float = 0.0
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
-    mixture: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata=NOT_PROGRAM)
-    sampling: SuffixSampling = dataclasses.field(
-        default="without_replacement", metadata=NOT_PROGRAM
-    )
-    max_frames: int = dataclasses.field(default=16, metadata=NOT_PROGRAM)
     freeze_vision: bool = False
     freeze_text: bool = False
     lora: LoraConfig | None = None
+    groups: tuple[ProgramGroup, ...] = ()
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
     microbatch: int | str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
-    rsqrt_timescale: float = dataclasses.field(default=10_000.0, metadata=NOT_PROGRAM)
-    rsqrt_shift: float = dataclasses.field(default=0.0, metadata=NOT_PROGRAM)
-    groups: tuple[GroupConfig, ...] = ()
-    save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY | NOT_PROGRAM)
-    log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY | NOT_PROGRAM)
 
     def __post_init__(self) -> None:
-        # First counts and intervals, then rates, then lists; a message names the field as in the
-        # YAML.
-        for name in ("batch_size", "total_steps", "text_len", "max_frames"):
-            self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("num_replicas", "save_steps", "log_steps"):
+        # First counts, then rates, then lists; a message names the field as in the YAML.
+        for name in ("batch_size", "text_len", "num_replicas"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         check_microbatch(self.microbatch)
-        self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
-        self._require("peak_lr", self.peak_lr > 0, "positive")
-        self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
-        self._require("schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}")
-        self._require("weight_decay", self.weight_decay >= 0, "at least 0")
         self._require("grad_clip", self.grad_clip > 0, "positive")
-        self._require("rsqrt_timescale", self.rsqrt_timescale > 0, "positive [steps]")
-        self._require("rsqrt_shift", self.rsqrt_shift >= 0, "at least 0 [steps]")
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
         self._require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
-        self._require("sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}")
         if self.budgets is not None:
             ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
             self._require("budgets", ok, "a list of positive numbers, or none for the connector's")
-        ok = all(weight > 0 for _, weight in self.mixture)
-        self._require("mixture", ok, "(part, weight) pairs with positive weights")
-        # Two weights for one part would leave open which of them counts.
-        names = [name for name, _ in self.mixture]
-        self._require("mixture", len(set(names)) == len(names), "without repeated parts")
-
-    @property
-    def batches(self) -> BatchConfig:
-        """The part of this config that the loader reads."""
-        names = (field.name for field in dataclasses.fields(BatchConfig))
-        return BatchConfig(**{name: getattr(self, name) for name in names})
-
-    @property
-    def program(self) -> "TrainConfig":
-        """This config with all that programs are not compiled from at its default.
-
-        Stages with equal ones share programs. Of a group's rate, only whether it is 0 (frozen)
-        matters.
-        """
-        groups = tuple(
-            dataclasses.replace(group, lr=float(group.lr > 0), **_argument_defaults(group))
-            for group in self.groups
-        )
-        return dataclasses.replace(self, groups=groups, **_argument_defaults(self))
 
     def num_passes(self, rows: int) -> int:
         """Returns the number of equal parts in which a device computes its rows of a batch.
@@ -207,6 +151,87 @@ class TrainConfig:
         limit = self.microbatch if isinstance(self.microbatch, int) else rows
         return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= limit)
 
+    def _require(self, name: str, ok: bool, accepted: str) -> None:
+        if not ok:
+            raise ValueError(f"{name} must be {accepted}, got {getattr(self, name)!r}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(ProgramConfig):
+    """One training stage: rates and shapes only. Data, model and seed are given separately.
+
+    What it adds to `ProgramConfig` reaches a program as an argument, or not at all.
+
+    Attributes:
+      total_steps: number of updates; ignored if `epochs` is set.
+      epochs: passes over all records; None uses `total_steps`.
+      peak_lr: learning rate after warm-up.
+      warmup: linear warm-up [fraction of total steps].
+      schedule: after warm-up: "cosine" to zero, "rsqrt" as in pretraining, or "constant".
+      rsqrt_timescale: steps after warm-up over which "rsqrt" falls to 1/√2 [steps].
+      rsqrt_shift: steps that "rsqrt" counts as already done after warm-up, so that a stage can
+        continue the schedule of the stage before it [steps].
+      weight_decay: share of a weight that an update removes, times the schedule and not the
+        learning rate (big_vision's rule).
+      mixture: (part, weight) pairs; empty weights every part by its number of records.
+      sampling: how one of several suffixes is drawn when a record is visited. "without_replacement"
+        goes through them in a shuffled order, one per visit, and reshuffles after the last;
+        "choice" and "uniform", the benchmarks' two words for the same, draw independently.
+      max_frames: most images of one example; longer videos are thinned out.
+      save_steps: interval between resumable checkpoints [steps].
+      log_steps: interval between progress reports [steps].
+    """
+
+    total_steps: int = 100
+    epochs: float | None = None
+    peak_lr: float = 1e-3
+    warmup: float = 0.05
+    schedule: Schedule = "cosine"
+    rsqrt_timescale: float = 10_000.0
+    rsqrt_shift: float = 0.0
+    weight_decay: float = 0.0
+    groups: tuple[GroupConfig, ...] = ()
+    mixture: tuple[tuple[str, float], ...] = ()
+    sampling: SuffixSampling = "without_replacement"
+    max_frames: int = 16
+    save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
+    log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("total_steps", "max_frames", "save_steps", "log_steps"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
+        self._require("peak_lr", self.peak_lr > 0, "positive")
+        self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
+        self._require("schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}")
+        self._require("weight_decay", self.weight_decay >= 0, "at least 0")
+        self._require("rsqrt_timescale", self.rsqrt_timescale > 0, "positive [steps]")
+        self._require("rsqrt_shift", self.rsqrt_shift >= 0, "at least 0 [steps]")
+        self._require("sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}")
+        ok = all(weight > 0 for _, weight in self.mixture)
+        self._require("mixture", ok, "(part, weight) pairs with positive weights")
+        # Two weights for one part would leave open which of them counts.
+        names = [name for name, _ in self.mixture]
+        self._require("mixture", len(set(names)) == len(names), "without repeated parts")
+
+    @property
+    def batches(self) -> BatchConfig:
+        """The part of this config that the loader reads."""
+        names = (field.name for field in dataclasses.fields(BatchConfig))
+        return BatchConfig(**{name: getattr(self, name) for name in names})
+
+    @property
+    def program(self) -> ProgramConfig:
+        """The part of this config that programs are compiled from.
+
+        Of a group's rate, only whether it is 0 (frozen) matters.
+        """
+        names = (field.name for field in dataclasses.fields(ProgramConfig))
+        values = {name: getattr(self, name) for name in names}
+        groups = tuple(ProgramGroup(params=g.params, lr=float(g.lr > 0)) for g in self.groups)
+        return ProgramConfig(**{**values, "groups": groups})
+
     def batches_of(self, task: str, batch_size: int) -> BatchConfig:
         """Returns the loader's config for batches of a single task, with another batch size."""
         mixture = ((task, 1.0),)
@@ -218,13 +243,3 @@ class TrainConfig:
             return self
         total = max(1, round(self.epochs * num_records / self.batch_size))
         return dataclasses.replace(self, total_steps=total, epochs=None)
-
-    def _require(self, name: str, ok: bool, accepted: str) -> None:
-        if not ok:
-            raise ValueError(f"{name} must be {accepted}, got {getattr(self, name)!r}.")
-
-
-def _argument_defaults(config: GroupConfig | TrainConfig) -> dict[str, Any]:
-    """Returns field -> default of the fields that are `NOT_PROGRAM`."""
-    fields = dataclasses.fields(config)
-    return {f.name: f.default for f in fields if not f.metadata.get("program", True)}

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from model.train.config import GroupConfig, TrainConfig
+from model.train.config import GroupConfig, ProgramConfig, TrainConfig
 from model.train.lora import LORA
 
 Flat = dict[str, jax.Array]
@@ -35,7 +35,7 @@ PerGroup = tuple[float | Float[Array, ""], ...]
 
 
 def optimizer(
-    train: TrainConfig,
+    train: ProgramConfig,
     learning: Float[Array, ""] | float | PerGroup = 0.0,
     decay: Float[Array, ""] | float | PerGroup = 0.0,
 ) -> optax.GradientTransformation:
@@ -61,7 +61,7 @@ def optimizer(
 
 
 def _rated(
-    train: TrainConfig,
+    train: ProgramConfig,
     learning: Float[Array, ""] | float | PerGroup,
     decay: Float[Array, ""] | float | PerGroup,
 ) -> tuple[optax.GradientTransformation, ...]:
@@ -88,13 +88,13 @@ def _rated(
     )
 
 
-def group_of(train: TrainConfig, path: str) -> int:
+def group_of(train: ProgramConfig, path: str) -> int:
     """Returns the index of a parameter's group in `train.groups`; their number if it is in none."""
     matching = (i for i, g in enumerate(train.groups) if re.fullmatch(g.params, path))
     return next(matching, len(train.groups))
 
 
-def init_optimizer(train: TrainConfig, params: Flat) -> optax.OptState:
+def init_optimizer(train: ProgramConfig, params: Flat) -> optax.OptState:
     """Returns the optimizer's state before the first update: two moments of 0 per parameter."""
     return optimizer(train).init(params)
 
@@ -150,7 +150,7 @@ def lr_schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
         return np.broadcast_to(np.asarray(rate_at(steps)), steps.shape)
 
 
-def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[Flat, Flat]:
+def split_frozen(params: Mapping[str, jax.Array], train: ProgramConfig) -> tuple[Flat, Flat]:
     """Returns (trained, frozen) parameters.
 
     Frozen ones have no gradient, no moments and no part in the clipped norm: the optimizer never
@@ -168,7 +168,7 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
     return {p: v for p, v in params.items() if p not in frozen}, frozen
 
 
-def unmatched_groups(train: TrainConfig, paths: Collection[str]) -> list[str]:
+def unmatched_groups(train: ProgramConfig, paths: Collection[str]) -> list[str]:
     """Returns the patterns of groups that are no parameter's first match.
 
     A group with a rate must reach a parameter that is trained: of a decoder with adapters, these.
@@ -183,7 +183,7 @@ def unmatched_groups(train: TrainConfig, paths: Collection[str]) -> list[str]:
     ]
 
 
-def frozen_adapters(train: TrainConfig, paths: Collection[str]) -> list[str]:
+def frozen_adapters(train: ProgramConfig, paths: Collection[str]) -> list[str]:
     """Returns the patterns of groups of rate 0 that reach adapters, which are to be trained."""
     reached = {group_of(train, path) for path in paths if path.startswith(LORA)}
     return [group.params for i, group in enumerate(train.groups) if group.lr == 0 and i in reached]

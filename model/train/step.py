@@ -32,7 +32,7 @@ from model.sharding import (
     zeros_like_part,
 )
 from model.text.dropout import Dropout
-from model.train.config import TrainConfig
+from model.train.config import ProgramConfig, TrainConfig
 from model.train.lora import LORA, adapter_shapes, adapters_of, new_adapters
 from model.train.lora_config import LoraConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
@@ -72,7 +72,7 @@ class Rates(NamedTuple):
     dropout_key: np.ndarray | None = None
 
 
-def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh, seed: int = 0) -> State:
+def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: int = 0) -> State:
     """Returns the state before the first step, on the mesh.
 
     Args:
@@ -94,12 +94,12 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh, seed: int
     return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
 
-def frozen_params(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> Flat:
+def frozen_params(params: dict[str, Any], train: ProgramConfig, mesh: Mesh) -> Flat:
     """Returns the frozen part of what `make_state` returns, alone."""
     return shard_tree(split_frozen(dict(flatten_params(params)), train)[1], mesh)
 
 
-def abstract_state(model: ModelConfig, train: TrainConfig, mesh: Mesh) -> State:
+def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> State:
     """Returns shapes, dtypes and shardings of what `make_state` returns, without any memory."""
     arrays: dict[str, Any] = dict(flatten_params(vlm.abstract_params(model)))
     if train.lora is not None:
@@ -170,7 +170,7 @@ class StepPrograms:
     def __init__(
         self,
         model: ModelConfig,
-        train: TrainConfig,
+        train: ProgramConfig,
         mesh: Mesh,
         num_images: Sequence[int] = (1,),
         *,
@@ -274,7 +274,7 @@ def compiler_options(platform: str, *, deterministic: bool) -> dict[str, bool | 
 
 
 def abstract_inputs(
-    model: ModelConfig, train: TrainConfig, mesh: Mesh, num_images: int
+    model: ModelConfig, train: ProgramConfig, mesh: Mesh, num_images: int
 ) -> tuple[dict[str, Any], Rates]:
     """Returns the shapes of a step's inputs besides its state: a batch and the rates."""
 
@@ -293,13 +293,13 @@ def abstract_inputs(
     return batch, Rates(number, number, key)
 
 
-def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
+def declared_buckets(model: ModelConfig, train: ProgramConfig) -> tuple[int, ...]:
     """Returns the sizes of the buckets that a stage may compile [tokens per image]."""
     trained_budgets = budgets.training_budgets(model, train.budgets)
     return tuple(sorted({budgets.bucket_of(model, budget).size for budget in trained_budgets}))
 
 
-def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
+def dropout_key(train: ProgramConfig, seed: int, step: int) -> np.ndarray | None:
     """Returns the key of one update's dropout, a pure function of (seed, step); None without.
 
     Args:
@@ -325,7 +325,7 @@ def step_programs(
 @functools.lru_cache(maxsize=4)
 def _cached_programs(
     model: ModelConfig,
-    train: TrainConfig,
+    train: ProgramConfig,
     devices: Any,
     num_images: tuple[int, ...],
     deterministic: bool,
@@ -334,7 +334,7 @@ def _cached_programs(
     return StepPrograms(model, train, mesh, num_images, deterministic=deterministic)
 
 
-def mesh_of(train: TrainConfig, devices: Sequence[Any]) -> Mesh:
+def mesh_of(train: ProgramConfig, devices: Sequence[Any]) -> Mesh:
     """Returns the mesh of a stage: a config made for a pod also runs where devices are fewer."""
     return make_mesh(devices, num_replicas=math.gcd(train.num_replicas, len(devices)))
 
@@ -346,7 +346,7 @@ def _step(
     rates: Rates,
     *,
     model: ModelConfig,
-    train: TrainConfig,
+    train: ProgramConfig,
     mesh: Mesh,
 ) -> tuple[State, StepMetrics]:
     backward = functools.partial(_backward, model=model, train=train)
@@ -383,7 +383,7 @@ def _backward(
     dropout_key: np.ndarray | jax.Array | None,
     *,
     model: ModelConfig,
-    train: TrainConfig,
+    train: ProgramConfig,
 ) -> tuple[jax.Array, Flat]:
     """Returns the loss of all rows, and its gradient for this device's parts of the parameters."""
     key = None if dropout_key is None else jax.random.wrap_key_data(dropout_key)  # type: ignore[arg-type]
@@ -435,7 +435,7 @@ def loss_of_rows(
       lora: settings of the adapters; None where there are none.
     """
     weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
-    return _weighted_loss(params, weighted, slots, model, TrainConfig(lora=lora))
+    return _weighted_loss(params, weighted, slots, model, ProgramConfig(lora=lora))
 
 
 def _weighted_loss(
@@ -443,7 +443,7 @@ def _weighted_loss(
     batch: Mapping[str, jax.Array],
     slots: vlm.Slots,
     model: ModelConfig,
-    train: TrainConfig,
+    train: ProgramConfig,
     dropout: Dropout | None = None,
 ) -> jax.Array:
     """Returns the loss of this device's rows, or a part of them, as a mean over devices.

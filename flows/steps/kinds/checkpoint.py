@@ -11,6 +11,7 @@ Files:
   events/*: the same lines for TensorBoard
   watch.jsonl: held-out losses and the probe, where `watch` is set
   profile/*: traces, where `--profile` asked for them
+  autotuning.json: of a GPU, kernel -> digest of XLA's choice, where `compute.deterministic` is off
 """
 
 import contextlib
@@ -33,6 +34,7 @@ from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
 from infra.progress import Progress
 from infra.store.backend import ByteSource
+from infra.store.compiled_programs import autotuning_digests
 from infra.store.digest import NOT_IDENTITY, file_sha256
 from infra.store.manifest import File
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_folder
@@ -49,6 +51,9 @@ WATCHED = "watched/"
 """Prefix of the role of a dataset that is only evaluated during training."""
 PROBE = ("probe/train", "probe/eval")
 """Roles of the datasets of a probe."""
+
+AUTOTUNING = "autotuning.json"
+"""File beside a checkpoint whose kernels XLA chose by their time; no part of its contents."""
 
 _CONNECTORS = connector_modules.__module__
 
@@ -258,6 +263,11 @@ def train(
             must_leave,
             deterministic=spec.deterministic,
         )
+        # All that this machine has, whichever stage it was timed for: a program that an earlier
+        # process compiled does not say which of it went into it.
+        autotuned = {} if spec.deterministic else autotuning_digests()
+        if autotuned and jax.process_index() == 0:
+            (Path(out) / AUTOTUNING).write_text(json.dumps(autotuned))
         # Every member has sent its own part of the parameters; rank 0 sends the other files.
         if sent is not None and jax.process_index() == 0:
             sent.finish(Path(out))

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.lineage.replay import replay_artifacts
+from flows.lineage.replay import ReplayOutcome, autotuning_differences, replay_artifacts
 from flows.lineage.target import find_lineage_target
+from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import step_code, typed_config
 from flows.steps.replay import ReplayError
@@ -62,6 +63,34 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
     (attempt.path / "files.txt").write_text(text)
     noted = execution_environment()["hardware"] | hardware
     return attempt.commit({"hardware": noted})
+
+
+@pytest.mark.parametrize(
+    ("then", "again", "text"),
+    [
+        ({"a": "1", "b": "2", "c": "3"}, {"b": "2", "c": "4"}, "of 1 in 2 kernels"),
+        ({"a": "1", "b": "2"}, {"b": "2", "c": "4"}, ""),
+        ({"a": "1"}, None, ""),  # Compiled to be deterministic, or on a CPU.
+    ],
+)
+def test_kernels_that_were_chosen_otherwise_are_a_difference_of_machines(
+    store: Store, fresh: Store, then: dict[str, str], again: dict[str, str] | None, text: str
+):
+    was, now = (tuned(each, digests) for each, digests in ((store, then), (fresh, again)))
+    differences = tuple(autotuning_differences(was, now))
+    outcome = ReplayOutcome(was=was.manifest, now=now.manifest, differences=differences)
+    assert len(differences) == bool(text)
+    assert outcome.is_near(0.0) == bool(text)
+    assert (f"; another kind of machine: autotuning {text} " in outcome.line()) == bool(text)
+
+
+def tuned(store: Store, digests: dict[str, str] | None) -> Artifact:
+    """An artifact with the digests of kernels that a GPU's machine chose."""
+    attempt = Attempt(store, Recipe(kind="files", name="files x", config=SPEC))
+    (attempt.path / "files.txt").write_text(store.uri)
+    if digests is not None:
+        (attempt.path / AUTOTUNING).write_text(json.dumps(digests))
+    return attempt.commit({})
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import pickle
 import random
 import re
@@ -19,7 +20,13 @@ import numpy as np
 import psutil
 import pytest
 
-from flows.steps.kinds.checkpoint import FitSpec, Stage, train, train_with_processes
+from flows.steps.kinds.checkpoint import (
+    AUTOTUNING,
+    FitSpec,
+    Stage,
+    train,
+    train_with_processes,
+)
 from flows.steps.registry import code_digest
 from infra.gang.local import LocalGang
 from infra.gang.messages import PEER_LOST
@@ -376,6 +383,18 @@ except GangFailedError as error:
 from jax._src import xla_bridge
 print("devices:", xla_bridge.backends_are_initialized())
 """
+
+
+@pytest.mark.slow
+def test_what_xla_timed_is_noted_where_it_decides_bits(tmp_path: Path, inputs: dict[str, Any]):
+    timed = Path(os.environ["JAX_COMPILATION_CACHE_DIR"], "xla_gpu_per_fusion_autotune_cache_dir")
+    timed.mkdir(exist_ok=True)
+    (timed / "3oIYgq7V.textproto").write_text("triton { block_m: 64 }")
+    train_config = dataclasses.replace(TRAIN, total_steps=1)
+    spec = dataclasses.replace(SPEC, train=train_config, deterministic=False)
+    list(train(stage(tmp_path, inputs, spec)))
+    digests = json.loads((tmp_path / "out" / AUTOTUNING).read_text())
+    assert digests == {"3oIYgq7V": file_sha256(timed / "3oIYgq7V.textproto")}
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra.store.compiled_programs import share_compiled_programs
+from infra.store.compiled_programs import autotuning_digests, share_compiled_programs
+from infra.store.digest import file_sha256
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 
 
@@ -28,6 +29,36 @@ def test_the_users_own_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pyt
     assert folder.parent == tmp_path
     assert folder.is_dir()
     assert not path.exists()
+
+
+def test_what_xla_timed_is_named_by_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    assert autotuning_digests() == {}
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    assert autotuning_digests() == {}  # As on a machine without a GPU.
+    # As XLA names and fills them: the digest of a kernel, and what was fastest.
+    folder = tmp_path / "xla_gpu_per_fusion_autotune_cache_dir"
+    folder.mkdir()
+    name = "3oIYgq7VXP2xeWR-KmTNuA9LZcQ0sF1hBdEfGjHk4Mw="
+    path = folder / f"{name}.textproto"
+    path.write_text("triton { block_m: 64 block_n: 128 block_k: 32 split_k: 1 num_warps: 4 }")
+    (tmp_path / "jit_step-5c41-cache").write_bytes(b"a program")
+    assert autotuning_digests() == {name: file_sha256(path)}
+
+
+def test_jax_keeps_what_xla_timed_in_the_folder_that_is_read(tmp_path: Path):
+    code = (
+        "import pathlib, sys; from infra.store.compiled_programs import share_compiled_programs;"
+        "share_compiled_programs(pathlib.Path(sys.argv[1])); import jax;"
+        "print(jax.config.jax_compilation_cache_dir);"
+        "print(jax.config.jax_persistent_cache_enable_xla_caches)"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    out = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    programs, setting = out.splitlines()
+    assert Path(programs).parent == tmp_path
+    assert setting == "xla_gpu_per_fusion_autotune_cache_dir"
 
 
 CHILD = """
