@@ -244,7 +244,7 @@ def _text_and_pictures(messages: Any, attached: Mapping[str, Any]) -> tuple[str,
             elif kind in ("image", "video") and value and value != _REMOVED:
                 # An attachment's name is a digest of its content; an address may be long, too.
                 is_short = value.startswith(_ATTACHMENT)
-                digest = hashlib.sha256(value.encode()).hexdigest()[:32]
+                digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
                 pictures.append(value.removeprefix(_ATTACHMENT) if is_short else digest)
     return "\n".join(texts), " ".join(pictures)
 
