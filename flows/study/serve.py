@@ -14,7 +14,7 @@ from flows.config.server_limits import limit_variables
 from flows.study.live_pages import beside
 from infra.errors import ConfigError
 from infra.prefect.server import auth_file, is_loopback, running, server_of
-from infra.prefect.settings import apply
+from infra.prefect.settings import apply, check_current_folder
 from infra.processes.signals import add_exit_hook, install_signal_handlers
 from infra.store.store import Store
 
@@ -72,6 +72,7 @@ def serve_studies(
     if port is None and running(store.state) is None:
         port = DEFAULT_PORT
     with server_of(store.state, host=host, port=port, auth=auth, beside=beside(store)) as server:
+        check_current_folder()
         # Runs end before the server does: their last rows need somebody to take them.
         add_exit_hook(_end_runs)
         from flows.study.form import deployments_of

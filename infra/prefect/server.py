@@ -32,6 +32,7 @@ from infra.errors import ConfigError
 from infra.prefect.encryption import VARIABLE, read_or_draw_key
 from infra.prefect.private import make_private, open_private
 from infra.prefect.published import is_healthy
+from infra.prefect.settings import import_prefect
 from infra.processes.family import MARK
 from infra.processes.identity import ProcessNote
 from infra.processes.signals import is_stopping
@@ -295,6 +296,7 @@ def is_loopback(host: str) -> bool:
 def _use(note: ServerNote) -> None:
     os.environ["PREFECT_API_URL"] = note.api
     os.environ["PREFECT_API_AUTH_STRING"] = note.auth
+    import_prefect()
 
 
 def _use_if_named(store: Path) -> ServerNote | None:
@@ -302,8 +304,10 @@ def _use_if_named(store: Path) -> ServerNote | None:
     named = os.environ["PREFECT_API_URL"].rstrip("/").replace("//localhost:", "//127.0.0.1:")
     note = running(store)
     if note is None or note.api != named:
-        return None
-    os.environ.setdefault("PREFECT_API_AUTH_STRING", note.auth)
+        note = None
+    else:
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", note.auth)
+    import_prefect()
     return note
 
 

@@ -1,7 +1,11 @@
 """Prefect's settings for a store: its database is kept in the store's folder."""
 
+import contextlib
+import importlib
 import os
 from pathlib import Path
+
+from infra.errors import ConfigError, one_line_message
 
 
 def apply(store: Path, *, quiet: bool = True) -> None:
@@ -33,3 +37,31 @@ def apply(store: Path, *, quiet: bool = True) -> None:
     os.environ.pop("PREFECT_PROFILE", None)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def import_prefect() -> None:
+    """Imports Prefect, with the settings of variables and of `PREFECT_HOME` alone.
+
+    It reads them once, on import, and would take those in the current folder, too (.env,
+    prefect.toml, pyproject.toml): another project's, or a broken file, by which no command worked.
+    """
+    # This folder has no such file.
+    with contextlib.chdir(Path(__file__).parent):
+        importlib.import_module("prefect.context")
+
+
+def check_current_folder() -> None:
+    """Raises a `ConfigError` if Prefect cannot read the settings in the current folder.
+
+    Each run that its runner starts is a process of Prefect's own, which reads them.
+    """
+    from prefect.settings import Settings
+
+    try:
+        Settings()
+    except ValueError as error:  # No TOML, or a wrong value.
+        raise ConfigError(
+            f"runs that are started from the pages read Prefect's settings in {Path.cwd()} (.env, "
+            f"prefect.toml, pyproject.toml), which are wrong: {one_line_message(error)}; "
+            f"mend them, or start from another folder."
+        ) from None

@@ -86,6 +86,9 @@ def deploy(
     variables = _parse_pairs("--job-variable", job_variable)
     environment = _parse_pairs("--env", env)
     checked = _check_pool_type(kind)
+    from infra.prefect.settings import import_prefect
+
+    import_prefect()
     from flows.study.deploy import DeploymentTarget
     from flows.study.deploy import deploy_study as register
     from infra.prefect.alerts import Alerts

@@ -15,6 +15,9 @@ def watch(store: StoreOption = DEFAULT_STORE) -> None:
     """
     heed_signals()
     opened = open_store(store)
+    from infra.prefect.settings import import_prefect
+
+    import_prefect()
     from flows.study.watch import watch_runs as watch_forever
 
     watch_forever(opened, lambda line: typer.echo(line))

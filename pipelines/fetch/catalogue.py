@@ -38,6 +38,10 @@ class RemoteFile:
         for field in (self.path, self.unpack or ""):
             if PurePosixPath(field).is_absolute() or ".." in PurePosixPath(field).parts:
                 raise ValueError(f"path and unpack must lie in the folder, got {field!r}.")
+        if self.name in ("", ".."):
+            raise ValueError(
+                f"path must be stated where the address ends without a name, got {self.address}."
+            )
         if self.unpack is not None and not self.name.endswith(_ARCHIVES):
             raise ValueError(f"{self.name} cannot be unpacked: it is no {', '.join(_ARCHIVES)}.")
 

@@ -345,6 +345,8 @@ def test_profiles_and_settings_of_other_projects_do_not_reach_the_stores_server(
     for folder in (home, project, store):
         folder.mkdir()
     (home / "profiles.toml").write_text(f'{cloud}PREFECT_API_KEY = "pnu_of_the_cloud"\n')
+    (project / "prefect.toml").write_text("broken = [")
+    (project / "pyproject.toml").write_text('[tool.prefect.api]\nrequest_timeout = "never"\n')
     database = tmp_path / "theirs.db"
     (project / ".env").write_text(
         f"PREFECT_API_URL=http://127.0.0.1:9/api\nPREFECT_SERVER_API_BASE_PATH=/theirs\n"

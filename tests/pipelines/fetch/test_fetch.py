@@ -183,6 +183,11 @@ def test_requests_are_checked(tmp_path, fetch):
     path.write_text(yaml.safe_dump({"a": entry}))
     with pytest.raises(ConfigError, match=r"must lie in the folder"):
         load_catalogue(path)
+    for address in ("http://x", "http://x/..", "http://x/%2e%2e", "http://x/y/%2e%2e/."):
+        entry["files"] = [{"address": address}]
+        path.write_text(yaml.safe_dump({"a": entry}))
+        with pytest.raises(ConfigError, match=r"path must be stated where the address ends"):
+            load_catalogue(path)
 
 
 def test_own_catalogue_names_every_benchmark_and_what_to_do():
