@@ -6,6 +6,7 @@ import json
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -122,7 +123,8 @@ def _download_rest(address: str, partial: Path, on_progress: Callable[[int], Non
     )
     headers["User-Agent"] = "parcel-pipeline"  # Some publishers refuse Python's own.
     request = urllib.request.Request(address, headers=headers)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+    opener = urllib.request.build_opener(_WebRedirects)
+    with opener.open(request, timeout=_TIMEOUT) as response:
         if response.status != 206:  # The server sends the file from its first byte.
             offset = 0
         # Noted before the first byte: should this break, the next try knows of what it has a part.
@@ -141,6 +143,16 @@ def _download_rest(address: str, partial: Path, on_progress: Callable[[int], Non
             os.fsync(file.fileno())
     # A server that states no length closes the connection at the end; there is nothing to compare.
     return total is None or offset == total
+
+
+class _WebRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to http and https alone; urllib's own follows those to FTP, too."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # pyright: ignore
+        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
+            reason = f"it redirects to {newurl}, which is neither http nor https"
+            raise urllib.error.HTTPError(req.full_url, code, reason, headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _response_version(response: http.client.HTTPResponse) -> str:

@@ -43,6 +43,11 @@ def origin():
                 self.send_header("Location", "/a.bin")
                 self.end_headers()
                 return
+            if self.path == "/elsewhere":
+                self.send_response(302)
+                self.send_header("Location", "ftp://127.0.0.1/a.bin")
+                self.end_headers()
+                return
             if state.refuse or self.path not in state.files:
                 self.send_error(state.refuse or 404)
                 return
@@ -144,6 +149,12 @@ def test_refusals_are_told_and_tried_again_where_that_may_help(get, origin, code
     with pytest.raises(DownloadError, match=rf"cannot be fetched: {code}"):
         get()
     assert len(origin[0].asked) == tries
+
+
+def test_redirects_lead_nowhere_but_to_http(get, origin):
+    with pytest.raises(DownloadError, match=r"redirects to ftp:.*, which is neither"):
+        get("/elsewhere")
+    assert len(origin[0].asked) == 1
 
 
 def test_no_server(tmp_path):
