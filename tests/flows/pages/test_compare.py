@@ -83,7 +83,8 @@ def test_an_interval_stays_within_the_metric_as_in_the_table(tmp_path: Path):
         assert difference is not None
         ends = (difference.low, difference.high)
         assert ends == pytest.approx((entry.low, entry.high))
-        assert ends in ((0, 0), (-100, 100))
+        # Seeds that agree about one picture say nothing of others.
+        assert ends in ((None, None), (-100, 100))
 
 
 def test_methods_and_runs_are_compared_cell_by_cell(client: TestClient, run: str):
