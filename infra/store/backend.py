@@ -70,6 +70,18 @@ class Receipt:
     generation: str = ""
 
 
+class StoredDamageError(OSError):
+    """A stored file has other bytes than were stored.
+
+    Attributes:
+      name: its name in the store.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} holds other bytes than its digest")
+        self.name = name
+
+
 class StoreBackend(Protocol):
     """Files below one place, with names such as "leases/x.json".
 
@@ -205,8 +217,13 @@ class StoreBackend(Protocol):
 
         Raises:
           FileNotFoundError: if it is not stored.
-          OSError: if its bytes do not match `file`.
+          StoredDamageError: if its bytes do not match `file`.
+          OSError: if it could not be read.
         """
+        ...
+
+    def move(self, name: str, other: str) -> None:
+        """Gives a file that nobody writes to another name; it may be gone already."""
         ...
 
     def make_workspace(self, folder: str) -> Path:
@@ -233,7 +250,8 @@ class StoreBackend(Protocol):
 
         Raises:
           FileNotFoundError: if one of them is not stored.
-          OSError: if the stored bytes do not match `files`.
+          StoredDamageError: if the stored bytes do not match `files`.
+          OSError: if they could not be read.
         """
         ...
 

@@ -28,7 +28,14 @@ from typing import Any, BinaryIO, TypeVar
 
 import google_crc32c
 
-from infra.store.backend import MANIFESTS, ByteSource, FileStat, Receipt, StoreBackend
+from infra.store.backend import (
+    MANIFESTS,
+    ByteSource,
+    FileStat,
+    Receipt,
+    StoreBackend,
+    StoredDamageError,
+)
 from infra.store.block_reader import BlockReader, RangedFile
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.manifest import File
@@ -280,15 +287,29 @@ class Bucket:
 
     def download_file(self, name: str, file: File, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        received: list[str] = []
 
         def get() -> None:
             self._gcsfs().get_file(self._gcs_path(name), str(path))
-            if file_sha256(path) != file.sha256:  # gcsfs does not compare them.
+            received.append(file_sha256(path))  # gcsfs does not compare them.
+            if received[-1] != file.sha256:
                 raise ConnectionError(
                     f"{self.uri}/{name}: the bytes received do not match its digest"
                 )
 
-        self._with_retries(get)
+        try:
+            self._with_retries(get)
+        except BucketError as error:
+            # What is damaged on its way comes otherwise each time; these bytes are what is stored.
+            if len(received) == _MAX_TRIES and len(set(received)) == 1:
+                raise StoredDamageError(name) from error
+            raise
+
+    def move(self, name: str, other: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            source, target = self._gcs_path(name), self._gcs_path(other)
+            self._with_retries(lambda: self._gcsfs().cp_file(source, target))
+            self._request_with_retries("DELETE", *self._object_path(name))
 
     def make_workspace(self, folder: str) -> Path:
         path = self.state / "work" / folder

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from infra.store.backend import ByteSource, FileStat, Receipt, StoreBackend
+from infra.store.backend import ByteSource, FileStat, Receipt, StoreBackend, StoredDamageError
 from infra.store.digest import file_sha256
 from infra.store.manifest import File
 
@@ -235,7 +235,11 @@ class Disk:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self._root / name, path)
         if file_sha256(path) != file.sha256:
-            raise OSError(f"{self._root / name} holds other bytes than its digest")
+            raise StoredDamageError(name)
+
+    def move(self, name: str, other: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / name).rename(self._root / other)
 
     def make_workspace(self, folder: str) -> Path:
         path = self._root / folder

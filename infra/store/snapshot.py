@@ -37,7 +37,7 @@ class StoreSnapshot:
             files.remove,
         )
         self.upload_file, self.upload_bytes = files.upload_file, files.upload_bytes
-        self.download_file = files.download_file
+        self.download_file, self.move = files.download_file, files.move
         self.read_range, self.folder_uri = files.read_range, files.folder_uri
         self.open, self.atomic_write, self.link, self.walk = (
             files.open,

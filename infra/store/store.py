@@ -32,6 +32,7 @@ import datetime
 import json
 import os
 import stat
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.store import sources
-from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
+from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend, StoredDamageError
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
@@ -93,7 +94,10 @@ class Artifact:
           OSError: if what is stored is not what the manifest says; `DamagedArtifactError` if a file
             has its size, but other bytes.
         """
-        folder = self._files.local_folder(self.folder, self.manifest.files)
+        try:
+            folder = self._files.local_folder(self.folder, self.manifest.files)
+        except StoredDamageError as error:
+            raise self._set_stored_aside(error) from error
         self._check(folder)
         return folder
 
@@ -127,9 +131,32 @@ class Artifact:
         """
         folder = self._files.folder_uri(self.folder, self.manifest.files)
         for name, file in self.manifest.files.items():
+            if f"{folder}/{name}" not in message:
+                continue
+            if not os.path.isabs(folder):
+                with tempfile.TemporaryDirectory() as temporary:
+                    copy = Path(temporary, "file")
+                    try:
+                        self._files.download_file(f"{self.folder}/{name}", file, copy)
+                    except StoredDamageError as error:
+                        raise self._set_stored_aside(error) from error
+                continue
             path = Path(folder, name)
-            if str(path) in message and path.is_file() and file_sha256(path) != file.sha256:
+            if path.is_file() and file_sha256(path) != file.sha256:
                 raise self._set_aside(Path(folder), name)
+
+    def _set_stored_aside(self, damage: StoredDamageError) -> DamagedArtifactError:
+        """Sets a file aside that is damaged where it is stored, in a bucket."""
+        name = damage.name.removeprefix(f"{self.folder}/")
+        try:
+            self._files.move(damage.name, f"{damage.name}.damaged")
+            did = f"it is now {name}.damaged, and a run makes the artifact again"
+        except OSError:
+            did = "the store cannot be written, so it stays where it is"
+        return DamagedArtifactError(
+            f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was committed "
+            f"with: {did}."
+        )
 
     def _set_aside(self, folder: Path, name: str) -> DamagedArtifactError:
         did = set_aside(folder, name, is_copy=self._files.uri != str(self._files.state))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.store.backend import StoredDamageError
 from infra.store.bucket import Bucket, BucketError
 from infra.store.manifest import File
 from tests.gcs.faults import Rule
@@ -177,8 +178,15 @@ def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: 
     assert files.compare_and_delete("d/a", b"hello")
     files.create_if_absent("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
-    with pytest.raises(BucketError, match="d/a: the bytes received do not match its digest"):
+    with pytest.raises(StoredDamageError, match="d/a holds other bytes than its digest"):
         Bucket(files.uri).local_folder("d", noted)
+
+
+def test_a_file_that_is_moved_is_under_its_other_name_alone(files: Bucket):
+    files.create_if_absent("d/a", b"hello")
+    files.move("d/a", "d/b")
+    files.move("d/a", "d/b")  # Another process has moved it.
+    assert (files.read("d/b"), list(files.listing("d"))) == (b"hello", ["b"])
 
 
 def test_errors_are_not_absence(files: Bucket, gcs: GCS):

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ def test_what_a_reader_of_ranges_finds_is_set_aside_if_its_digest_agrees(tmp_pat
 
 READ = """
 import sys
+import types
 from infra.store.store import Store
 print(Store(sys.argv[1]).get(sys.argv[2]).path)
 """
@@ -141,3 +143,28 @@ def test_a_damaged_copy_of_what_a_bucket_holds_is_fetched_again(
     with pytest.raises(DamagedArtifactError, match="the next read fetches it again"):
         _ = store.get(STEP.key).path
     assert (store.get(STEP.key).path / "model.json").read_bytes() == FILES["model.json"]
+
+
+@pytest.mark.parametrize("read", ["path", "check_named"])
+def test_what_is_damaged_in_a_bucket_is_set_aside_there(
+    gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+):
+    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
+    store = Store("gs://testing/first")
+    made = make(store)
+    name = f"{made.folder}/model.json"
+    data = bytearray(store.files.read(name))
+    data[5] ^= 1
+    store.files.put(name, bytes(data))
+    # A machine that has no copy.
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
+    store = Store("gs://testing/first")
+    artifact = store.get(STEP.key)
+    message = f"{artifact.uri}/model.json is no JSON"
+    with pytest.raises(DamagedArtifactError, match=r"^model\.json of .* with: it is now model\."):
+        _ = artifact.path if read == "path" else artifact.check_named(message)
+    assert store.files.read(f"{name}.damaged") == bytes(data)
+    assert store.find(STEP.key) is None
+    again = make(store)
+    assert (again.path / "model.json").read_bytes() == FILES["model.json"]
