@@ -140,6 +140,8 @@ class Artifact:
                         self._files.download_file(f"{self.folder}/{name}", file, copy)
                     except StoredDamageError as error:
                         raise self._set_stored_aside(error) from error
+                    except OSError:
+                        pass  # What cannot be fetched says nothing about its bytes.
                 continue
             path = Path(folder, name)
             if path.is_file() and file_sha256(path) != file.sha256:
@@ -153,13 +155,13 @@ class Artifact:
             did = f"it is now {name}.damaged, and a run makes the artifact again"
         except OSError:
             did = "the store cannot be written, so it stays where it is"
-        return DamagedArtifactError(
-            f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was committed "
-            f"with: {did}."
-        )
+        return self._damage(name, did)
 
     def _set_aside(self, folder: Path, name: str) -> DamagedArtifactError:
         did = set_aside(folder, name, is_copy=self._files.uri != str(self._files.state))
+        return self._damage(name, did)
+
+    def _damage(self, name: str, did: str) -> DamagedArtifactError:
         return DamagedArtifactError(
             f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was committed "
             f"with: {did}."
