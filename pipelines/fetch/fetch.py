@@ -173,6 +173,8 @@ def unpack_archive(archive: Path, target: Path) -> None:
                     packed.extract(member, unpacking_folder, filter="data")
         if not unpacking_folder.exists():
             raise BadInput("it is empty")
+        if (unpacking_folder / NOTES).exists():
+            raise BadInput(f"it has a member {NOTES}, which is where fetching notes what it did")
     except _UNREADABLE as error:
         shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.

@@ -156,6 +156,14 @@ def test_members_cannot_leave_the_folder(tmp_path, fetch, shop):
     assert not list(tmp_path.rglob("evil"))
 
 
+def test_an_archive_brings_no_notes_of_its_own(tmp_path: Path):
+    notes = json.dumps({"a.txt": {"licence": {"licence": "CC0"}}})
+    (tmp_path / "x.zip").write_bytes(zipped(**{"a.txt": "a", "fetched.json": notes}))
+    with pytest.raises(DownloadError, match=r"cannot be unpacked: it has a member fetched\.json"):
+        unpack_archive(tmp_path / "x.zip", tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_an_archive_larger_than_the_disk_is_not_unpacked(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=600))
