@@ -215,7 +215,8 @@ class Overview:
       store: the store [URI].
       now: the moment.
       running: runs under way, the newest first.
-      lost: runs whose process is gone, with their sign of life.
+      lost: runs whose process is gone and whose record does not say how they ended, with their
+        sign of life.
       ended: runs that ended, the newest first.
       studies: the studies, that of the newest run first.
       server: what the server knows; None if there is none, or it has not answered yet.
@@ -272,11 +273,13 @@ class OverviewReader:
             self._journals = {run: j for run, j in self._journals.items() if run in pins}
         runs.sort(key=lambda run: run[1].pin.lease.since, reverse=True)
         running = [run for is_live, run in runs if is_live]
+        # The pins of a run that was ended by a signal stay until they are collected.
+        ended = {r["flow_run_id"] for r in records.values() if outcome(r) != "running"}
         return Overview(
             store=self._store.uri,
             now=datetime.datetime.now(datetime.UTC),
             running=running,
-            lost=[run for is_live, run in runs if not is_live],
+            lost=[run for is_live, run in runs if not is_live and run.flow_run_id not in ended],
             ended=_ended_runs(records, self._store.uri, {run.study for run in running}),
             studies=_studies(records),
             server=self._server(),

@@ -108,6 +108,11 @@ def test_leases_of_the_dead_and_of_other_machines(parcel: Callable[..., Done], t
     )
     assert "process 7 of there, since 2026-11-22 10:00 UTC, renewed 0 s ago" in out
     assert "runs whose process is gone: 1\n  run 0c0ffee0" in out
+    # Nothing is lost of a run whose record says how it ended.
+    end_run_record(store, {"name": "toy"}, RUN, results=None, artifacts=[], failed=())
+    out = parcel("status", "--store", store.uri).out
+    assert "process is gone" not in out
+    assert "runs that ended: 1" in out
 
 
 def test_runs_that_ended_are_told_from_the_newest(parcel: Callable[..., Done], tmp_path: Path):
