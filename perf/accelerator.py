@@ -396,7 +396,7 @@ def _prompt(cfg: ModelConfig, rows: int, text_len: int, num_images: int = 1) -> 
 
 
 def _memory(program: jax.stages.Compiled) -> Row:
-    """Returns what the compiler says that a program holds at most on one device."""
+    """Returns the peak memory of a program on one device, by the compiler."""
     memory = program.memory_analysis()
     return {"compiled_gib": round(memory.peak_memory_in_bytes / _GIB, 3)} if memory else {}
 

@@ -26,8 +26,6 @@ from infra.store.records import run_records
 from infra.store.store import Attempt, Store
 
 _METHODS, _BUDGETS = 10, tuple(range(16, 176, 16))
-
-
 _FLOW_RUN = "00000000-0000-0000-0000-000000000001"
 
 
@@ -66,10 +64,8 @@ def draw_report(num_cells: int, num_seeds: int, artifact: str) -> tuple[Plan, Re
 
 def write_study(store: Store, num_cells: int, num_seeds: int) -> str:
     """Writes the drawn report as a run's results; returns the run's name."""
-    made_from = Attempt(store, Recipe(kind="scores", name="scores", inputs={}, config=None)).commit(
-        {}
-    )
-    plan, report = draw_report(num_cells, num_seeds, made_from.key)
+    scored = Recipe(kind="scores", name="scores", inputs={}, config=None)
+    plan, report = draw_report(num_cells, num_seeds, Attempt(store, scored).commit({}).key)
     recipe = Recipe(kind="results", name="results", inputs={}, config=ResultsSpec(plan=plan))
     attempt = Attempt(store, recipe)
     (attempt.path / "results.json").write_text(to_json(report))

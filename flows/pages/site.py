@@ -216,7 +216,7 @@ class Site:
         study = page.get("study")
         runs = [(run, r) for run, r in records.items() if not study or r["name"] == study]
         runs.sort(key=lambda run: when(run[1]), reverse=True)
-        number = max(int(page.get("page") or 1), 1)  # From 1.
+        number = _list_number(page)
         start = (number - 1) * _RUNS
         # A search looks at keys alone, which are listed at once; only hits have their manifest
         # read.
@@ -241,7 +241,7 @@ class Site:
         study = study_of(self._store, run)
         # What is over all benchmarks stands on the first page, before its benchmarks.
         pages = _in_pages(study.report.sections)
-        number = min(max(int(page.get("page") or 1), 1), len(pages))  # From 1.
+        number = min(_list_number(page), len(pages))
         blocks = overall_blocks(study.report) if number == 1 else []
         filled = [s for s in study.report.sections if any(cell.scores for cell in s.cells)]
         charts: Iterable[CurveChart] = ()
@@ -279,7 +279,7 @@ class Site:
         # their items read.
         first = sides[0]
         keys = {side.name: common_cells(first, side) for side in sides[1:]}
-        number = max(int(page.get("page") or 1), 1)  # From 1.
+        number = _list_number(page)
         start = (number - 1) * _ROWS
         rows = [
             (
@@ -321,7 +321,7 @@ class Site:
         if section.benchmark != other.benchmark:
             return {}
         found = self._cards.answers.items(columns, "changed", "")
-        number = max(int(page.get("items") or 1), 1)  # From 1.
+        number = _list_number(page, "items")
         start = (number - 1) * self._page_size
         return {
             "cards": self._cards_of(found[start : start + self._page_size], columns),
@@ -410,7 +410,7 @@ class Site:
         chosen = [column for column in (first, second) if column]
         found = self._cards.answers.items(chosen, show, page.get("find"))
         # Only the items of this page get a card, which opens a record and its picture.
-        number = max(int(page.get("page") or 1), 1)  # From 1.
+        number = _list_number(page)
         start = (number - 1) * self._page_size
         cards = self._cards_of(found[start : start + self._page_size], chosen)
         return {
@@ -513,6 +513,11 @@ class Site:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
         return self._store.get_cached(key).manifest.inputs["data"].key
+
+
+def _list_number(page: Page, name: str = "page") -> int:
+    """Returns which page of a list is asked for, from 1."""
+    return max(int(page.get(name) or 1), 1)
 
 
 def _in_pages(sections: Sequence[Section]) -> list[list[Section]]:

@@ -153,7 +153,7 @@ def _updates(
 
 
 def _shapes_of(train: TrainConfig) -> ProgramConfig:
-    """Returns what the programs of given shapes depend on: not rates, length or budgets."""
+    """Returns the part of a config that its compiled programs depend on, without its budgets."""
     return dataclasses.replace(train.program, budgets=None)
 
 

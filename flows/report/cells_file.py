@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from flows.report.cells import Plan, Report, Score
 from flows.report.gather import trained_checkpoint
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
-from flows.report.items import is_percentage
+from flows.report.items import Items, is_percentage
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact
@@ -87,14 +87,13 @@ def _score_row(score: Score, pretraining: int, recall: Callable[[str], Artifact]
     return ScoreRow(
         score=score,
         pretraining=pretraining,
-        interval=estimate_interval(
-            [
-                PairedScores.of(
-                    [score.score], [score.items], is_percentage=is_percentage(score.metric)
-                )
-            ],
-            [pretraining],
-        ),
+        interval=training_interval(score.score, score.items, score.metric),
         predictions=predictions.key,
         checkpoint=trained_checkpoint(predictions, recall),
     )
+
+
+def training_interval(score: float, items: Items, metric: str) -> ScoreInterval:
+    """Returns the interval of one training's score, which is over its items alone."""
+    paired = PairedScores.of([score], [items], is_percentage=is_percentage(metric))
+    return estimate_interval([paired], [0])

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.report.interval import PairedScores, estimate_interval
+from flows.report.cells_file import training_interval
 from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from flows.report.items_table import ScoreArtifacts, is_right
+from flows.report.spread import LEVEL
 from infra.errors import ConfigError
 from infra.store.births import with_births
 from infra.store.digest import file_sha256
@@ -43,7 +44,6 @@ SAMPLES = "_samples.jsonl"
 _UNBOUNDED = "Infinity"
 """Largest score of a metric that has none."""
 
-_LEVEL = 0.95
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESERVED = re.compile(r"(data|con|prn|aux|nul|(com|lpt)\d)(\..*)?", re.IGNORECASE)
 """Names that the format's folders must not have."""
@@ -150,16 +150,14 @@ def _result(score: ScoreArtifacts, result_id: str) -> dict[str, Any]:
     items, _ = ItemsReader().of_scores(score.folder, metrics["score"])
     # As with intervals, a metric's bounds are not believed where a score has left them.
     bounded = is_percentage(score.metric) and 0 <= metrics["score"] <= 100
-    # One training, so the interval is over the items alone, as in `--format cells`.
-    paired = PairedScores.of([metrics["score"]], [items], is_percentage=bounded)
-    interval = estimate_interval([paired], [score.pretraining])
+    interval = training_interval(metrics["score"], items, score.metric)
     details: dict[str, Any] = {"score": metrics["score"] / 100}
     if interval.low is not None and interval.high is not None:
         details["uncertainty"] = {
             "confidence_interval": {
                 "lower": interval.low / 100,
                 "upper": interval.high / 100,
-                "confidence_level": _LEVEL,
+                "confidence_level": 1 - LEVEL,
                 "method": "over the sources of the items, of this training alone",
             },
             "num_samples": metrics["num"],

@@ -14,7 +14,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.store.history import ARTIFACTS
@@ -112,9 +112,20 @@ def set_aside(folder: Path, name: str, *, is_copy: bool) -> str:
         shutil.rmtree(doomed, ignore_errors=True)
         return "this machine's copy was deleted; the next read fetches it again"
     path = folder / name
+    return move_aside(path.name, lambda aside: path.rename(path.with_name(aside)))
+
+
+def move_aside(name: str, move: Callable[[str], object]) -> str:
+    """Gives a damaged file another name, where it is stored; returns what became of it.
+
+    Args:
+      name: its name.
+      move: gives it the name that it is called with.
+    """
+    aside = f"{name}.damaged"
     try:
         with contextlib.suppress(FileNotFoundError):  # Another process found it, too.
-            path.rename(path.with_name(f"{path.name}.damaged"))
+            move(aside)
     except OSError:
         return "the store cannot be written, so it stays where it is"
-    return f"it is now {path.name}.damaged, and a run makes the artifact again"
+    return f"it is now {aside}, and a run makes the artifact again"

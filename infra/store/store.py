@@ -44,7 +44,7 @@ from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend, St
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
-from infra.store.first_read import DamagedArtifactError, check_first_read, set_aside
+from infra.store.first_read import DamagedArtifactError, check_first_read, move_aside, set_aside
 from infra.store.history import (
     ARTIFACTS,
     AttemptNote,
@@ -133,28 +133,28 @@ class Artifact:
         for name, file in self.manifest.files.items():
             if f"{folder}/{name}" not in message:
                 continue
-            if not os.path.isabs(folder):
-                with tempfile.TemporaryDirectory() as temporary:
-                    copy = Path(temporary, "file")
-                    try:
-                        self._files.download_file(f"{self.folder}/{name}", file, copy)
-                    except StoredDamageError as error:
-                        raise self._set_stored_aside(error) from error
-                    except OSError:
-                        pass  # What cannot be fetched says nothing about its bytes.
-                continue
             path = Path(folder, name)
-            if path.is_file() and file_sha256(path) != file.sha256:
+            if not os.path.isabs(folder):
+                self._check_stored(name, file)
+            elif path.is_file() and file_sha256(path) != file.sha256:
                 raise self._set_aside(Path(folder), name)
+
+    def _check_stored(self, name: str, file: File) -> None:
+        """Checks the digest of one file of a store elsewhere."""
+        with tempfile.TemporaryDirectory() as temporary:
+            try:
+                self._files.download_file(f"{self.folder}/{name}", file, Path(temporary, "file"))
+            except StoredDamageError as error:
+                raise self._set_stored_aside(error) from error
+            except OSError:
+                pass  # What cannot be fetched says nothing about its bytes.
 
     def _set_stored_aside(self, damage: StoredDamageError) -> DamagedArtifactError:
         """Sets a file aside that is damaged where it is stored, in a bucket."""
         name = damage.name.removeprefix(f"{self.folder}/")
-        try:
-            self._files.move(damage.name, f"{damage.name}.damaged")
-            did = f"it is now {name}.damaged, and a run makes the artifact again"
-        except OSError:
-            did = "the store cannot be written, so it stays where it is"
+        did = move_aside(
+            name, lambda aside: self._files.move(damage.name, f"{self.folder}/{aside}")
+        )
         return self._damage(name, did)
 
     def _set_aside(self, folder: Path, name: str) -> DamagedArtifactError:

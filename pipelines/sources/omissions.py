@@ -126,7 +126,7 @@ def unlisted_media(
 
 
 def note_empty(corpus: Corpus, path: Path, results: Iterable[T]) -> Iterator[T]:
-    """Yields what a file gives; if that is nothing, and no reason is known, the file is empty."""
+    """Yields the entries of a file; counts it as empty if it has none, for no known reason."""
     counts, is_empty = corpus.omission_counts(path), True
     counts.clear()  # A part of a split is read twice.
     for result in results:

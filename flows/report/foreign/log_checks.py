@@ -24,7 +24,6 @@ Some logs have the pictures in them: 5,000 questions with 150 kB each make 0.7 G
 TOLERANCE = 1e-6
 """Distance of a mean from the one that a log states, up to which both are the same."""
 
-
 PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
 """Fields of a question's data that name its picture or video, as datasets call them."""
 
