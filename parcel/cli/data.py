@@ -132,15 +132,22 @@ def rejects(
     typer.echo(text, nl=False)
 
 
-@data_app.command("fetch", epilog="Example: parcel data fetch textvqa textcaps --to ~/data")
+@data_app.command(
+    "fetch",
+    epilog="Example: parcel data fetch textvqa paligemma2-3b-pt-224 --to ~/data --accept-licence",
+)
 def fetch(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of data sets; see --list.")
+        list[str] | None,
+        typer.Argument(
+            help="Names of data sets and weights, see --list; or weights on the Hugging Face Hub, "
+            "ORG/NAME or ORG/NAME@REVISION."
+        ),
     ] = None,
     to: Annotated[
-        Path, typer.Option(help="The data root; each data set gets a folder there.")
+        Path, typer.Option(help="The data root; each name gets a folder there.")
     ] = Path("data"),
-    list_all: Annotated[bool, typer.Option("--list", help="List all data sets and exit.")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List all names and exit.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Show what would be fetched and exit.")] = False,
     catalogue: Annotated[
         Path | None, typer.Option(help="A catalogue of your own (YAML) instead of ours.")
@@ -148,10 +155,14 @@ def fetch(
     workers: Annotated[
         int, typer.Option(min=1, max=32, help="Number of files fetched at a time.")
     ] = 4,
+    accept_licence: Annotated[
+        bool, typer.Option("--accept-licence", help="Accept the licence of the weights.")
+    ] = False,
 ) -> None:
-    """Downloads benchmarks and corpora from their publishers, and unpacks them for their readers.
+    """Downloads benchmarks, corpora and published weights from their publishers.
 
-    A broken download resumes; digests are checked; what must be got by hand is listed.
+    A broken download resumes; digests are checked; what must be got by hand is listed. Gated
+    weights need the token of an account with access in HF_TOKEN.
     """
     from pipelines.fetch.command import fetch_and_print
 
@@ -162,6 +173,7 @@ def fetch(
         dry_run=dry_run,
         catalogue=catalogue,
         workers=workers,
+        accept_licence=accept_licence,
         write_line=typer.echo,
     )
 

@@ -1,6 +1,7 @@
 """The catalogue of `parcel data fetch`: addresses, digests, licences, and what is got by hand."""
 
 import dataclasses
+import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -8,28 +9,32 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from infra.download import ALGORITHMS
 from infra.errors import ConfigError
 from pipelines.records.licence import NO_LICENCE, Licence
 
 CATALOGUE = Path(__file__).parent / "catalogue.yaml"
+HUB_NAME = r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?"
+"""Name of a repository of the Hub, with or without a revision [regular expression]."""
+
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """One file of a data set.
+    """One file of a data set or a model.
 
     Attributes:
       address: its address at the publisher's [URL].
-      digest: "sha256:…", "sha1:…" or "md5:…", as its publisher or its users state it; "" where
-        none is known, so that the first download's digest is only noted.
+      digest: "sha256:…", "sha1:…", "md5:…" or "git-sha1:…", as its publisher or its users state
+        it; "" where none is known, so that the first download's digest is only noted.
       size: its published size; None if unknown [bytes].
       path: its name below the data set's folder; "" takes the address's last part.
       unpack: folder below the data set's own into which it is unpacked; None keeps it as it is.
     """
 
     address: Annotated[str, Field(pattern=r"^https?://")]
-    digest: Annotated[str, Field(pattern=r"^((sha256|sha1|md5):[0-9a-f]+)?$")] = ""
+    digest: Annotated[str, Field(pattern=rf"^(({'|'.join(ALGORITHMS)}):[0-9a-f]+)?$")] = ""
     size: int | None = None
     path: str = ""
     unpack: str | None = None
@@ -53,7 +58,7 @@ class RemoteFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """One benchmark or corpus.
+    """One benchmark, one corpus, or the weights of one model.
 
     Attributes:
       licence: licence of its annotations and pictures: an SPDX identifier, or a few words; "" if
@@ -65,6 +70,10 @@ class DataSet:
       by_hand: what must be got by hand, and how; "" for nothing.
       terms: terms that one agrees to by fetching it; "" where there is only the licence.
       holder: whose work it is; "" where the catalogue does not know.
+      licence_page: where its licence is published; "" where the page says it [URL].
+      hub: of weights, the Hub's repository, as "ORG/NAME" or "ORG/NAME@REVISION", which states
+        their files; "" for data.
+      gated: whether the Hub gives them only to accounts that asked their publisher.
     """
 
     licence: str
@@ -75,13 +84,17 @@ class DataSet:
     by_hand: str = ""
     terms: str = ""
     holder: str = ""
+    licence_page: str = ""
+    hub: Annotated[str, Field(pattern=rf"^({HUB_NAME})?$")] = ""
+    gated: bool = False
 
     @property
     def stated_licence(self) -> Licence:
         """Its licence, as records state it; nothing where the publisher states none."""
         if not self.licence:
             return NO_LICENCE
-        return Licence(licence=self.licence, holder=self.holder, address=self.page)
+        address = self.licence_page or self.page
+        return Licence(licence=self.licence, holder=self.holder, address=address)
 
     @property
     def size(self) -> int | None:
@@ -115,20 +128,29 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
 def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, DataSet]:
     """Returns the named data sets and those that they need.
 
+    A name with a slash is that of a repository of the Hub.
+
     Raises:
-      ConfigError: if a name is not in the catalogue; the error lists the names that are.
+      ConfigError: if another name is not in the catalogue; the error lists the names that are.
     """
     selected: dict[str, DataSet] = {}
     # What a data set needs may need others, so they are appended to what is waiting.
     pending = list(names)
     while pending:
         name = pending.pop(0)
-        if name not in catalogue:
+        if name not in catalogue and not re.fullmatch(HUB_NAME, name, re.ASCII):
             raise ConfigError(
                 f"NAME must be one of {', '.join(sorted(catalogue))}, got {name!r}; parcel data "
-                f"fetch --list describes them."
+                f"fetch --list describes them. Other weights are named as on the Hub, ORG/NAME."
             )
         if name not in selected:
-            selected[name] = catalogue[name]
-            pending += catalogue[name].also
+            selected[name] = catalogue.get(name) or _unlisted_weights(name)
+            pending += selected[name].also
     return selected
+
+
+def _unlisted_weights(name: str) -> DataSet:
+    """Returns weights of which only the repository's name is known; the Hub states the rest."""
+    repository, _, _ = name.partition("@")
+    page = f"https://huggingface.co/{repository}"
+    return DataSet(licence="", page=page, folder=repository.rpartition("/")[2], hub=name)

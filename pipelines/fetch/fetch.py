@@ -1,4 +1,4 @@
-"""Fetches data sets: several files at a time, each noted once it is complete and unpacked."""
+"""Fetches data sets and weights: several files at a time, each noted once it is complete."""
 
 import functools
 import json
@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from infra.download import DownloadError, download
+from infra.download import DownloadError, download, file_digests
+from infra.errors import ConfigError
 from infra.typed_json import parse_typed, typed
 from pipelines.fetch.catalogue import DataSet, RemoteFile
 from pipelines.records.licence import NO_LICENCE, NONE_STATED, Licence
@@ -52,8 +53,11 @@ def fetch_data_sets(
     workers: int = 4,
     on_file: Callable[[str, RemoteFile, str], None] | None = None,
     on_progress: Callable[[RemoteFile, int], None] | None = None,
+    download: Callable[..., str] = download,
 ) -> None:
-    """Fetches and unpacks every file of some data sets; files that are noted already are skipped.
+    """Fetches and unpacks every file of some data sets; files that are there already are skipped.
+
+    A file with a digest is there if its bytes have it, another one if it is noted.
 
     Args:
       data_sets: the data sets by name.
@@ -62,30 +66,35 @@ def fetch_data_sets(
       on_file: called once a file is complete, with the data set's name, the file, and its sha256,
         or "there" if it was skipped.
       on_progress: called with a file and its bytes so far, from any thread.
+      download: fetches one file, as `infra.download.download` does.
 
     Raises:
-      DownloadError: if any file cannot be fetched or unpacked, once all others are done.
+      DownloadError: if the disk has no room for the files, or if any file cannot be fetched or
+        unpacked, once all others are done.
     """
+    _check_disk(data_sets, root)
 
     def fetch_file(name: str, folder: Path, file: RemoteFile, licence: Licence) -> None:
         # The note comes last: a file without one is fetched again, whatever happened to it before.
-        sha256 = "there"
-        if not _is_fetched(folder, file):
-            sha256 = download(
-                file.address,
-                folder / file.name,
-                digest=file.digest,
-                on_progress=on_progress and functools.partial(on_progress, file),
-            )
-            # Before unpacking, which deletes the archive.
-            size = (folder / file.name).stat().st_size
+        path = folder / file.name
+        present_sha256 = _present_sha256(folder, file)
+        sha256 = present_sha256 or download(
+            file.address,
+            path,
+            digest=file.digest,
+            max_size=file.size if file.digest else None,
+            on_progress=on_progress and functools.partial(on_progress, file),
+        )
+        # Of an archive only now, since unpacking deletes it.
+        if path.is_file():
+            size = path.stat().st_size
             if file.unpack is not None:
-                unpack_archive(folder / file.name, folder / file.unpack)
+                unpack_archive(path, folder / file.unpack)
             _write_note(folder, file, {"address": file.address, "sha256": sha256, "size": size})
         if licence.is_stated:
             _write_note(folder, file, {"licence": vars(licence)})
         if on_file is not None:
-            on_file(name, file, sha256)
+            on_file(name, file, "there" if present_sha256 else sha256)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
         jobs = [
@@ -96,17 +105,76 @@ def fetch_data_sets(
     # Errors are collected: one dead address does not stop the downloads after it.
     problems = [str(error) for job in jobs if (error := job.exception())]
     if problems:
-        raise DownloadError(" ".join(problems))
+        raise DownloadError(" ".join(dict.fromkeys(problems)))
 
 
-def _is_fetched(folder: Path, file: RemoteFile) -> bool:
-    """Returns whether a file was fetched from this address before, and is still there."""
+def _check_disk(data_sets: Mapping[str, DataSet], root: Path) -> None:
+    """Refuses files of known size that the disk has no room for, before any is fetched.
+
+    Raises:
+      DownloadError: naming both sizes.
+    """
+    size = 0
+    for data_set in data_sets.values():
+        notes = _read_notes(root / data_set.folder)
+        for file in data_set.files:
+            path = root / data_set.folder / file.name
+            is_unpacked = file.unpack is not None and file.name in notes
+            if file.size and not path.exists() and not is_unpacked:
+                partial = path.with_name(f"{path.name}.partial")
+                size += file.size - (partial.stat().st_size if partial.is_file() else 0)
+    place = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(place).free
+    if size > free:
+        raise DownloadError(
+            f"{root} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB are to be fetched: make "
+            f"room, or name another folder."
+        )
+
+
+def _present_sha256(folder: Path, file: RemoteFile) -> str | None:
+    """Returns the sha256 of a file that is there already; None if it must be fetched."""
+    path = folder / file.name
+    if file.digest and file.unpack is None:
+        # Whoever brought it: its bytes say that it is the file, and that nothing damaged it since.
+        algorithm, _, digest = file.digest.partition(":")
+        digests = file_digests(path, {"sha256", algorithm}) if path.is_file() else {}
+        return digests["sha256"] if digests.get(algorithm) == digest else None
     note = _read_notes(folder).get(file.name)
     if note is None or note.get("address") != file.address:
-        return False
-    path = folder / file.name
+        return None
     # An archive is deleted once it is unpacked, so its note is all there is to check.
-    return file.unpack is not None or (path.is_file() and path.stat().st_size == note.get("size"))
+    is_whole = path.is_file() and path.stat().st_size == note.get("size")
+    return note.get("sha256") if file.unpack is not None or is_whole else None
+
+
+def check_fetched(folder: Path, digests: Mapping[str, str] | None = None) -> None:
+    """Checks that a folder's files are still those that were fetched, where that was noted.
+
+    Args:
+      folder: any folder.
+      digests: name -> sha256 of the files to check; None reads all that are noted.
+
+    Raises:
+      ConfigError: naming a file that is not.
+    """
+    for name, note in _read_notes(folder).items():
+        path = folder / name
+        if digests is not None:
+            sha256 = digests.get(name)
+        else:
+            sha256 = file_digests(path, {"sha256"})["sha256"] if path.is_file() else None
+        if sha256 not in (None, note.get("sha256")):
+            raise ConfigError(
+                f"{path} is not what was fetched: it has sha256 {sha256}, and {NOTES} has "
+                f"{note.get('sha256')}. Fetch it again by the same parcel data fetch, or delete "
+                f"{NOTES} if you changed it."
+            )
+
+
+def read_addresses(folder: Path) -> list[str]:
+    """Returns the addresses that a folder's files were fetched from."""
+    return [str(note.get("address", "")) for note in _read_notes(folder).values()]
 
 
 def _read_notes(folder: Path) -> dict[str, dict]:
