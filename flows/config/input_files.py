@@ -22,6 +22,7 @@ from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.config import ModelConfig
 from model.connector.registry import KINDS, has_parameters
 from model.files import CONFIG, DIGEST, TOKENIZER
+from pipelines.fetch.fetch import NOTES, check_fetched
 from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
@@ -200,13 +201,19 @@ def _check_data_root_exists(data_root: str) -> None:
 
 
 def input_files_spec(path: Path, digest_cache: RawDigestCache | None = None) -> FilesSpec:
-    """Returns the digests of a file, or of all files in a folder."""
+    """Returns the digests of a file, or of all files in a folder.
+
+    Raises:
+      ConfigError: if `parcel data fetch` noted another digest of one of them.
+    """
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
+    # What was fetched is known by its bytes, not by where it came from.
+    files = [file for file in files if file != root / NOTES]
     digests = (digest_cache or RawDigestCache()).digests(files)
-    return FilesSpec(
-        files=tuple(
-            (file.relative_to(root).as_posix(), digest.sha256, digest.size)
-            for file, digest in zip(files, digests, strict=True)
-        )
+    entries = tuple(
+        (file.relative_to(root).as_posix(), digest.sha256, digest.size)
+        for file, digest in zip(files, digests, strict=True)
     )
+    check_fetched(root, {name: sha256 for name, sha256, _ in entries})
+    return FilesSpec(files=entries)

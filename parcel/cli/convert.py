@@ -47,6 +47,7 @@ def convert(
     from model.checkpoint.convert import Request
     from model.checkpoint.convert import convert_checkpoint as lines_of
     from model.checkpoint.target import RequestError
+    from pipelines.fetch.fetch import check_fetched
 
     try:
         # The request checks itself when built, before any weight is read.
@@ -60,6 +61,7 @@ def convert(
             seed=seed,
             check=check,
         )
+        check_fetched(request.paths[0])
         for line in lines_of(request):
             typer.echo(line)
         # Imported only if it is asked for: this check runs the model.

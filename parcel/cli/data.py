@@ -144,9 +144,9 @@ def fetch(
             "ORG/NAME or ORG/NAME@REVISION."
         ),
     ] = None,
-    to: Annotated[
-        Path, typer.Option(help="The data root; each name gets a folder there.")
-    ] = Path("data"),
+    to: Annotated[Path, typer.Option(help="The data root; each name gets a folder there.")] = Path(
+        "data"
+    ),
     list_all: Annotated[bool, typer.Option("--list", help="List all names and exit.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Show what would be fetched and exit.")] = False,
     catalogue: Annotated[

@@ -1,8 +1,10 @@
 """Downloads from a server on loopback that breaks off, changes, redirects and refuses."""
 
+import contextlib
 import dataclasses
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,13 +21,16 @@ class Origin:
     """State of the server: its files, and the `Range` header of every request.
 
     `breaks`: for each of the next connections, the number of bytes after which it is cut.
+    `busy`: for each of the next requests, the `Retry-After` of its 429.
     """
 
     files: dict[str, bytes] = dataclasses.field(default_factory=lambda: {"/a.bin": BODY})
     tag: str = '"one"'
+    states_length: bool = True
     ranges: bool = True
     breaks: list[int] = dataclasses.field(default_factory=list)
     refuse: int = 0
+    busy: list[str] = dataclasses.field(default_factory=list)
     asked: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -48,6 +53,11 @@ def origin():
                 self.send_header("Location", "ftp://127.0.0.1/a.bin")
                 self.end_headers()
                 return
+            if state.busy:
+                self.send_response(429)
+                self.send_header("Retry-After", state.busy.pop(0))
+                self.end_headers()
+                return
             if state.refuse or self.path not in state.files:
                 self.send_error(state.refuse or 404)
                 return
@@ -59,11 +69,14 @@ def origin():
                 self.send_error(416)
                 return
             self.send_response(206 if begin else 200)
-            self.send_header("Content-Length", str(len(body) - begin))
-            self.send_header("ETag", state.tag)
+            if state.states_length:
+                self.send_header("Content-Length", str(len(body) - begin))
+            if state.tag:
+                self.send_header("ETag", state.tag)
             self.end_headers()
             end = begin + state.breaks.pop(0) if state.breaks else len(body)
-            self.wfile.write(body[begin:end])
+            with contextlib.suppress(OSError):  # Of a client that has enough.
+                self.wfile.write(body[begin:end])
             if end < len(body):
                 self.close_connection = True
 
@@ -149,6 +162,38 @@ def test_refusals_are_told_and_tried_again_where_that_may_help(get, origin, code
     with pytest.raises(DownloadError, match=rf"cannot be fetched: {code}"):
         get()
     assert len(origin[0].asked) == tries
+
+
+def test_a_digest_is_enough_to_go_on_by(get, origin):
+    origin[0].tag, origin[0].breaks = "", [100_000]
+    assert get(digest=f"sha256:{SHA256}") == SHA256
+    assert origin[0].asked == ["", "bytes=100000-"]
+
+
+def test_git_knows_a_file_by_its_size_and_bytes(get, origin):
+    origin[0].files["/a.bin"] = b"hello\n"
+    git_sha1 = (
+        "ce013625030ba8dba906f756967f9e9ca394464a"  # printf 'hello\n' | git hash-object --stdin
+    )
+    assert get(digest=f"git-sha1:{git_sha1}") == hashlib.sha256(b"hello\n").hexdigest()
+
+
+@pytest.mark.parametrize("states_length", [True, False])
+def test_a_file_larger_than_it_may_be_is_not_kept(tmp_path, get, origin, states_length):
+    origin[0].states_length = states_length
+    with pytest.raises(DownloadError, match=r"is larger than the 1000 bytes that it should have"):
+        get(max_size=1000)
+    assert left(tmp_path) == []
+
+
+def test_a_busy_server_says_when_to_come_again(get, origin):
+    origin[0].busy = ["1", "Fri, 31 Dec 1999 23:59:59 GMT"]
+    begin = time.monotonic()
+    assert get() == SHA256
+    assert time.monotonic() - begin >= 1
+    origin[0].busy = ["601"]
+    with pytest.raises(DownloadError, match=r"429 .*; the same command in 601 s goes on"):
+        get()
 
 
 def test_redirects_lead_nowhere_but_to_http(get, origin):

@@ -1,5 +1,7 @@
 """Tests of the files given to a study: checked before any step runs, identified by content."""
 
+import hashlib
+import json
 import os
 import sqlite3
 from pathlib import Path
@@ -101,3 +103,18 @@ def test_a_store_remembers_the_digests_of_what_is_given(tmp_path: Path):
         connection.execute("UPDATE files SET sha256 = 'remembered'")
     again = input_files_spec(tmp_path / "raw", raw_digest_cache(store))
     assert [digest for _, digest, _ in again.files] == ["remembered", "remembered"]
+
+
+def test_fetched_weights_are_known_by_their_bytes_and_refused_once_they_differ(tmp_path: Path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    spec = input_files_spec(tmp_path)
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    note = {"address": "https://hub.example/x", "sha256": sha256, "size": 7}
+    (tmp_path / "fetched.json").write_text(json.dumps({"model.safetensors": note}))
+    assert input_files_spec(tmp_path) == spec
+    assert spec.files == (("model.safetensors", sha256, 7),)
+    weights.write_bytes(b"damaged")
+    for path in (tmp_path, weights):
+        with pytest.raises(ConfigError, match=r"model.safetensors is not what was fetched"):
+            input_files_spec(path)

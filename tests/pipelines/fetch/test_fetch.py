@@ -123,7 +123,7 @@ def test_nothing_is_fetched_to_list_or_try(tmp_path, fetch):
 
 
 def test_what_fails_is_told_after_the_rest_is_there(tmp_path, fetch, shop):
-    (shop[0] / "rows.json").write_text("changed")
+    (shop[0] / "rows.json").write_text("{}")
     (shop[0] / "more.tgz").write_bytes(b"no archive")
     with pytest.raises(DownloadError) as failed:
         fetch("asked")
@@ -180,7 +180,7 @@ def test_an_archive_larger_than_the_disk_is_not_unpacked(tmp_path, monkeypatch):
 def test_requests_are_checked(tmp_path, fetch):
     with pytest.raises(ConfigError, match=r"NAME must be one of asked, pictures, got 'nope'"):
         fetch("nope")
-    with pytest.raises(ConfigError, match=r"needs the name of a data set"):
+    with pytest.raises(ConfigError, match=r"data fetch needs a name; --list"):
         fetch()
     path = tmp_path / "bad.yaml"
     entry = {"folder": "a", "licence": "b", "page": "c", "files": [{"address": "ftp://x"}]}
@@ -214,5 +214,5 @@ def test_own_catalogue_names_every_benchmark_and_what_to_do():
     }
     assert {spec.folder for spec in SOURCES.values()} - ours <= folders
     for name, data_set in known.items():
-        assert data_set.files or data_set.by_hand, name
+        assert data_set.files or data_set.by_hand or data_set.hub, name
         assert not Path(data_set.folder).is_absolute()
