@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
+from email.message import Message
 from pathlib import Path
 
 _CHUNK = 1 << 20
@@ -50,7 +51,7 @@ class RefusedError(DownloadError):
       headers: headers of the answer.
     """
 
-    def __init__(self, message: str, status: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, message: str, status: int, headers: Message) -> None:
         super().__init__(message)
         self.status, self.headers = status, headers
 
@@ -174,7 +175,7 @@ def _download_with_retries(
         time.sleep(max(pause * 2 ** (tries - 1), retry_after))
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
+def _retry_after(headers: Message) -> float:
     """Returns the pause that a server asks for; 0 where it asks for none, or until a date [s]."""
     text = (headers.get("Retry-After") or "").strip()
     return float(text) if text.isascii() and text.isdigit() else 0.0
