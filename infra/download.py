@@ -35,8 +35,9 @@ ALGORITHMS = ("sha256", "sha1", "md5", "git-sha1")
 _BROKEN = (OSError, http.client.HTTPException)
 """Exceptions of a broken connection. A server's refusal, `HTTPError`, is an OSError, too."""
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Errors of the disk that is written to; they name no file."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of the disk that is written to; they name no file. Not EIO: the number is also TLS's for a
+broken connection."""
 
 
 class DownloadError(RuntimeError):
@@ -98,7 +99,9 @@ def download(
     #
     # The digest is taken of the whole file at the end, since a part of it may be of an earlier try.
     request = _Request(address, bool(digest), max_size, secrets or {})
-    _download_with_retries(request, partial, on_progress, pause)
+    # A download that was killed while its digest was taken is complete.
+    if not digest or max_size is None or _partial_size(partial) != max_size:
+        _download_with_retries(request, partial, on_progress, pause)
     digests = file_digests(partial, {"sha256", algorithm or "sha256"})
     if digest and (actual := digests[algorithm]) != expected:
         _delete_partial(partial)

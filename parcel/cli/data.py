@@ -144,9 +144,9 @@ def fetch(
             "ORG/NAME or ORG/NAME@REVISION."
         ),
     ] = None,
-    to: Annotated[Path, typer.Option(help="The data root; each name gets a folder there.")] = Path(
-        "data"
-    ),
+    to: Annotated[
+        Path, typer.Option(help="The data root; each data set and model gets a folder there.")
+    ] = Path("data"),
     list_all: Annotated[bool, typer.Option("--list", help="List all names and exit.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Show what would be fetched and exit.")] = False,
     catalogue: Annotated[
@@ -161,8 +161,7 @@ def fetch(
 ) -> None:
     """Downloads benchmarks, corpora and published weights from their publishers.
 
-    A broken download resumes; digests are checked; what must be got by hand is listed. Gated
-    weights need the token of an account with access in HF_TOKEN.
+    A broken download resumes; digests are checked. Gated weights need a token in HF_TOKEN.
     """
     from pipelines.fetch.command import fetch_and_print
 

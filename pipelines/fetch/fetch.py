@@ -164,10 +164,11 @@ def check_fetched(folder: Path, digests: Mapping[str, str] | None = None) -> Non
             sha256 = digests.get(name)
         else:
             sha256 = file_digests(path, {"sha256"})["sha256"] if path.is_file() else None
-        if sha256 not in (None, note.get("sha256")):
+        noted_sha256 = note.get("sha256")
+        if sha256 and noted_sha256 and sha256 != noted_sha256:
             raise ConfigError(
                 f"{path} is not what was fetched: it has sha256 {sha256}, and {NOTES} has "
-                f"{note.get('sha256')}. Fetch it again by the same parcel data fetch, or delete "
+                f"{noted_sha256}. Fetch it again by the same parcel data fetch, or delete "
                 f"{NOTES} if you changed it."
             )
 

@@ -66,7 +66,8 @@ def list_weights(data_set: DataSet, folder: Path) -> DataSet:
       DownloadError: if the Hub cannot be reached, refuses, or answers otherwise than the Hub does.
     """
     repository, _, revision = data_set.hub.partition("@")
-    revision = revision or _fetched_commit(folder, repository) or "main"
+    fetched_commit = _fetched_commit(folder, repository)
+    revision = revision or fetched_commit or "main"
     listing = _read_listing(repository, revision)
     try:
         commit = re.fullmatch(_COMMIT, listing["sha"])

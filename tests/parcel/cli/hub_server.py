@@ -149,7 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif is_listing:
             blobs = parse_qs(urlsplit(self.path).query).get("blobs")
             assert blobs, "without it the Hub states no sizes and digests"
-            self._send(200, json.dumps(repository.described(files)).encode())
+            described = {"id": key, **repository.described(files)}
+            self._send(200, json.dumps(described).encode())
         elif repository.gated and not (given and self.hub.allowed):
             self._refuse(403 if given else 401, **{"X-Error-Code": "GatedRepo"})
         else:

@@ -107,6 +107,8 @@ def test_weights_are_fetched_by_digest_and_noted_and_the_token_goes_to_the_hub_a
     assert again.out.count("is there already") == len(FETCHED)
     (folder / SHARD).write_bytes(FILES[SHARD][::-1])
     (folder / "tokenizer.model").unlink()
+    # One that was complete when the command was killed needs no server either.
+    (folder / "README.md").rename(folder / "README.md.partial")
     assert fetch("tiny", "--accept-licence").code == 0
     assert hub.fetched() == [SHARD, "tokenizer.model"]
     assert (folder / SHARD).read_bytes() == FILES[SHARD]
@@ -259,9 +261,10 @@ def test_a_commit_stays_until_another_revision_is_named(tmp_path, fetch, hub):
     assert (config.read_bytes(), hub.fetched()) == (b"{}", ["config.json"])
     # Another repository with that name would replace them.
     hub.repositories["else/tiny"] = hub.repositories["lab/tiny"]
-    done = fetch("else/tiny", "--accept-licence")
-    assert done.code == 2
-    assert "not of else/tiny (fetched.json there): name another folder with --to" in done.err
+    for name in ("else/tiny", "else/tiny@main"):
+        done = fetch(name, "--accept-licence")
+        assert done.code == 2
+        assert "not of else/tiny (fetched.json there): name another folder with --to" in done.err
 
 
 def test_a_dry_run_lists_files_and_sizes_without_a_token_or_a_licence(
