@@ -56,6 +56,7 @@ def fetch_and_print(
         name: _list_files(name, data_set, to, accept_licence, dry_run)
         for name, data_set in select_data_sets(catalogued, names).items()
     }
+    _check_folders(selected)
     # All that one must know first (terms, what must be got by hand) is printed before the
     # downloads.
     for name, data_set in selected.items():
@@ -87,6 +88,18 @@ def _list_files(
     if not dry_run:
         check_terms(name, listed, is_accepted=is_accepted)
     return listed
+
+
+def _check_folders(selected: Mapping[str, DataSet]) -> None:
+    """Refuses two names of weights for one folder; data sets share theirs."""
+    names: dict[str, str] = {}
+    for name, data_set in selected.items():
+        other = names.setdefault(data_set.folder, name) if data_set.hub else name
+        if other != name:
+            raise ConfigError(
+                f"{other} and {name} both belong into the folder {data_set.folder}: fetch one of "
+                f"them with another --to."
+            )
 
 
 def _fetch_selected(

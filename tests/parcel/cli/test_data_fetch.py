@@ -265,6 +265,8 @@ def test_a_commit_stays_until_another_revision_is_named(tmp_path, fetch, hub):
         done = fetch(name, "--accept-licence")
         assert done.code == 2
         assert "not of else/tiny (fetched.json there): name another folder with --to" in done.err
+    done = fetch("tiny", "lab/tiny", "--accept-licence")
+    assert done.err.startswith("parcel: tiny and lab/tiny both belong into the folder tiny: ")
 
 
 def test_a_dry_run_lists_files_and_sizes_without_a_token_or_a_licence(
