@@ -229,7 +229,8 @@ def test_a_host_that_is_told_to_end_tells_its_member(
         ("-o ProxyCommand=/nowhere", HOSTS, 2, "rank [01] on 127.0.0.[12] cannot be reached"),
         ("--python '/no where/python;true'", HOSTS, 2,
          "rank [01] on 127.0.0.[12] has no Python /no where/python;true; set --python of launcher"),
-        ("--python /bin/false", HOSTS, 2, "rank [01] on 127.0.0.[12] cannot start a member \\(exit code 1\\): "),
+        ("--python /bin/false", HOSTS, 2,
+         r"rank [01] on 127.0.0.[12] cannot start a member \(exit code 1\): "),
         ("", HOSTS, 3,
          "compute.processes_per_stage and processes_per_cell must be 2, the hosts of pod, or 1; "
          "got 3."),

@@ -1,0 +1,89 @@
+"""A study whose Stage 1 is trained on two hosts that ssh reaches, with a bucket between them."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.store.store import Store
+from tests.e2e.conftest import PARCEL, SMALLEST, environment
+from tests.gcs.server import GCS
+from tests.infra.ssh.sshd import HOSTS, gcloud, node, sshd
+from tests.nodes.test_nodes import Stored
+from tests.processes import command_line
+
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+
+STUDY = ["intermediary=null", "hygiene=null", "stage1.total_steps=30", "stage1.save_steps=5"]
+ALONE = "compute={num_cpus: 2, cpus_per_stage: 2, gpus_per_stage: 0, processes_per_stage: 2}"
+
+
+def member(rank: int) -> psutil.Process | None:
+    """The process of a rank, which is no child of the run's."""
+    for process in psutil.process_iter():
+        try:
+            is_member = "-m flows.steps.member gs://testing/" in command_line(process)
+            if is_member and process.environ().get("PMI_RANK") == str(rank):
+                return process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return None
+
+
+def test_a_stage_on_the_hosts_of_a_tpu_vm_outlives_a_member(tmp_path: Path):
+    own = {"PARCEL_STORE": "gs://testing/studies", "PARCEL_STATE": str(tmp_path / "state")}
+    log = tmp_path / "log"
+    with GCS() as gcs, log.open("w") as out:
+        stored = Stored(gcs.bucket("testing"))
+        there = {**gcs.environment, "PARCEL_STATE": str(tmp_path / "hosts")}
+        with sshd(tmp_path / "sshd", there) as launcher:
+            described = gcloud(tmp_path / "bin", {**node(*HOSTS), **internal()})
+            compute = {
+                "num_cpus": 1, "cpus_per_stage": 1, "gpus_per_stage": 0,
+                "processes_per_stage": 2, "launcher": launcher,
+            }  # fmt: skip
+            run = subprocess.Popen(
+                [PARCEL, "train", SMALLEST, *STUDY, f"compute={json.dumps(compute)}"],
+                env=described | environment(tmp_path) | gcs.environment | own
+                | {"PATH": described["PATH"]},
+                stdout=out,
+                stderr=out,
+            )  # fmt: skip
+            try:
+                deadline = time.monotonic() + 400
+                while not any(name.endswith("/1.json") for name in stored.names("scratch/")):
+                    assert run.poll() is None, log.read_text()[-4000:]
+                    assert time.monotonic() < deadline, log.read_text()[-4000:]
+                    time.sleep(0.1)
+                victim = member(1)
+                assert victim is not None
+                victim.kill()
+                assert run.wait(600) == 0, log.read_text()[-4000:]
+            finally:
+                run.terminate()
+                run.wait(60)
+        assert member(0) is None
+    assert "all members are restarted" in log.read_text()
+    (made,) = stored.manifests("checkpoint").values()
+    assert made["environment"]["launcher"].startswith("tpu-vm --cpus 1 --gpus 0 --wait 900 --name")
+    assert made["environment"]["processes"] == 2
+    # The same training on one machine, with a disk.
+    here = tmp_path / "here"
+    alone = subprocess.run(
+        [PARCEL, "train", SMALLEST, *STUDY, ALONE],
+        env=environment(here),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert alone.returncode == 0, alone.stdout[-3000:] + alone.stderr[-3000:]
+    (same,) = Store(here).artifacts("checkpoint")
+    assert same.manifest.content == made["content"]
+
+
+def internal() -> dict[str, object]:
+    """Hosts whose internal addresses are also those at which sshd listens."""
+    return {"networkEndpoints": [{"ipAddress": address} for address in HOSTS]}
