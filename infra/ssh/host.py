@@ -3,7 +3,7 @@
     ssh HOST python -m infra.ssh.host
 
 `infra.ssh.gang` starts it and writes to its input: first a line of JSON, which says what to run;
-then an empty line every few seconds, or the word of `PREEMPTION`, since ssh passes on no signals.
+then an empty line every few seconds, or the sign of `PREEMPTION`, since ssh passes on no signals.
 A connection may also be lost without a word to this side, when the other machine or the network
 goes away: so the member is ended when the input closes, and also when nothing came for a while.
 """
@@ -21,8 +21,8 @@ from infra.store.environment import package_versions
 
 READY = "infra.ssh.host: ready"
 """Line after which all output is the member's."""
-PREEMPTION = "preemption"
-"""Line at which the member gets SIGTERM, the notice that JAX knows."""
+PREEMPTION = "!"
+"""Sign at which the member gets SIGTERM, the notice that JAX knows; one byte, so never in parts."""
 _END_TIMEOUT = 5.0
 """Time for the member to end when its input closes, before it is killed [s]."""
 _POLL_INTERVAL = 0.05

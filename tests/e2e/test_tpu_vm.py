@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.store.store import Store
 from tests.e2e.conftest import PARCEL, SMALLEST, environment
 from tests.gcs.server import GCS
 from tests.infra.ssh.sshd import HOSTS, gcloud, node, sshd
@@ -18,7 +17,6 @@ from tests.processes import command_line
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 STUDY = ["intermediary=null", "hygiene=null", "stage1.total_steps=30", "stage1.save_steps=5"]
-ALONE = "compute={num_cpus: 2, cpus_per_stage: 2, gpus_per_stage: 0, processes_per_stage: 2}"
 
 
 def member(rank: int) -> psutil.Process | None:
@@ -39,19 +37,19 @@ def test_a_stage_on_the_hosts_of_a_tpu_vm_outlives_a_member(tmp_path: Path):
     with GCS() as gcs, log.open("w") as out:
         stored = Stored(gcs.bucket("testing"))
         there = {**gcs.environment, "PARCEL_STATE": str(tmp_path / "hosts")}
+        here = environment(tmp_path) | gcs.environment | own
         with sshd(tmp_path / "sshd", there) as launcher:
-            described = gcloud(tmp_path / "bin", {**node(*HOSTS), **internal()})
             compute = {
                 "num_cpus": 1, "cpus_per_stage": 1, "gpus_per_stage": 0,
                 "processes_per_stage": 2, "launcher": launcher,
             }  # fmt: skip
+            path = gcloud(tmp_path / "bin", {**node(*HOSTS), **internal()})["PATH"]
             run = subprocess.Popen(
                 [PARCEL, "train", SMALLEST, *STUDY, f"compute={json.dumps(compute)}"],
-                env=described | environment(tmp_path) | gcs.environment | own
-                | {"PATH": described["PATH"]},
+                env={**here, "PATH": path},
                 stdout=out,
                 stderr=out,
-            )  # fmt: skip
+            )
             try:
                 deadline = time.monotonic() + 400
                 while not any(name.endswith("/1.json") for name in stored.names("scratch/")):
@@ -66,22 +64,21 @@ def test_a_stage_on_the_hosts_of_a_tpu_vm_outlives_a_member(tmp_path: Path):
                 run.terminate()
                 run.wait(60)
         assert member(0) is None
-    assert "all members are restarted" in log.read_text()
-    (made,) = stored.manifests("checkpoint").values()
-    assert made["environment"]["launcher"].startswith("tpu-vm --cpus 1 --gpus 0 --wait 900 --name")
-    assert made["environment"]["processes"] == 2
-    # The same training on one machine, with a disk.
-    here = tmp_path / "here"
-    alone = subprocess.run(
-        [PARCEL, "train", SMALLEST, *STUDY, ALONE],
-        env=environment(here),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert alone.returncode == 0, alone.stdout[-3000:] + alone.stderr[-3000:]
-    (same,) = Store(here).artifacts("checkpoint")
-    assert same.manifest.content == made["content"]
+        assert "all members are restarted" in log.read_text()
+        (made,) = stored.manifests("checkpoint").values()
+        launched = made["environment"]["launcher"]
+        assert launched.startswith("tpu-vm --cpus 1 --gpus 0 --wait 900 --name pod")
+        assert made["environment"]["processes"] == 2
+        # The same training by two processes of this machine.
+        again = subprocess.run(
+            [PARCEL, "lineage", "replay", made["key"]],
+            env=here,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
+    assert "the same contents" in again.stdout
 
 
 def internal() -> dict[str, object]:

@@ -154,7 +154,7 @@ def test_a_killed_member_ends_the_others_and_is_named(
     assert is_gone(members[0])
 
 
-@pytest.mark.parametrize("end", ["input", "launcher", "connections"])
+@pytest.mark.parametrize("end", ["input", "launcher", "connections", "hosts"])
 def test_members_end_with_what_they_are_watched_by(
     end: str, start: Callable[..., Launcher], tmp_path: Path
 ):
@@ -167,8 +167,10 @@ def test_members_end_with_what_they_are_watched_by(
     elif end == "launcher":
         process.kill()
     else:
-        for connection in connections:
-            connection.kill()
+        hosts = [member.parent() for member in members]
+        for process_there in connections if end == "connections" else hosts:
+            assert process_there is not None
+            process_there.kill()
     wait_for(lambda: all(map(is_gone, members)))
     assert process.wait(30) != 0
     wait_for(lambda: all(map(is_gone, connections)))
