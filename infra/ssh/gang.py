@@ -13,7 +13,6 @@ host would see it and a shell would read it.
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -29,6 +28,7 @@ from typing import Any, NoReturn
 from infra.gang.launcher import ADDRESS, MPI_RANK
 from infra.ray.devices import slice_environment, worker_environment
 from infra.ssh.host import PREEMPTION, READY
+from infra.ssh.tpu_vm import Host, LaunchError, hosts_of, ready_node
 from infra.store.environment import package_versions
 
 _CONNECT_TIMEOUT = 10
@@ -41,44 +41,16 @@ _END_TIMEOUT = 8.0
 """Time for members to end when their inputs close, before the connections are killed [s]."""
 _POLL_INTERVAL = 0.05
 """Interval between two looks at the members [s]."""
-_STATE_INTERVAL = 5.0
-"""Interval between two looks at a TPU VM that is not ready yet [s]."""
-_COMING = ("CREATING", "STARTING", "RESTARTING", "REPAIRING")
-"""States of a TPU VM that becomes ready by itself. Source: the Cloud TPU API, v2, `Node.State`."""
 _SSH_FAILED = 255
 """Exit code of ssh where the connection failed, and not the command."""
-
-
-class LaunchError(Exception):
-    """The members cannot be started; starting them again would not help."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Host:
-    """A host of a TPU VM.
-
-    Attributes:
-      address: its internal address, at which the other members reach it.
-      ssh_address: the address at which ssh reaches it from here.
-      alias: its name in the list of known hosts; another TPU VM may get its addresses later.
-      slice: number of its TPU VM.
-    """
-
-    address: str
-    ssh_address: str
-    alias: str
-    slice: int
 
 
 def main() -> None:
     """Starts the members, and waits for them; exits with the code of one that failed, or 0."""
     try:
         args = _parse(sys.argv[1:])
-        hosts = [
-            host
-            for index, name in enumerate(args.name)
-            for host in hosts_of(_ready_node(name, args), args.internal_ip, index)
-        ]
+        nodes = [ready_node(name, args.zone, args.project, args.wait) for name in args.name]
+        hosts = hosts_of(nodes, args.internal_ip)
         if args.n != len(hosts):
             raise LaunchError(
                 f"compute.processes_per_stage and processes_per_cell must be {len(hosts)}, the "
@@ -86,14 +58,14 @@ def main() -> None:
             )
         members = [_Member(rank, host, args) for rank, host in enumerate(hosts)]
         code = _supervise(members, [request_for(rank, hosts, args) for rank in range(args.n)])
-    except (LaunchError, ValueError) as error:
+    except LaunchError as error:
         sys.exit(str(error))  # With code 1, and the error as the last line of the log.
     sys.exit(code)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"launcher tpu-vm: {message}; its options are {_OPTIONS}.")
+        raise LaunchError(f"launcher tpu-vm: {message}; its options are {_OPTIONS}.")
 
 
 _OPTIONS = (
@@ -108,7 +80,7 @@ def check_options(options: str) -> None:
       options: what a config has after the launcher's name.
 
     Raises:
-      ValueError: if one is missing or not known.
+      LaunchError: if one is missing or not known.
     """
     try:
         words = shlex.split(options)
@@ -142,64 +114,6 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         "command", nargs=argparse.REMAINDER, help="command of each member, from `python` on"
     )
     return parser.parse_args(words)
-
-
-def _ready_node(name: str, args: argparse.Namespace) -> Mapping[str, Any]:
-    """Returns a TPU VM as `gcloud` describes it, once it is ready.
-
-    Raises:
-      LaunchError: if there is none, or it does not become ready.
-    """
-    command = ["gcloud", "compute", "tpus", "tpu-vm", "describe", name, f"--zone={args.zone}"]
-    command += [f"--project={args.project}"] if args.project else []
-    deadline = time.monotonic() + args.wait
-    while True:
-        try:
-            done = subprocess.run(
-                [*command, "--format=json"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-            )
-        except FileNotFoundError:
-            raise LaunchError(
-                "launcher tpu-vm needs gcloud where the run is started; install the Google Cloud "
-                "CLI."
-            ) from None
-        if done.returncode:
-            raise LaunchError(f"TPU VM {name}: {' '.join(done.stderr.split())}")
-        node: Mapping[str, Any] = json.loads(done.stdout)
-        state = node.get("state", "in no state")
-        if state == "READY":
-            return node
-        if state not in _COMING or time.monotonic() > deadline:
-            raise LaunchError(f"TPU VM {name} must be READY, but is {state}.")
-        time.sleep(_STATE_INTERVAL)
-
-
-def hosts_of(node: Mapping[str, Any], internal: bool, index: int) -> list[Host]:
-    """Returns the hosts of a TPU VM, by their number.
-
-    Args:
-      node: the TPU VM. Source: the Cloud TPU API, v2, `Node`.
-      internal: whether ssh is to use internal addresses, also where there are others.
-      index: number of the TPU VM.
-    """
-    # With several networks there are as many endpoints for a host, and the first is the one to use.
-    endpoints = node["networkEndpoints"][:: max(1, len(node.get("networkConfigs", [])))]
-    hosts = []
-    for worker, endpoint in enumerate(endpoints):
-        external = endpoint.get("accessConfig", {}).get("externalIp")
-        address = endpoint["ipAddress"]
-        hosts.append(
-            Host(
-                address=address,
-                ssh_address=address if internal or not external else external,
-                alias=f"tpu.{node['id']}-{worker}",
-                slice=index,
-            )
-        )
-    return hosts
 
 
 def ssh_command(host: Host, args: argparse.Namespace) -> list[str]:
@@ -281,7 +195,8 @@ class _Member:
 
     def exit_code(self) -> int | None:
         """Returns how the member ended, as a shell gives it; None while it lives."""
-        return self._ssh.poll()
+        code = self._ssh.poll()
+        return 128 - code if code is not None and code < 0 else code  # ssh itself may be killed.
 
     def close(self) -> None:
         """Closes the input, at which the host ends the member."""
@@ -304,7 +219,7 @@ class _Member:
         Raises:
           LaunchError: if it was never started.
         """
-        code = self._ssh.returncode
+        code = self.exit_code()
         if self._is_ready:
             lost = f": the connection was lost: {self._last_line}" if code == _SSH_FAILED else ""
             return f"{self._name} ended with {code}{lost}"

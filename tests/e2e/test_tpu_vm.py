@@ -14,7 +14,7 @@ from tests.infra.ssh.sshd import HOSTS, gcloud, node, sshd
 from tests.nodes.test_nodes import Stored
 from tests.processes import command_line
 
-pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
 STUDY = ["intermediary=null", "hygiene=null", "stage1.total_steps=30", "stage1.save_steps=5"]
 

@@ -4,6 +4,7 @@ The hosts are two addresses of a real sshd on loopback; what gcloud says of a TP
 for one test that asks gcloud itself, with a server on loopback in the place of the Cloud TPU API.
 """
 
+import argparse
 import contextlib
 import http.server
 import json
@@ -22,7 +23,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.ssh.gang import check_options, hosts_of
+from infra.ssh.gang import check_options, request_for
+from infra.ssh.tpu_vm import LaunchError, hosts_of
 from tests.infra.ssh.sshd import HOSTS, ROOT, gcloud, node, sshd
 from tests.processes import command_line
 
@@ -154,7 +156,7 @@ def test_a_killed_member_ends_the_others_and_is_named(
     assert is_gone(members[0])
 
 
-@pytest.mark.parametrize("end", ["input", "launcher", "connections", "hosts"])
+@pytest.mark.parametrize("end", ["input", "launcher", "connection", "host"])
 def test_members_end_with_what_they_are_watched_by(
     end: str, start: Callable[..., Launcher], tmp_path: Path
 ):
@@ -167,10 +169,10 @@ def test_members_end_with_what_they_are_watched_by(
     elif end == "launcher":
         process.kill()
     else:
-        hosts = [member.parent() for member in members]
-        for process_there in connections if end == "connections" else hosts:
-            assert process_there is not None
-            process_there.kill()
+        # Of one member alone; the other one ends because of it.
+        one = connections[1] if end == "connection" else members[1].parent()
+        assert one is not None
+        one.kill()
     wait_for(lambda: all(map(is_gone, members)))
     assert process.wait(30) != 0
     wait_for(lambda: all(map(is_gone, connections)))
@@ -285,16 +287,30 @@ def test_a_tpu_vm_that_is_not_ready_is_named(tmp_path: Path):
 def test_hosts_are_the_first_endpoints_of_each_machine():
     described = node("34.1.0.1", "", "34.1.0.2", "")
     described["networkConfigs"] = [{"network": "first"}, {"network": "second"}]
-    first, second = hosts_of(described, False, 1)
+    first, second = hosts_of([described], False)
     assert (first.ssh_address, first.address) == ("34.1.0.1", "127.0.1.0")
     assert (second.ssh_address, second.address) == ("34.1.0.2", "127.0.1.2")
-    assert (first.alias, second.slice) == ("tpu.8161626364656667686-0", 1)
+    assert first.alias == "tpu.8161626364656667686-0"
     described["networkConfigs"] = []
     # The second has no external address.
-    outside = [host.ssh_address for host in hosts_of(described, False, 0)]
+    outside = [host.ssh_address for host in hosts_of([described], False)]
     assert outside == ["34.1.0.1", "127.0.1.1", "34.1.0.2", "127.0.1.3"]
-    inside = [host.ssh_address for host in hosts_of(described, True, 0)]
+    inside = [host.ssh_address for host in hosts_of([described], True)]
     assert inside == [f"127.0.1.{number}" for number in range(4)]
+
+
+def test_hosts_of_several_tpu_vms_know_their_slice():
+    hosts = hosts_of([node(*HOSTS), node(*HOSTS)], False)
+    options = argparse.Namespace(cpus=2, gpus=4, command=["python", "-m", "flows.steps.member"])
+    requests = [request_for(rank, hosts, options) for rank in range(4)]
+    assert {request["environment"]["JAX_PLATFORMS"] for request in requests} == {"tpu,cpu"}
+    slices = [request["environment"]["MEGASCALE_SLICE_ID"] for request in requests]
+    assert slices == ["0", "0", "1", "1"]
+    (first,) = {request["environment"]["MEGASCALE_COORDINATOR_ADDRESS"] for request in requests}
+    assert first == "127.0.1.0"
+    assert requests[3]["command"] == ["-m", "flows.steps.member"]
+    with pytest.raises(LaunchError, match=r"^TPU VMs that train together must .* got 2, 1\.$"):
+        hosts_of([node(*HOSTS), node(HOSTS[0])], False)
 
 
 @pytest.mark.parametrize(
