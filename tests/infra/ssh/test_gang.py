@@ -23,6 +23,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.gang.launcher import LauncherGang
+from infra.gang.supervise import GangFailedError, supervise
 from infra.ssh.gang import check_options, request_for
 from infra.ssh.tpu_vm import LaunchError, hosts_of
 from tests.infra.ssh.sshd import HOSTS, ROOT, gcloud, node, sshd
@@ -251,6 +253,21 @@ def test_what_cannot_start_is_one_line(
     code, (line,) = process.ended()
     assert code == 1
     assert re.match(said, line), line
+
+
+def test_a_gang_that_cannot_start_fails_at_once(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", gcloud(tmp_path / "bin", node(*HOSTS))["PATH"])
+    starts: list[str] = []
+
+    def start(place: str) -> LauncherGang:
+        starts.append(place)
+        return LauncherGang(f"{launcher} --python none", ["python"], 2, place, tmp_path)
+
+    with pytest.raises(GangFailedError, match=r"^a process of the launcher: rank . on .* has no"):
+        list(supervise(start, str(tmp_path / "gang"), tmp_path))
+    assert len(starts) == 1
 
 
 def test_a_host_with_other_versions_is_refused(tmp_path: Path):
