@@ -16,7 +16,7 @@ from tests.processes import command_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
-STUDY = ["intermediary=null", "hygiene=null", "stage1.total_steps=30", "stage1.save_steps=5"]
+STUDY = ["intermediary=null", "hygiene=null", "stage1.total_steps=60", "stage1.save_steps=5"]
 
 
 def member(rank: int) -> psutil.Process | None:

@@ -30,6 +30,8 @@ from infra.ssh.tpu_vm import LaunchError, hosts_of
 from tests.infra.ssh.sshd import HOSTS, ROOT, gcloud, node, sshd
 from tests.processes import command_line
 
+pytestmark = pytest.mark.slow
+
 HELLO = """
 import json, os, sys
 names = ("PMI_RANK", "PARCEL_ADDRESS", "JAX_PLATFORMS", "NPROC", "MY_SECRET")
@@ -180,7 +182,6 @@ def test_members_end_with_what_they_are_watched_by(
     wait_for(lambda: all(map(is_gone, connections)))
 
 
-@pytest.mark.slow
 def test_a_host_that_hears_nothing_more_ends_its_member(tmp_path: Path):
     host = subprocess.Popen(
         [sys.executable, "-m", "infra.ssh.host"],
@@ -362,7 +363,6 @@ class _Api(http.server.BaseHTTPRequestHandler):
         del format, args
 
 
-@pytest.mark.slow
 def test_gcloud_itself_describes_a_tpu_vm(tmp_path: Path):
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not installed")
