@@ -26,10 +26,10 @@ class ComputeConfig:
       cpus_per_cell: cores of each intermediary or transfer.
       processes_per_cell: processes that train each intermediary, Stage 2 or transfer together.
       launcher: command that starts several such processes on other hosts: "srun" inside a Slurm
-        allocation, "mpirun", or "ray" for nodes of the cluster that the step runs on; it is called
-        with `-n` and their number. Each process then has the cores and GPUs asked for on its own
-        host, and all hosts must see the store, a bucket or a shared folder. None starts them on
-        one machine.
+        allocation, "mpirun", "ray" for nodes of the cluster that the step runs on, or "tpu-vm
+        --name NAME --zone ZONE" for the hosts of a TPU VM; it is called with `-n` and their
+        number. Each process then has the cores and GPUs asked for on its own host, and all hosts
+        must see the store, a bucket or a shared folder. None starts them on one machine.
       cpus_per_evaluation: cores of a transfer's evaluations; None takes `cpus_per_cell`.
       num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
       gpus_per_stage: GPUs of Stage 1, where there are any; their number must divide its batch.
@@ -42,7 +42,7 @@ class ComputeConfig:
       device: kind of device that steps run on at `ray_address`; None takes what the nodes have when
         a step is placed. State it where an autoscaler starts without nodes.
       node_wait: how long a step, or one of its processes, may wait at `ray_address` for nodes that
-        are large enough to come up [s].
+        are large enough to come up, or for the hosts of a TPU VM to answer [s].
       retries: further attempts at a step whose worker died.
       profile: steps that JAX's profiler traces in every training: "10:13" traces 10 to 13, into the
         folder `profile` of the checkpoint, for XProf or TensorBoard; None traces nothing.
@@ -103,6 +103,10 @@ class ComputeConfig:
                 "launcher ray needs ray_address, the cluster whose nodes it places processes on; "
                 "without one, leave launcher out: they are started on this machine."
             )
+        if self._launched_by[0] == "tpu-vm":
+            from infra.ssh.gang import check_options
+
+            check_options(self._launched_by[1])
         # Ray's fractions of a GPU exist only below one whole GPU.
         if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
             raise ValueError(
@@ -153,10 +157,10 @@ class ComputeConfig:
     def _resources_for(self, what: str, gpus: float) -> dict[str, Any]:
         cpus, processes = (getattr(self, f"{name}_per_{what}") for name in ("cpus", "processes"))
         launcher, (command, options) = self.launcher or "", self._launched_by
-        if command == "ray" and processes > 1:
-            # The step itself computes nothing: its member processes ask Ray for what they need.
+        if command in ("ray", "tpu-vm") and processes > 1:
+            # The step itself computes nothing: its member processes have what they need elsewhere.
             member_options = f"--cpus {cpus} --gpus {int(gpus)} --wait {self.node_wait:g}"
-            launcher = f"ray {member_options} {options}".strip()
+            launcher = f"{command} {member_options} {options}".strip()
             cpus, gpus = 1, 0
         return {"cpus": cpus, "gpus": gpus, "processes": processes, "launcher": launcher}
 

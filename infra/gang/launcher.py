@@ -2,7 +2,7 @@
 
 The launcher gives each process its rank. All members reach one folder: rank 0 writes its address
 there, and each member its exit code, because a launcher has a single exit code for all. The
-launcher `ray` is this project's own, see `infra.ray.gang`.
+launchers `ray` and `tpu-vm` are this project's own, see `infra.ray.gang` and `infra.ssh.gang`.
 """
 
 import os
@@ -19,9 +19,12 @@ from infra.gang.local import python_path
 from infra.gang.messages import Place, poll_interval, read_exit_codes, read_message, write_message
 from infra.gang.supervise import LAUNCHER, GangFailedError
 
-_RAY = (sys.executable, "-m", "infra.ray.gang")
-RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Environment variables that hold a process's rank under Slurm, Open MPI and other MPIs."""
+_OWN = {"ray": "infra.ray.gang", "tpu-vm": "infra.ssh.gang"}
+"""The project's own launchers -> module."""
+MPI_RANK = "PMI_RANK"
+"""Environment variable that holds a process's rank under MPI and the project's own launchers."""
+RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", MPI_RANK)
+"""Environment variables that hold a process's rank under Slurm, Open MPI and others."""
 ADDRESS = "PARCEL_ADDRESS"
 """Environment variable with the address of a member's host; not every host's name resolves."""
 _COORDINATOR = "coordinator"
@@ -52,7 +55,8 @@ class LauncherGang:
     ) -> None:
         self._place = place
         program, *options = shlex.split(launcher)
-        argv = [*(_RAY if program == "ray" else (program,)), *options, "-n", str(size), *command]
+        own = (sys.executable, "-m", _OWN[program]) if program in _OWN else (program,)
+        argv = [*own, *options, "-n", str(size), *command]
         # A pipe and not the terminal as input: it closes when this process ends, however it ends.
         with (logs / _LOG).open("wb") as log:
             try:

@@ -64,6 +64,21 @@ def device_environment(
     return {name: user_environment.get(name, value) for name, value in defaults.items()}
 
 
+def slice_environment(first: str, num_slices: int, index: int) -> dict[str, str]:
+    """Returns the variables with which libtpu connects several slices over their network.
+
+    Args:
+      first: address of the first host of the first slice.
+      num_slices: number of slices; one alone needs no variables.
+      index: number of the slice of this host.
+    """
+    if num_slices == 1:
+        return {}
+    from ray.util.tpu import get_tpu_coordinator_env_vars
+
+    return get_tpu_coordinator_env_vars(first, num_slices, index)
+
+
 def usable_gpus(requested: int | None) -> int | None:
     """Returns the number of GPUs of a cluster on this machine; None for all that Ray finds.
 

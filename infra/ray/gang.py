@@ -24,9 +24,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from infra.gang.launcher import ADDRESS, RANKS
+from infra.gang.launcher import ADDRESS, MPI_RANK, RANKS
 from infra.gang.local import exit_on_stdin_close, python_path
-from infra.ray.devices import worker_environment
+from infra.ray.devices import slice_environment, worker_environment
 
 _MEMBER_ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
 _POLL_INTERVAL = 1.0
@@ -216,7 +216,7 @@ def _run_member(config: dict[str, Any]) -> None:
             for name, value in os.environ.items()
             if name not in RANKS and not name.startswith("MEGASCALE_")
         },
-        "PMI_RANK": str(rank),
+        MPI_RANK: str(rank),
         "PYTHONPATH": python_path(),
         ADDRESS: ray.util.get_node_ip_address(),
         **_slice_environment(rank, config["of_slice"]),
@@ -253,14 +253,11 @@ def _slice_environment(rank: int, of_slice: int) -> dict[str, str]:
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
     from ray.util import get_node_ip_address
-    from ray.util.tpu import get_tpu_coordinator_env_vars
 
-    num_slices = get_context().get_world_size() // of_slice
-    if num_slices == 1:
-        return {}
     # Ranks of one slice are consecutive: with 4 members to a slice, ranks 0 to 3 are slice 0.
-    first = broadcast_from_rank_zero(get_node_ip_address())
-    return get_tpu_coordinator_env_vars(first, num_slices, rank // of_slice)
+    num_slices = get_context().get_world_size() // of_slice
+    first = broadcast_from_rank_zero(get_node_ip_address()) if num_slices > 1 else ""
+    return slice_environment(first, num_slices, rank // of_slice)
 
 
 def _exit_code(member: subprocess.Popen[bytes]) -> int | None:

@@ -45,7 +45,7 @@ def execution_environment(accelerator: str = "") -> dict[str, Any]:
     """
     return {
         "git": _git_state(),
-        "packages": _package_versions(),
+        "packages": package_versions(),
         "hardware": {
             "machine": platform.machine(),
             "cpu": _cpu_model(),
@@ -117,7 +117,8 @@ def _git_state() -> dict[str, str | None]:
 
 
 @functools.cache
-def _package_versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Returns the versions of those of `PACKAGES` that are installed."""
     versions = {}
     for name in PACKAGES:
         try:

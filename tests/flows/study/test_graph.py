@@ -282,6 +282,18 @@ def test_on_ray_each_process_asks_for_its_own_and_the_step_for_a_core():
     assert alone.cpus == 1
 
 
+def test_hosts_of_a_tpu_vm_have_their_own_and_the_step_a_core():
+    words = ["processes_per_stage=3", "cpus_per_stage=200", "gpus_per_stage=4", "device=tpu"]
+    named = "launcher=tpu-vm --name pod"
+    with pytest.raises(ValueError, match=r"launcher tpu-vm: .* required: --zone; its options are"):
+        load(overrides=[f"compute.{named}"])
+    asked = [f"compute.{word}" for word in (*words, f"{named} --zone z")]
+    graph = graph_of(load(overrides=["stage1.batch_size=6", *asked]))
+    (job,) = next(node for node in graph.nodes if node.name == "stage1 vanilla").jobs
+    assert (job.processes, job.cpus, job.gpus) == (3, 1, 0)
+    assert job.launcher == "tpu-vm --cpus 200 --gpus 4 --wait 900 --name pod --zone z"
+
+
 CELLS_BY_TWO = [
     f"compute.{word}" for word in ("processes_per_cell=2", "cpus_per_cell=2", "gpus_per_cell=0")
 ]
