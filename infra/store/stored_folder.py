@@ -1,7 +1,8 @@
 """Places that a step reads from: a folder on this machine, or an artifact in a bucket.
 
 Small files are copied to this machine as a whole; large ones are read in ranges. A place is written
-as a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id>, so that any process can open it.
+as a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id> (or s3://…, az://…), so that any
+process can open it.
 """
 
 import functools
@@ -15,8 +16,8 @@ from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache
 
-BUCKET_SCHEME = "gs://"
-"""Prefix of places that are not on this machine."""
+BUCKET_SCHEME = ("gs://", "s3://", "az://")
+"""Prefixes of places that are not on this machine, for `str.startswith`."""
 
 
 class StoredFolder:
@@ -101,7 +102,7 @@ class StoredFolder:
 
 
 def open_backend(uri: str) -> StoreBackend:
-    """Returns the files below a folder of this machine, or below gs://bucket/prefix.
+    """Returns the files below a folder of this machine, or below a bucket's prefix.
 
     Raises:
       ValueError: if it is neither.

@@ -51,12 +51,15 @@ class GCS:
         [bytes].
 
     Attributes:
+      scheme: of addresses in its buckets.
       skew_s: how far the server's clock is ahead of this machine's [s].
       store: the buckets, to look at without a request.
       faults: the rules in force.
       tally: counts of requests and bytes.
       broken: tracebacks of the server's own mistakes; leaving the context raises the first.
     """
+
+    scheme = "gs"
 
     def __init__(
         self,

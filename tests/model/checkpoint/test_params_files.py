@@ -112,7 +112,7 @@ def test_a_type_that_the_format_lacks_is_named(tmp_path: Path):
 
 @pytest.fixture
 def gcs(gcs: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
-    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+    monkeypatch.setattr("infra.store.object_client.time", types.SimpleNamespace(sleep=print))
     return gcs
 
 

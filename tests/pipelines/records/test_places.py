@@ -43,7 +43,7 @@ def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
 
 @pytest.fixture
 def gcs(gcs: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
-    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+    monkeypatch.setattr("infra.store.object_client.time", types.SimpleNamespace(sleep=print))
     monkeypatch.setattr(datasets, "BLOCK_BYTES", 7 * 2200)  # Blocks of 7, over shards' ends.
     hold(monkeypatch, 1e6)
     return gcs
