@@ -95,12 +95,12 @@ class Bucket:
 
     def blocks(self, name: str) -> BlockReader:
         """Returns a reader of a file's blocks, none of which is read yet."""
-        stat = self.stat(name)
+        stored = self._client.with_retries(lambda: self._client.stat(self._key(name)))
         return BlockReader(
             lambda start, length: self.read_range(name, start, length),
-            stat.size,
+            stored.stat.size,
             f"{self.uri}/{name}",
-            stat.crc32c,
+            self._client.whole_sum(stored),
         )
 
     @contextlib.contextmanager

@@ -21,6 +21,7 @@ from typing import Any
 import google_crc32c
 
 from infra.store.backend import ByteSource, FileStat
+from infra.store.block_reader import WholeSum
 from infra.store.object_client import ObjectClient, StoredObject
 from infra.store.regions import check_region, region_of_machine
 
@@ -171,7 +172,10 @@ class GoogleClient(ObjectClient):
         checksum = google_crc32c.Checksum()
         for part in data:
             checksum.update(part)
-        return base64.b64encode(checksum.digest()).decode()
+        return _text(checksum.digest())
+
+    def whole_sum(self, stored: StoredObject) -> WholeSum | None:
+        return WholeSum(google_crc32c.Checksum, lambda sum: _text(sum) == stored.stat.crc32c)
 
     def is_transient(self, error: Exception) -> bool:
         from gcsfs.retry import is_retriable
@@ -237,6 +241,10 @@ class GoogleClient(ObjectClient):
                 system = GCSFileSystem(**options)
                 self._system = os.getpid(), system
             return self._system[1]
+
+
+def _text(crc32c: bytes) -> str:
+    return base64.b64encode(crc32c).decode()
 
 
 def _stored_object(item: Mapping[str, Any]) -> StoredObject:

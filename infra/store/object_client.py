@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from infra.store.backend import ByteSource, FileStat
+from infra.store.block_reader import WholeSum
 
 ABSENT = ""
 """Generation of an object that is not there."""
@@ -142,6 +143,10 @@ class ObjectClient(abc.ABC):
     @abc.abstractmethod
     def checksum(self, data: Iterator[bytes]) -> str:
         """Returns the checksum of bytes as `FileStat.crc32c` has it; "" if the bucket has none."""
+
+    @abc.abstractmethod
+    def whole_sum(self, stored: StoredObject) -> WholeSum | None:
+        """Returns what is known of all bytes of an object, for who reads it in ranges."""
 
     @abc.abstractmethod
     def is_transient(self, error: Exception) -> bool:

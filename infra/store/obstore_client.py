@@ -49,6 +49,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, S3Store
 
 from infra.store.backend import ByteSource, FileStat
+from infra.store.block_reader import WholeSum
 from infra.store.object_client import ABSENT, BucketError, ObjectClient, StoredObject
 
 MARKER = b"parcel: there is nothing of this name; whoever creates it replaces this object.".ljust(
@@ -56,7 +57,8 @@ MARKER = b"parcel: there is nothing of this name; whoever creates it replaces th
 )
 """Bytes of an object that stands for none."""
 
-_MARKER_ETAG = hashlib.md5(MARKER, usedforsecurity=False).hexdigest()
+_md5 = functools.partial(hashlib.md5, usedforsecurity=False)
+_MARKER_ETAG = _md5(MARKER).hexdigest()
 """Its ETag wherever that is the MD5 of the bytes."""
 
 _READ_TIMEOUT = 60.0
@@ -94,7 +96,7 @@ _KEYS = {
 }
 
 _ANSWER = re.compile(
-    r"status code: (?P<status>\d+)"
+    r"status code: (?P<status>\d+) (?P<phrase>[A-Za-z -]*)"
     r"(?:.*?<Code>(?P<code>\w+)</Code>)?(?:.*?<Message>(?P<message>[^<\n]*))?",
     re.DOTALL,
 )
@@ -262,6 +264,26 @@ class ObstoreClient(ObjectClient):
             pass
         return ""
 
+    def whole_sum(self, stored: StoredObject) -> WholeSum | None:
+        key, etag = stored.key, stored.generation
+        if not self._may_be_md5(etag):
+            return None
+
+        def is_right(digest: bytes) -> bool:
+            # As in `_get`: what differs from the ETag is read again, and then believed if it is the
+            # same, also of all that is read after it.
+            if not self._has_md5 or digest.hex() == etag:
+                return True
+            again = _md5()
+            with tempfile.NamedTemporaryFile(prefix="parcel-") as file:
+                self.with_retries(lambda: self.download(key, Path(file.name)))
+                while part := file.read(_PART):
+                    again.update(part)
+            self._has_md5 = again.digest() != digest
+            return not self._has_md5
+
+        return WholeSum(_md5, is_right)
+
     def is_transient(self, error: Exception) -> bool:
         match = _ANSWER.search(str(error))
         if match is None:  # No answer, or half of one.
@@ -283,7 +305,7 @@ class ObstoreClient(ObjectClient):
             place = self.address or "the provider's address"
             return f"no answer from {place}; check {_ENDPOINTS[self._scheme][-2]} and the network"
         code, status = match["code"] or "", int(match["status"])
-        said = f"{status} {code or 'without a reason'}"
+        said = f"{status} {code or match['phrase']}".rstrip()
         said += f" ({match['message'].rstrip('.')})" if match["message"] else ""
         if status in (301, 307) or code in ("AuthorizationHeaderMalformed", "PermanentRedirect"):
             return f"{said}; set AWS_REGION to the bucket's region"
@@ -301,14 +323,16 @@ class ObstoreClient(ObjectClient):
         for _ in range(_MAX_READS):
             result = self._of(key, lambda: obstore.get(self._store, key))
             data, etag = bytes(result.bytes()), _etag(result.meta)
-            digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            if not (self._has_md5 and re.fullmatch(r"[0-9a-f]{32}", etag)) or etag == digest:
+            if not self._may_be_md5(etag) or etag == _md5(data).hexdigest():
                 return data, etag
             if before == (data, etag):
                 self._has_md5 = False
                 return data, etag
             before = data, etag
         raise ConnectionError(f"{key}: the bytes received do not match its checksum")
+
+    def _may_be_md5(self, etag: str) -> bool:
+        return self._has_md5 and re.fullmatch(r"[0-9a-f]{32}", etag) is not None
 
     def _marker(self, key: str) -> str:
         """Returns the ETag of the marker at a key; "" if there is something else, or nothing."""

@@ -16,7 +16,7 @@ class RawFingerprint:
     """Digests of names, sizes and times in the folders of a data root; each is walked once.
 
     Args:
-      data_root: a folder, or gs://bucket/prefix.
+      data_root: a folder, or a bucket's prefix such as gs://bucket/prefix.
     """
 
     def __init__(self, data_root: str) -> None:

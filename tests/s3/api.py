@@ -39,12 +39,13 @@ class Api:
 
     Attributes:
       read_only: whether writes are refused with 403.
+      knows_conditions: whether writes look at If-None-Match and If-Match, as all should.
       etags_are_digests: whether ETags are digests of the bytes, as mostly; not with keys of KMS.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.read_only, self.etags_are_digests = False, True
+        self.read_only, self.knows_conditions, self.etags_are_digests = False, True, True
         self._lock = threading.Lock()
         self._uploads: dict[str, dict[int, bytes]] = {}
 
@@ -139,6 +140,8 @@ class Api:
         An ETag is a digest of the content, so it is looked up first; the write is refused if the
         object was replaced since then.
         """
+        if not self.knows_conditions:
+            return Conditions()
         if request.headers.get("if-none-match") == "*":
             return Conditions(generation=0)
         etag = request.headers.get("if-match")

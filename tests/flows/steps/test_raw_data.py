@@ -136,7 +136,7 @@ def buckets(server, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for path in raw.rglob("*.tar"):
         name = f"data/raw/{path.relative_to(raw).as_posix()}"
         server.store.put("testing", name, Content.of(path.read_bytes()))
-    return Store(f"{server.scheme}://testing/store")
+    return Store(f"{server.uri}/store")
 
 
 @pytest.mark.slow
@@ -145,12 +145,12 @@ def test_in_a_bucket_nothing_is_read_for_its_digest(
 ):
     _, here = run(Store(tmp_path / "here"), raw)
     server.tally.clear()
-    made, there = run(buckets, f"{server.scheme}://testing/data/raw")
+    made, there = run(buckets, f"{server.uri}/data/raw")
     assert made == ["raw_files", "dataset"]
     assert there.manifest.files == here.manifest.files
     assert there.manifest.content == here.manifest.content
     server.tally.clear()
-    assert run(buckets, f"{server.scheme}://testing/data/raw")[0] == []
+    assert run(buckets, f"{server.uri}/data/raw")[0] == []
     assert not [name for name, _ in server.tally.moved() if name.endswith(".tar")]
     assert not buckets.files.folders("scratch")
 
@@ -164,10 +164,10 @@ def test_a_dataset_cut_short_goes_on_from_its_pieces(
             StepContext, "adopt", lambda *words: (_ for _ in ()).throw(OSError("cut short"))
         )
         with pytest.raises(AssertionError, match="cut short"):
-            run(buckets, f"{server.scheme}://testing/data/raw")
+            run(buckets, f"{server.uri}/data/raw")
     assert buckets.files.folders("scratch")
     server.tally.clear()
-    made, there = run(buckets, f"{server.scheme}://testing/data/raw")
+    made, there = run(buckets, f"{server.uri}/data/raw")
     assert made == ["dataset"]
     assert not [n for (n, way), size in server.tally.moved().items() if n.endswith(".tar") and size]
     _, here = run(Store(tmp_path / "here"), raw)

@@ -35,7 +35,7 @@ async def _at_once(seconds: float) -> None:
 
 @pytest.fixture
 def files(server: GCS) -> Bucket:
-    return Bucket(f"{server.scheme}://testing/some/where")
+    return Bucket(f"{server.uri}/some/where")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def any_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """A bucket of our own servers, and of others' that do not fail on demand."""
     server = request.getfixturevalue(request.param)
     if isinstance(server, GCS):
-        return Bucket(f"{server.scheme}://testing/some/where")
+        return Bucket(f"{server.uri}/some/where")
     for name, value in server.items():
         monkeypatch.setenv(name, value)
     return Bucket(f"{server['scheme']}://testing/{uuid.uuid4().hex}")
@@ -245,7 +245,7 @@ def test_errors_are_not_absence(files: Bucket, server: GCS):
     files.create_if_absent("x", b"one")
     server.fail(Rule(action="answer", status=503, times=None))
     for look in (files.read, files.stat, files.listing, files.folders, files.total_stat):
-        with pytest.raises(BucketError, match=f"{server.scheme}://testing: "):
+        with pytest.raises(BucketError, match=f"{server.uri}: "):
             look("x")
 
 

@@ -135,7 +135,7 @@ def test_a_damaged_copy_of_what_a_bucket_holds_is_fetched_again(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
-    store = Store(f"{server.scheme}://testing/first")
+    store = Store(f"{server.uri}/first")
     make(store)
     folder = store.get(STEP.key).path
     flip(folder / "model.json", 5)
@@ -153,7 +153,7 @@ def test_what_is_damaged_in_a_bucket_is_set_aside_there(
         "infra.store.object_client.time", types.SimpleNamespace(sleep=lambda _: None)
     )
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
-    store = Store(f"{server.scheme}://testing/first")
+    store = Store(f"{server.uri}/first")
     made = make(store)
     name = f"{made.folder}/model.json"
     data = bytearray(store.files.read(name))
@@ -161,7 +161,7 @@ def test_what_is_damaged_in_a_bucket_is_set_aside_there(
     store.files.put(name, bytes(data))
     # A machine that has no copy.
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
-    store = Store(f"{server.scheme}://testing/first")
+    store = Store(f"{server.uri}/first")
     artifact = store.get(STEP.key)
     message = f"{artifact.uri}/model.json is no JSON"
     with pytest.raises(DamagedArtifactError, match=r"^model\.json of .* with: it is now model\."):

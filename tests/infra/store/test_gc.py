@@ -378,7 +378,7 @@ def test_a_listing_that_fails_stops_it_wherever_it_does(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
-    store = Store(f"{server.scheme}://testing/store")
+    store = Store(f"{server.uri}/store")
     raw = make(store, "raw")
     record = record_of(make(store, "results", raw).key)
     store.files.put("runs/r.json", json.dumps(record).encode())
@@ -394,16 +394,16 @@ def test_a_listing_that_fails_stops_it_wherever_it_does(
     monkeypatch.setattr(f"tests.{module}.MAX_PAGE", 2)
     before = content()
     server.clear()
-    gc.find_garbage(Store(f"{server.scheme}://testing/store"), older_than=0)
+    gc.find_garbage(Store(f"{server.uri}/store"), older_than=0)
     num_lists = server.requests()["list"]["requests"]
     assert num_lists > 10
     for skip in range(num_lists):
         server.fail(Rule(action="answer", verb="list", status=403, skip=skip, times=None))
         with pytest.raises(OSError, match=r"Forbidden|403"):
-            gc.delete_garbage(Store(f"{server.scheme}://testing/store"), older_than=0)
+            gc.delete_garbage(Store(f"{server.uri}/store"), older_than=0)
         server.clear()
         assert content() == before, skip
-    deleted = names(gc.delete_garbage(Store(f"{server.scheme}://testing/store"), older_than=0))
+    deleted = names(gc.delete_garbage(Store(f"{server.uri}/store"), older_than=0))
     assert [found for found in deleted if found[0] == "artifact"] == [("artifact", "spare")]
 
 
@@ -673,7 +673,7 @@ def test_a_snapshot_holds_until_something_is_deleted(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
-    store = Store(f"{server.scheme}://testing/store")
+    store = Store(f"{server.uri}/store")
     spare = make(store, "spare")
     view = store.snapshot()
     server.clear()
@@ -696,7 +696,7 @@ def test_a_snapshot_from_the_middle_of_a_gc_is_handed_on_to_nobody(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
-    store = Store(f"{server.scheme}://testing/store")
+    store = Store(f"{server.uri}/store")
     spare = make(store, "spare")
     views: list[Store] = []
     hide = gc._hide_manifest

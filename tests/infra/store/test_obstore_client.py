@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from infra.store.block_reader import RangeError
 from infra.store.bucket import Bucket, BucketError
 from infra.store.manifest import File
 from infra.store.obstore_client import MARKER
@@ -212,6 +213,21 @@ def test_bytes_are_compared_with_an_etag_as_long_as_it_is_a_digest(files: Bucket
     s3.api.etags_are_digests = False
     for requests in (2, 3):  # It is read again once, and believed from then on.
         assert files.read("x") == b"one"
+        assert s3.requests()["media"]["requests"] == requests
+
+
+def test_a_file_read_in_blocks_is_compared_with_an_etag_as_long_as_it_is_a_digest(
+    files: Bucket, s3: S3
+):
+    data = bytes(range(256)) * 100
+    files.put("x", data)
+    s3.fail(Rule(action="corrupt", verb="media"))
+    with pytest.raises(RangeError, match="do not match its checksum"):
+        files.open("x").read()
+    s3.clear()
+    s3.api.etags_are_digests = False
+    for requests in (2, 3):
+        assert files.open("x").read() == data
         assert s3.requests()["media"]["requests"] == requests
 
 

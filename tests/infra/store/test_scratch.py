@@ -19,7 +19,7 @@ def machine(server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
     def named(name: str) -> Store:
         monkeypatch.setenv("PARCEL_STATE", str(tmp_path / name))
-        return Store(f"{server.scheme}://testing/s")
+        return Store(f"{server.uri}/s")
 
     return named
 
