@@ -17,6 +17,9 @@ from typing import BinaryIO, Protocol
 
 from infra.store.manifest import File
 
+BUCKET_SCHEME = ("gs://", "s3://", "az://")
+"""Prefixes of places that are not on this machine, for `str.startswith`."""
+
 MANIFESTS = "manifests"
 """Folder of the manifests, with a folder below it for each kind."""
 

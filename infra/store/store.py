@@ -40,7 +40,14 @@ from pathlib import Path
 from typing import Any
 
 from infra.store import sources
-from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend, StoredDamageError
+from infra.store.backend import (
+    BUCKET_SCHEME,
+    MANIFESTS,
+    ByteSource,
+    Receipt,
+    StoreBackend,
+    StoredDamageError,
+)
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
@@ -64,7 +71,6 @@ from infra.store.manifest import (
 )
 from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
-from infra.store.stored_folder import BUCKET_SCHEME
 from infra.typed_json import parse_typed
 
 FORMAT = 3

@@ -10,14 +10,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.store.backend import StoreBackend
+from infra.store.backend import BUCKET_SCHEME, StoreBackend
 from infra.store.disk import Disk
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache
-
-BUCKET_SCHEME = ("gs://", "s3://", "az://")
-"""Prefixes of places that are not on this machine, for `str.startswith`."""
 
 
 class StoredFolder:
