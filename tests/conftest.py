@@ -79,6 +79,24 @@ def gcs(monkeypatch: pytest.MonkeyPatch):
         yield server
 
 
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch):
+    """An S3 on loopback that this process's clients find, with the bucket `testing`."""
+    from tests.s3.server import S3
+
+    with S3() as server:
+        server.bucket("testing")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(params=["gcs", "s3"])
+def server(request: pytest.FixtureRequest):
+    """A Cloud Storage, and an S3, with the bucket `testing`; see `GCS.scheme`."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
 def fast_compiler():
     """For programs that run once or twice: the compiler need not optimize."""

@@ -131,7 +131,8 @@ def check_served_path(field: str, path: str | Path) -> None:
 def _whole(path: str) -> str:
     """Returns a path, or an address in a bucket, out of which neither `..` nor a link leads."""
     if path.startswith(BUCKET_SCHEME):
-        return BUCKET_SCHEME + os.path.normpath(f"/{path.removeprefix(BUCKET_SCHEME)}").lstrip("/")
+        scheme, separator, place = path.partition("://")
+        return scheme + separator + os.path.normpath(f"/{place}").lstrip("/")
     return os.path.realpath(path)  # `resolve` raises where a link leads to itself.
 
 

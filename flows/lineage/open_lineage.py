@@ -122,5 +122,6 @@ def _dataset_name(store: Store, key: str) -> tuple[str, str]:
     place = f"{store.uri}/{ARTIFACTS}/{key}"
     if not place.startswith(BUCKET_SCHEME):
         return "file", place
-    bucket, _, name = place.removeprefix(BUCKET_SCHEME).partition("/")
-    return f"{BUCKET_SCHEME}{bucket}", name
+    scheme, separator, rest = place.partition("://")
+    bucket, _, name = rest.partition("/")
+    return f"{scheme}{separator}{bucket}", name

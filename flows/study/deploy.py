@@ -22,6 +22,7 @@ from infra.prefect.pools import PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
 from infra.references import entry_points, file_reference, module_reference
 from infra.store.store import canonical_uri
+from infra.store.stored_folder import BUCKET_SCHEME
 from model.connector.registry import KINDS
 
 _RUNS = {
@@ -38,7 +39,7 @@ class DeploymentTarget:
     """Where and how the runs of a deployment are started.
 
     Attributes:
-      store: store of every run, a folder or gs://bucket/prefix.
+      store: store of every run, a folder or a bucket's prefix such as gs://bucket/prefix.
       pool: name of the work pool.
       kind: type of the pool; None takes an existing pool's, and makes a new pool a process pool.
       image: container image of every run; None in a process pool.
@@ -161,10 +162,10 @@ def _check_pool(kind: str, target: DeploymentTarget, store: str) -> None:
         raise ConfigError(
             f"--image must be given for {target.pool}, a {kind} pool: the container image of a run."
         )
-    if not store.startswith("gs://"):
+    if not store.startswith(BUCKET_SCHEME):
         raise ConfigError(
-            f"--store must be gs://bucket/prefix for {target.pool}, a {kind} pool, whose runs see "
-            f"no folder of this machine, got {store!r}."
+            f"--store must be gs://bucket/prefix (s3:// and az:// alike) for {target.pool}, a "
+            f"{kind} pool, whose runs see no folder of this machine, got {store!r}."
         )
 
 

@@ -21,6 +21,7 @@ from flows.study.gpu import examine_gpus
 from infra.errors import one_line_message
 from infra.prefect.server import running
 from infra.store.store import Store
+from infra.store.stored_folder import BUCKET_SCHEME
 
 _PACKAGE = "parcel-pipeline"
 _ENGINE_TIMEOUT = 180.0
@@ -31,6 +32,17 @@ _SKEW = 30.0
 """Largest difference allowed between this clock and the store's [s]: leases lapse after 120 s."""
 _FREE = 10e9
 """Free space below which a note is given [bytes]."""
+
+_STORE_CURES = {
+    "gs": "log in with `gcloud auth application-default login`, and ask for the role "
+    "roles/storage.objectAdmin on the bucket",
+    "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_ENDPOINT_URL where "
+    "the bucket is not Amazon's; they need the rights to list, read, write and delete",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or use an identity with "
+    "the role Storage Blob Data Contributor on the container",
+    "folder": "name a folder you may write to: --store, or PARCEL_STORE",
+}
+"""Kind of store -> what helps if it cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,19 +141,23 @@ def _check_store(uri: str) -> Iterator[SetupFinding]:
         store = Store(uri)
         name = f"scratch/doctor-{uuid.uuid4().hex}"
         store.files.put(name, b"written by parcel doctor")
+        is_replaced = store.files.create_if_absent(name, b"created by parcel doctor")
         read, modified = store.files.read(name), store.files.stat(name).modified
         store.files.remove(name)
     except (OSError, ValueError) as error:
-        cure = (
-            "log in with `gcloud auth application-default login`, and ask for the role "
-            "roles/storage.objectAdmin on the bucket"
-            if uri.startswith("gs://")
-            else "name a folder you may write to: --store, or PARCEL_STORE"
-        )
+        cure = _STORE_CURES[uri.partition("://")[0] if uri.startswith(BUCKET_SCHEME) else "folder"]
         yield SetupFinding(what="store", state="bad", detail=one_line_message(error), cure=cure)
         return
-    # A store that loses or alters bytes shows here, before a study relies on it.
-    if read != b"written by parcel doctor":
+    # A store that loses or alters bytes shows here, before a study relies on it; so does a server
+    # that takes no notice of conditions, on which two processes would both win.
+    if is_replaced:
+        yield SetupFinding(
+            what="store",
+            state="bad",
+            detail=f"{store.uri} replaces a file that is to be created only if there is none",
+            cure="use a server that knows If-None-Match, as Amazon's, R2 and recent MinIO do",
+        )
+    elif read != b"written by parcel doctor":
         yield SetupFinding(
             what="store",
             state="bad",

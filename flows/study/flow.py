@@ -162,7 +162,7 @@ def study(
 
     Args:
       config: the study to run.
-      store: the artifact store, a folder or gs://bucket/prefix.
+      store: the artifact store, a folder or gs://bucket/prefix (s3:// and az:// alike).
       until: the last phase to run.
       rebuild: steps to make again at any cost if their code has changed; may hold `*`.
       approve: wait for somebody's approval in the UI before anything is made.

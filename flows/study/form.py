@@ -24,14 +24,15 @@ from infra.prefect.published import published
 
 _HELP = {
     "study": "demo, a YAML file, or the name of a study that ran in the store.",
-    "data_root": "Folder or gs://bucket/prefix with the raw data; empty: as in the study.",
+    "data_root": "Folder or gs://bucket/prefix (s3://, az://) with the raw data; empty: as in the "
+    "study.",
     "steps": "Your own steps, instead of the study's; empty: as in the study.",
     "overrides": "Changes to the config, as key.path=value: num_seeds=5, stage1.peak_lr=1.0e-3.",
     "until": "Last phase to run.",
     "rebuild": "Steps to make again at any cost if their code has changed; * for all.",
     "approve": "Wait for approval on the run's page, which first lists what would be made.",
     "failed": "Run only the steps that failed in the study's last run, and their inputs.",
-    "store": "Store of the artifacts: a folder, or gs://bucket/prefix.",
+    "store": "Store of the artifacts: a folder, or gs://bucket/prefix (s3://, az://).",
     "add": "What the sweep adds to the study; existing artifacts are re-used.",
     "when": "When the cells of the sweep may begin.",
 }

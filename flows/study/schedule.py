@@ -37,6 +37,7 @@ from infra.prefect.api import named_server, read_all
 from infra.prefect.deployed import describe, set_schedule
 from infra.prefect.server import ui_of
 from infra.store.store import Store
+from infra.store.stored_folder import BUCKET_SCHEME
 
 _SWEEP_SLUG = "sweep-"
 """Beginning of the slug of a sweep's schedule, before the study's name."""
@@ -468,7 +469,7 @@ def _check_work(sweep_run: SweepRun) -> None:
 def _store_here(uri: str) -> Store | None:
     """Returns the store at a URI; None where this machine has no such folder or bucket."""
     # A store that is opened is made where it is missing, so a folder must be there already.
-    if not uri.startswith("gs://") and not Path(uri).is_dir():
+    if not uri.startswith(BUCKET_SCHEME) and not Path(uri).is_dir():
         return None
     try:
         return Store(uri)

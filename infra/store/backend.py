@@ -2,8 +2,8 @@
 
 Records (manifests, leases, pins, blobs of source) are small and atomic: a reader finds all of one
 or nothing. A disk links or renames a file that was written and synced beforehand; a bucket checks a
-precondition on the object's generation. Data are folders of files, written once by the process that
-holds an attempt, and read by everybody afterwards.
+precondition on the object's generation or ETag. Data are folders of files, written once by the
+process that holds an attempt, and read by everybody afterwards.
 
 One rule holds for every error: only "not found" means that a file is absent. A stale handle, an I/O
 error or a busy server says nothing about the file, and is raised.
@@ -17,6 +17,9 @@ from typing import BinaryIO, Protocol
 
 from infra.store.manifest import File
 
+BUCKET_SCHEME = ("gs://", "s3://", "az://")
+"""Prefixes of places that are not on this machine, for `str.startswith`."""
+
 MANIFESTS = "manifests"
 """Folder of the manifests, with a folder below it for each kind."""
 
@@ -29,7 +32,7 @@ class FileStat:
       size: size of the file [bytes].
       modified: time of the last write, by the clock of the store [ns].
       version: numbers that change whenever the file is replaced.
-      crc32c: checksum of the bytes, as a bucket states it; "" on a disk.
+      crc32c: checksum of the bytes, as gs:// states it; "" elsewhere.
       changed: time of the last change of any kind, which nobody can set back [ns]; 0 in a bucket,
         whose objects are replaced and never changed.
     """
@@ -61,8 +64,8 @@ class Receipt:
 
     Attributes:
       file: digest and size.
-      crc32c: checksum of the bytes, as a bucket states it; "" on a disk.
-      generation: generation of the object; "" on a disk.
+      crc32c: checksum of the bytes, as gs:// states it; "" elsewhere.
+      generation: generation of the object, or its ETag; "" on a disk.
     """
 
     file: File
@@ -256,7 +259,7 @@ class StoreBackend(Protocol):
         ...
 
     def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
-        """Returns the address for reading a stored folder in ranges: a local path, or gs://….
+        """Returns the address for reading a stored folder in ranges: a local path, or in a bucket.
 
         Args:
           folder: name of the folder.

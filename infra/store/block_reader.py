@@ -3,14 +3,12 @@
 A range comes without a checksum; a file that is read from end to end is compared with its checksum.
 """
 
-import base64
+import dataclasses
 import io
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
-
-import google_crc32c
+from typing import Any, Protocol
 
 BLOCK = 8 << 20
 """Bytes fetched at a time, enough to make a request's latency of 20 to 50 ms matter little."""
@@ -23,6 +21,31 @@ class RangeError(RuntimeError):
     """A stored range could not be read. Not an `OSError`: readers take that for a damaged file."""
 
 
+class Sum(Protocol):
+    """A checksum that grows, as those of `hashlib` and `google_crc32c` do."""
+
+    def update(self, data: bytes, /) -> object:
+        """Adds bytes."""
+        ...
+
+    def digest(self) -> bytes:
+        """Returns the checksum of all that was added."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeSum:
+    """What a bucket knows of all bytes of a file.
+
+    Attributes:
+      begin: returns a checksum of nothing, to be updated.
+      is_right: whether a digest is that of the file.
+    """
+
+    begin: Callable[[], Sum]
+    is_right: Callable[[bytes], bool]
+
+
 class BlockReader:
     """Reads a file by blocks, and keeps the last ones in memory; for use by one thread.
 
@@ -30,15 +53,19 @@ class BlockReader:
       read: (start, length) -> that range of the file, by a request.
       size: size of the file [bytes].
       name: name of the file, for people.
-      crc32c: checksum of the file, as a bucket states it; "" if it is not known.
+      whole: checksum of the file; None if it is not known.
     """
 
     def __init__(
-        self, read: Callable[[int, int], bytes], size: int, name: str = "", crc32c: str = ""
+        self,
+        read: Callable[[int, int], bytes],
+        size: int,
+        name: str = "",
+        whole: WholeSum | None = None,
     ) -> None:
         self.size = size
         self._read, self._name = read, name
-        self._crc32c, self._sum, self._num_summed = crc32c, google_crc32c.Checksum(), 0
+        self._whole, self._sum, self._num_summed = whole, whole and whole.begin(), 0
         self._blocks: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")  # No thread until used.
 
@@ -56,7 +83,7 @@ class BlockReader:
         #   block(2)   in memory: 1 2 3*
         if number not in self._blocks:
             if number == 0:  # Another reading from the start is verified again.
-                self._sum, self._num_summed = google_crc32c.Checksum(), 0
+                self._sum, self._num_summed = self._whole and self._whole.begin(), 0
             fetched: Future[bytes] = Future()
             fetched.set_result(self._fetch_block(number))
             self._blocks[number] = fetched
@@ -86,10 +113,12 @@ class BlockReader:
 
     def _add_to_checksum(self, data: bytes) -> None:
         """Adds the next block to the checksum, which is compared after the last one."""
-        self._sum.update(data)
         self._num_summed += 1
-        checksum = base64.b64encode(self._sum.digest()).decode()
-        if self._num_summed * BLOCK >= self.size and self._crc32c not in ("", checksum):
+        if self._whole is None or self._sum is None:
+            return
+        self._sum.update(data)
+        is_all = self._num_summed * BLOCK >= self.size
+        if is_all and not self._whole.is_right(self._sum.digest()):
             raise RangeError(
                 f"the bytes received of {self._name} do not match its checksum; run it again"
             )

@@ -22,6 +22,7 @@ never half an artifact.
 
 import contextlib
 import dataclasses
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -43,6 +44,7 @@ from infra.store.store import (
     JOBS,
     LEASES,
     QUARANTINE,
+    UNDER_WAY,
     Artifact,
     Store,
     manifest_name,
@@ -152,7 +154,7 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
         # below.
         spare = list(view.unreachable_artifacts())
         if spare or pruned:  # Before the first is deleted: snapshots of before are out of date.
-            store.files.put(DELETIONS, b"under way")
+            store.files.put(DELETIONS, UNDER_WAY)
         hidden_artifacts = [item for item in spare if _hide_manifest(store, item)]
         # A gc that was stopped (a laptop's lid) may have lost the lease without knowing, and a run
         # may have pinned meanwhile what was just hidden. Hidden manifests can still be put back.
@@ -166,7 +168,7 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
             store.files.create_if_absent(tombstone_name(store.get(item.name)), b"")
             store.files.remove(item.path)
         if spare or pruned:  # After the last: so are those that were taken meanwhile.
-            store.files.put(DELETIONS, b"")
+            store.files.put(DELETIONS, uuid.uuid4().bytes)  # Other bytes are another version.
     # What dead processes left. The text that was judged is named, so that a lease which was taken
     # over since then stays. So do the pins of a run that died: only they name what it made.
     for folder in (PINS, LEASES):

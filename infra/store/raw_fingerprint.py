@@ -16,7 +16,7 @@ class RawFingerprint:
     """Digests of names, sizes and times in the folders of a data root; each is walked once.
 
     Args:
-      data_root: a folder, or gs://bucket/prefix.
+      data_root: a folder, or a bucket's prefix such as gs://bucket/prefix.
     """
 
     def __init__(self, data_root: str) -> None:
@@ -45,7 +45,8 @@ class RawFingerprint:
             total, now = 0, time.time_ns()
             for name, stat in self._files.walk(folder):
                 version = (*stat.version, stat.changed)
-                if not stat.crc32c and now - stat.modified <= SETTLED_NS:
+                # (In a bucket, whose objects have no time of change, the version is another.)
+                if stat.changed and now - stat.modified <= SETTLED_NS:
                     # May change again within this tick of the clock: never equal to another look.
                     version = (*version, now)
                 text = f"{name}\0{stat.size} {version} {stat.crc32c}"

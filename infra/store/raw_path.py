@@ -26,7 +26,7 @@ _FOLDERS = 64
 
 
 def raw_path(place: str | os.PathLike[str]) -> Path:
-    """Returns a folder of raw data as a path: on this machine, or gs://bucket/prefix.
+    """Returns a folder of raw data as a path: on this machine, or in a bucket (gs://bucket/prefix).
 
     A path in a bucket supports what readers need: join, name, open for reading, list, and check for
     existence. Listings of its folders are remembered.
@@ -40,10 +40,11 @@ def raw_path(place: str | os.PathLike[str]) -> Path:
         return Path(text)
     from infra.store.bucket import Bucket
 
-    bucket, _, prefix = text.removeprefix(BUCKET_SCHEME).partition("/")
-    folders = _BucketFolders(Bucket(f"{BUCKET_SCHEME}{bucket}"))
+    scheme, _, place = text.partition("://")
+    bucket, _, prefix = place.partition("/")
+    folders = _BucketFolders(Bucket(f"{scheme}://{bucket}"))
     # The connection is an attribute of a new class, since paths derived from a path get its class.
-    kind = type("BucketPath", (_BucketPath,), {"_folders": folders})
+    kind = type("BucketPath", (_BucketPath,), {"_folders": folders, "_scheme": scheme})
     return cast(Path, kind("/", bucket, prefix))
 
 
@@ -89,10 +90,11 @@ class _BucketPath(PurePosixPath):
     """/bucket/name: an object, or a folder of objects."""
 
     _folders: ClassVar[_BucketFolders]
+    _scheme: ClassVar[str]
 
     def __str__(self) -> str:
         text = super().__str__()
-        return f"gs:/{text}" if text.startswith("/") else text
+        return f"{self._scheme}:/{text}" if text.startswith("/") else text
 
     def __fspath__(self) -> str:
         return str(self)

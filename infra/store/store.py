@@ -19,7 +19,7 @@
         cache/…                          compiled programs, copies of artifacts; safe to delete
         first_reads.<host>.sqlite        files whose digests were checked there (see `first_read`)
 
-<store> is a folder or gs://bucket/prefix, behind the same operations (see `backend`). <state> is a
+<store> is a folder or a bucket's prefix, behind the same operations (see `backend`). <state> is a
 folder on this machine: the store itself if that is a folder.
 
 The holder of a step deletes its own scratch, and folders of attempts whose process has ended and
@@ -40,7 +40,14 @@ from pathlib import Path
 from typing import Any
 
 from infra.store import sources
-from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend, StoredDamageError
+from infra.store.backend import (
+    BUCKET_SCHEME,
+    MANIFESTS,
+    ByteSource,
+    Receipt,
+    StoreBackend,
+    StoredDamageError,
+)
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
@@ -74,8 +81,9 @@ ATTEMPTS = "attempts"
 DELETIONS = "deletions"
 """File that gc writes anew, under its lease, before and after it deletes artifacts or their files.
 
-It is empty unless gc is between the two, or was killed there.
+It holds `UNDER_WAY` if gc is between the two, or was killed there, and else the last one's number.
 """
+UNDER_WAY = b"under way"
 
 
 class Artifact:
@@ -105,13 +113,13 @@ class Artifact:
     def uri(self) -> str:
         """Address for reading its files in ranges, for `open_stored_folder`; nothing is copied.
 
-        A local folder, or gs://… if this machine has no copy.
+        A local folder, or a bucket's address if this machine has no copy.
 
         Raises:
           DamagedArtifactError: as `path`, of files without checksums of their own.
         """
         uri = self._files.folder_uri(self.folder, self.manifest.files)
-        if os.path.isabs(uri):  # Else gs://…, whose readers check what they get.
+        if os.path.isabs(uri):  # Else in a bucket, whose readers check what they get.
             self._check(Path(uri), in_ranges=True)
         return uri
 
@@ -327,7 +335,7 @@ class Store:
     """Artifacts under one local folder, or one prefix of a bucket.
 
     Args:
-      uri: the folder, made if absent, or gs://bucket/prefix.
+      uri: the folder, made if absent, or gs://bucket/prefix, s3://… or az://….
       formats: numbers of layouts to accept.
 
     Attributes:
@@ -342,7 +350,7 @@ class Store:
         place = canonical_uri(uri)
         self.files: StoreBackend
         self.volatile: StoreBackend
-        if place.startswith("gs://"):
+        if place.startswith(BUCKET_SCHEME):
             from infra.store.bucket import Bucket
 
             self.files = self.volatile = Bucket(place)
@@ -386,7 +394,7 @@ class Store:
             state = self.files.stat(DELETIONS)
         except FileNotFoundError:
             return ()
-        return None if state.size else state.version
+        return None if state.size == len(UNDER_WAY) else state.version
 
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.
@@ -757,16 +765,19 @@ class Store:
 
 
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
-    """Returns a store's URI in its only form: an absolute path, or gs://bucket/prefix.
+    """Returns a store's URI in its only form: an absolute path, or such as gs://bucket/prefix.
 
     Raises:
       ValueError: if it is neither.
     """
     text = os.fspath(uri)
-    if text.startswith("gs://"):
-        return f"gs://{text.removeprefix('gs://').rstrip('/')}"
+    if text.startswith(BUCKET_SCHEME):
+        scheme, separator, name = text.partition("://")
+        return f"{scheme}{separator}{name.rstrip('/')}"
     if "://" in text and not text.startswith("file://"):
-        raise ValueError(f"store must be a folder or gs://bucket/prefix, got {text!r}.")
+        raise ValueError(
+            f"store must be a folder or gs://bucket/prefix (s3:// and az:// alike), got {text!r}."
+        )
     return str(Path(text.removeprefix("file://")).expanduser().resolve())
 
 

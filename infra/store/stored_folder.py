@@ -1,7 +1,8 @@
 """Places that a step reads from: a folder on this machine, or an artifact in a bucket.
 
 Small files are copied to this machine as a whole; large ones are read in ranges. A place is written
-as a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id>, so that any process can open it.
+as a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id> (or s3://…, az://…), so that any
+process can open it.
 """
 
 import functools
@@ -9,14 +10,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.store.backend import StoreBackend
+from infra.store.backend import BUCKET_SCHEME, StoreBackend
 from infra.store.disk import Disk
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache
-
-BUCKET_SCHEME = "gs://"
-"""Prefix of places that are not on this machine."""
 
 
 class StoredFolder:
@@ -101,7 +99,7 @@ class StoredFolder:
 
 
 def open_backend(uri: str) -> StoreBackend:
-    """Returns the files below a folder of this machine, or below gs://bucket/prefix.
+    """Returns the files below a folder of this machine, or below a bucket's prefix.
 
     Raises:
       ValueError: if it is neither.

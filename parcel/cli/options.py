@@ -14,7 +14,7 @@ StoreOption = Annotated[
         "--store",
         envvar="PARCEL_STORE",
         metavar="URI",
-        help="The store: a folder, or gs://bucket/prefix.",
+        help="The store: a folder, or gs://bucket/prefix, s3://… or az://….",
     ),
 ]
 

@@ -34,8 +34,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder, or gs:// address, whose files a run may name, beside the current folder "
-            "and the store; may be given again.",
+            help="Folder, or a bucket's address, whose files a run may name, beside the current "
+            "folder and the store; may be given again.",
         ),
     ] = None,
 ) -> None:

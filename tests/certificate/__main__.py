@@ -61,6 +61,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--trials", type=int, help="how many, instead of --faults")
     parser.add_argument("--only", choices=tuple(KINDS), help="trials of one kind")
+    parser.add_argument("--bucket", choices=("gs", "s3"), default="gs", help="kind of the buckets")
     parser.add_argument("--lanes", type=int, default=2, help="trials at a time")
     parser.add_argument("--folder", type=Path, help="for stores and logs, kept; none is temporary")
     given = parser.parse_args()
@@ -71,7 +72,7 @@ def main() -> int:
         library = compile_shim(folder)
         if library is None:
             parser.error("cc is not on PATH: a C compiler makes what strikes disks and clocks")
-        trials = Trials(folder, library)
+        trials = Trials(folder, library, given.bucket)
         kinds = (given.only,) if given.only else tuple(KINDS)
         numbers = itertools.count(given.first)
         if given.trials is not None:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from infra.store.obstore_client import MARKER
 from tests.certificate.shim import Change, Shim
 from tests.gcs.objects import Content
 from tests.gcs.server import GCS
+from tests.s3.server import S3
 
 BUCKET = "testing"
 PREFIX = "studies/"
-URI = f"gs://{BUCKET}/{PREFIX.rstrip('/')}"
 
 Files = dict[str, bytes]
 """What a store holds for good, by name: manifests, artifacts, histories and sources."""
@@ -119,7 +120,8 @@ class InBucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**self.gcs.environment, "PARCEL_STORE": URI, "PARCEL_STATE": str(self._own)}
+        uri = f"{self.gcs.uri}/{PREFIX.rstrip('/')}"
+        return {**self.gcs.environment, "PARCEL_STORE": uri, "PARCEL_STATE": str(self._own)}
 
     def lose_machine(self) -> None:
         """Has the next command run on another machine, which has nothing but the bucket."""
@@ -133,7 +135,11 @@ class InBucket:
     def files(self) -> Files:
         objects = dict(self.gcs.store.bucket(BUCKET).objects)
         names = ((name.removeprefix(PREFIX), there) for name, there in objects.items())
-        return {name: there.data for name, there in names if name.split("/")[0] in RECORDS}
+        return {
+            name: there.data
+            for name, there in names
+            if name.split("/")[0] in RECORDS and there.data != MARKER
+        }
 
     def replace(self, name: str, data: bytes) -> None:
         self.gcs.store.put(BUCKET, PREFIX + name, Content.of(data))
@@ -147,7 +153,8 @@ class InBucket:
         later = {name: there.data for name, there in bucket.objects.items()}
         found = []
         for _, name, before in reversed(bucket.past[self._put :]):
-            found.append(Change(name.removeprefix(PREFIX), later.get(name)))
+            data = later.get(name)
+            found.append(Change(name.removeprefix(PREFIX), None if data == MARKER else data))
             if before is None:
                 later.pop(name, None)
             else:
@@ -159,9 +166,9 @@ class InBucket:
 
 
 @contextlib.contextmanager
-def in_bucket(machines: Path) -> Iterator[InBucket]:
+def in_bucket(machines: Path, scheme: str) -> Iterator[InBucket]:
     """Yields a place in a bucket of its own server, with a folder for what machines keep."""
-    with GCS() as gcs:
+    with S3() if scheme == "s3" else GCS() as gcs:
         gcs.bucket(BUCKET)
         yield InBucket(gcs, machines)
 

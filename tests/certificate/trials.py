@@ -192,10 +192,11 @@ class Trials:
     Args:
       folder: an empty one, for stores, logs and the states of machines.
       library: the shim, compiled.
+      scheme: of the buckets, "gs" or "s3".
     """
 
-    def __init__(self, folder: Path, library: Path) -> None:
-        self._folder, self._library = folder, library
+    def __init__(self, folder: Path, library: Path, scheme: str = "gs") -> None:
+        self._folder, self._library, self._scheme = folder, library, scheme
         self._compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
         self._undisturbed: dict[tuple[str, str], Undisturbed] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
@@ -316,7 +317,7 @@ class Trials:
             if place == "disk":
                 where = Disk(folder / "store", shim)
             else:
-                where = stack.enter_context(in_bucket(folder / "store"))
+                where = stack.enter_context(in_bucket(folder / "store", self._scheme))
             where.put(files)
             prefect = where.state / (self._state_name if place == "bucket" else "") / "prefect"
             if self._database and (place == "disk" or self._state_name):

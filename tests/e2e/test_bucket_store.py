@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.gcs.server import GCS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
-URI = "gs://testing/studies"
 FAULTS = [
     Rule(action="answer", status=503, probability=0.005, seed=1, times=None),
     Rule(action="answer", status=429, probability=0.003, seed=2, times=None),
@@ -29,17 +27,14 @@ FAULTS = [
 ]
 
 
-@pytest.fixture
-def gcs() -> Iterator[GCS]:
-    with GCS() as server:
-        server.bucket("testing")
-        yield server
+def address(server: GCS) -> str:
+    return f"{server.uri}/studies"
 
 
-def machine(gcs: GCS, state: Path) -> dict[str, str]:
+def machine(server: GCS, state: Path) -> dict[str, str]:
     """The environment of a machine with a disk of its own."""
-    own = {"PARCEL_STORE": URI, "PARCEL_STATE": str(state)}
-    return environment(state) | gcs.environment | own
+    own = {"PARCEL_STORE": address(server), "PARCEL_STATE": str(state)}
+    return environment(state) | server.environment | own
 
 
 def files_of(artifact: Artifact) -> dict[str, bytes]:
@@ -47,14 +42,14 @@ def files_of(artifact: Artifact) -> dict[str, bytes]:
 
 
 def test_a_study_on_a_bucket_is_the_study_on_a_disk(
-    smallest: Finished, gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smallest: Finished, server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    gcs.fail(*FAULTS)
+    server.fail(*FAULTS)
     log = tmp_path / "log"
     with log.open("w") as out:
         first = subprocess.Popen(
             [PARCEL, "run", SMALLEST],
-            env=machine(gcs, tmp_path / "a"),
+            env=machine(server, tmp_path / "a"),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -65,16 +60,16 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
     # The next run is another machine's: it has nothing but the bucket.
-    env = machine(gcs, tmp_path / "b")
+    env = machine(server, tmp_path / "b")
     again = subprocess.run(
         [PARCEL, "run", SMALLEST], env=env, capture_output=True, text=True, timeout=900
     )
     assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
-    assert sum(gcs.faults.fired()) > 10, gcs.faults.fired()
-    gcs.clear()
-    for name, value in machine(gcs, tmp_path / "c").items():
+    assert sum(server.faults.fired()) > 10, server.faults.fired()
+    server.clear()
+    for name, value in machine(server, tmp_path / "c").items():
         monkeypatch.setenv(name, value)
-    there, here = Store(URI), Store(smallest.store)
+    there, here = Store(address(server)), Store(smallest.store)
     (table,) = there.artifacts("results")
     assert files_of(table) == files_of(here.get(table.key))
     made = {artifact.key: artifact.manifest.content for artifact in there.artifacts()}
@@ -82,9 +77,12 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
     assert len(made) >= 14
     # A third machine finds everything made, in few requests.
     third = subprocess.run(
-        [PARCEL, "run", SMALLEST], env=machine(gcs, tmp_path / "d"), capture_output=True, text=True
+        [PARCEL, "run", SMALLEST],
+        env=machine(server, tmp_path / "d"),
+        capture_output=True,
+        text=True,
     )
     assert third.returncode == 0, third.stderr
     assert "0 made, everything re-used" in third.stdout
-    asked = sum(count["requests"] for count in gcs.requests().values())
+    asked = sum(count["requests"] for count in server.requests().values())
     assert asked < 400

@@ -209,7 +209,7 @@ class Api:
         else:
             raise Refused(400, "invalid", f"Invalid upload type: {kind!r}")
         fields = {"contentType": content_type, **fields}
-        content = Content.of(bytes(_arrived(data, request.flip)))
+        content = Content.of(bytes(arrived(data, request.flip)))
         check_hashes(content, fields)
         check_hashes(content, _announced(request))
         made = self._store.put(
@@ -238,7 +238,7 @@ class Api:
     def _chunk(self, request: Request) -> Response:
         taken = self._uploads.take(
             request.query["upload_id"],
-            memoryview(_arrived(request.body, request.flip)),
+            memoryview(arrived(request.body, request.flip)),
             request.headers.get("content-range"),
             _announced(request),
             part=request.part,
@@ -262,7 +262,7 @@ class Api:
         found = self._read(request, bucket, name)
         size = len(found.data)
         headers = _media_headers(found)
-        asked = _range(request.headers.get("range", ""), size)
+        asked = byte_range(request.headers.get("range", ""), size)
         if asked is None:
             return Response(200, headers, found.data)
         first, end = asked
@@ -531,7 +531,7 @@ def _announced(request: Request) -> dict[str, object]:
     return found
 
 
-def _range(header: str, size: int) -> tuple[int, int] | None:
+def byte_range(header: str, size: int) -> tuple[int, int] | None:
     """Returns first byte and end of a range, empty if none of it is there; None for no range."""
     match = _RANGE.fullmatch(header)
     if not match or not (match[1] or match[2]):
@@ -588,7 +588,7 @@ def _bucket(found: Bucket, base: str) -> dict[str, object]:
     }
 
 
-def _arrived(
+def arrived(
     data: bytes | bytearray | memoryview, flip: int | None
 ) -> bytes | bytearray | memoryview:
     """Returns data with one bit of the byte at `flip` turned."""

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import email.utils
 import http.server
+import itertools
 import json
 import os
 import socket
@@ -51,12 +52,16 @@ class GCS:
         [bytes].
 
     Attributes:
+      scheme: of addresses in its buckets.
       skew_s: how far the server's clock is ahead of this machine's [s].
       store: the buckets, to look at without a request.
       faults: the rules in force.
       tally: counts of requests and bytes.
+      damages: numbers of the answers that rules damaged.
       broken: tracebacks of the server's own mistakes; leaving the context raises the first.
     """
+
+    scheme = "gs"
 
     def __init__(
         self,
@@ -74,6 +79,7 @@ class GCS:
         self.tally = Tally()
         self.api = Api(self.store, self.faults, self.tally, location, rewrite_bytes)
         self.broken: list[str] = []
+        self.damages = itertools.count()
         self._location = location
         self._server = _Server((host, port), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -93,6 +99,11 @@ class GCS:
     def url(self) -> str:
         host, port = self._server.server_address[:2]
         return f"http://{host}:{port}"
+
+    @property
+    def uri(self) -> str:
+        """Address of the bucket `testing`."""
+        return f"{self.scheme}://testing"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -293,7 +304,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         action, body = rule.action, response.body
         if action == "corrupt" and len(body):
             body = bytearray(body)
-            body[min(rule.place(len(body)), len(body) - 1)] ^= 1
+            # No two are damaged alike, unless the rule says where.
+            moved = next(self.server.gcs.damages) if rule.at is None else 0
+            body[min(rule.place(len(body)) + moved, len(body) - 1)] ^= 1
         shown = memoryview(b"" if self.command == "HEAD" else body)
         breaks = rule.place(len(shown)) if action in ("stall_reply", "reset_reply") else len(shown)
         # Before the client has the answer: it may ask for the counts next.

@@ -106,6 +106,7 @@ def form(tmp_path: Path, _own: None) -> dict[str, Any]:
         ({"data_root": "gs://lab/raw/2026"}, None),
         ({"data_root": "gs://lab/raw"}, None),
         ({"data_root": "gs://lab/rawest"}, "data_root must lie below"),
+        ({"data_root": "s3://lab/raw"}, "data_root must lie below"),
         ({"data_root": "gs://other/raw"}, "data_root must lie below"),
         ({"data_root": "gs://lab/raw/../secret"}, "data_root must lie below"),
         ({"overrides": ["start={root}/checkpoint", "tokenizer.path={root}/t.model"]}, None),

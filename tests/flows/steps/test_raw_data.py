@@ -130,43 +130,45 @@ def test_a_stray_file_is_told_and_makes_nothing_new_that_reads_the_dataset(
 
 
 @pytest.fixture
-def buckets(gcs, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def buckets(server, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store in a bucket, with the raw data in it, too."""
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
     for path in raw.rglob("*.tar"):
         name = f"data/raw/{path.relative_to(raw).as_posix()}"
-        gcs.store.put("testing", name, Content.of(path.read_bytes()))
-    return Store("gs://testing/store")
+        server.store.put("testing", name, Content.of(path.read_bytes()))
+    return Store(f"{server.uri}/store")
 
 
 @pytest.mark.slow
-def test_in_a_bucket_nothing_is_read_for_its_digest(buckets: Store, raw: Path, tmp_path: Path, gcs):
+def test_in_a_bucket_nothing_is_read_for_its_digest(
+    buckets: Store, raw: Path, tmp_path: Path, server
+):
     _, here = run(Store(tmp_path / "here"), raw)
-    gcs.tally.clear()
-    made, there = run(buckets, "gs://testing/data/raw")
+    server.tally.clear()
+    made, there = run(buckets, f"{server.uri}/data/raw")
     assert made == ["raw_files", "dataset"]
     assert there.manifest.files == here.manifest.files
     assert there.manifest.content == here.manifest.content
-    gcs.tally.clear()
-    assert run(buckets, "gs://testing/data/raw")[0] == []
-    assert not [name for name, _ in gcs.tally.moved() if name.endswith(".tar")]
+    server.tally.clear()
+    assert run(buckets, f"{server.uri}/data/raw")[0] == []
+    assert not [name for name, _ in server.tally.moved() if name.endswith(".tar")]
     assert not buckets.files.folders("scratch")
 
 
 @pytest.mark.slow
 def test_a_dataset_cut_short_goes_on_from_its_pieces(
-    buckets: Store, tmp_path: Path, raw: Path, gcs, monkeypatch: pytest.MonkeyPatch
+    buckets: Store, tmp_path: Path, raw: Path, server, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as cut:
         cut.setattr(
             StepContext, "adopt", lambda *words: (_ for _ in ()).throw(OSError("cut short"))
         )
         with pytest.raises(AssertionError, match="cut short"):
-            run(buckets, "gs://testing/data/raw")
+            run(buckets, f"{server.uri}/data/raw")
     assert buckets.files.folders("scratch")
-    gcs.tally.clear()
-    made, there = run(buckets, "gs://testing/data/raw")
+    server.tally.clear()
+    made, there = run(buckets, f"{server.uri}/data/raw")
     assert made == ["dataset"]
-    assert not [n for (n, way), size in gcs.tally.moved().items() if n.endswith(".tar") and size]
+    assert not [n for (n, way), size in server.tally.moved().items() if n.endswith(".tar") and size]
     _, here = run(Store(tmp_path / "here"), raw)
     assert there.manifest.content == here.manifest.content

@@ -232,7 +232,7 @@ def test_a_docker_worker_makes_a_container_with_image_and_store():
         ({"variables": {"stream_output": "maybe"}}, "--job-variable stream_output: 'maybe' is not"),
         ({"cron": "daily"}, "--cron must be five fields: .* got 'daily'"),
         ({"cron": "0 6 * * *", "timezone": "Berlin"}, "--timezone must be .* got 'Berlin'"),
-        ({"store": "s3://lab"}, "--store: store must be a folder or gs://bucket/prefix"),
+        ({"store": "gcs://lab"}, "--store: store must be a folder or gs://bucket/prefix"),
     ],
 )
 def test_what_cannot_be_deployed_is_told_in_a_line(values: dict[str, Any], told: str):

@@ -27,15 +27,29 @@ def test_all_is_well(parcel: Callable[..., Done], tmp_path: Path):
     assert not [*(tmp_path / "store" / "scratch").glob("*")]
 
 
-def test_a_bucket_is_tried_as_a_folder_is(parcel: Callable[..., Done], gcs, tmp_path, monkeypatch):
+def test_a_bucket_is_tried_as_a_folder_is(
+    parcel: Callable[..., Done], server, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    done = parcel("doctor", "--engine", "none", "--store", "gs://testing/doctor")
+    done = parcel("doctor", "--engine", "none", "--store", f"{server.uri}/doctor")
     assert done.code == 0, done.out
-    assert "gs://testing/doctor can be read and written" in done.out
-    missing = parcel("doctor", "--engine", "none", "--store", "gs://no-such-bucket/x")
+    assert f"{server.uri}/doctor can be read and written" in done.out
+    absent = f"{server.scheme}://no-such-bucket"
+    missing = parcel("doctor", "--engine", "none", "--store", f"{absent}/x")
     assert missing.code == 1
-    assert "BAD  store      there is no bucket gs://no-such-bucket; make it first." in missing.out
-    assert "→ log in with `gcloud auth application-default login`" in missing.out
+    assert f"BAD  store      there is no bucket {absent}; make it first." in missing.out
+    cure = "log in with `gcloud auth" if server.scheme == "gs" else "set AWS_ACCESS_KEY_ID, AWS_"
+    assert f"→ {cure}" in missing.out
+
+
+def test_a_bucket_that_takes_no_notice_of_conditions_is_bad(
+    parcel: Callable[..., Done], s3, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    s3.api.knows_conditions = False
+    done = parcel("doctor", "--engine", "none", "--store", "s3://testing/doctor")
+    assert done.code == 1
+    assert "BAD  store      s3://testing/doctor replaces a file that is to be created" in done.out
 
 
 def test_each_thing_that_is_wrong_has_a_cure(

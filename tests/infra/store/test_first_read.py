@@ -132,10 +132,10 @@ def test_of_two_that_find_a_flip_both_say_what_became_of_it(tmp_path: Path):
 
 
 def test_a_damaged_copy_of_what_a_bucket_holds_is_fetched_again(
-    gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
-    store = Store("gs://testing/first")
+    store = Store(f"{server.uri}/first")
     make(store)
     folder = store.get(STEP.key).path
     flip(folder / "model.json", 5)
@@ -147,11 +147,13 @@ def test_a_damaged_copy_of_what_a_bucket_holds_is_fetched_again(
 
 @pytest.mark.parametrize("read", ["path", "check_named"])
 def test_what_is_damaged_in_a_bucket_is_set_aside_there(
-    gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+    server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ):
-    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(
+        "infra.store.object_client.time", types.SimpleNamespace(sleep=lambda _: None)
+    )
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
-    store = Store("gs://testing/first")
+    store = Store(f"{server.uri}/first")
     made = make(store)
     name = f"{made.folder}/model.json"
     data = bytearray(store.files.read(name))
@@ -159,7 +161,7 @@ def test_what_is_damaged_in_a_bucket_is_set_aside_there(
     store.files.put(name, bytes(data))
     # A machine that has no copy.
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
-    store = Store("gs://testing/first")
+    store = Store(f"{server.uri}/first")
     artifact = store.get(STEP.key)
     message = f"{artifact.uri}/model.json is no JSON"
     with pytest.raises(DamagedArtifactError, match=r"^model\.json of .* with: it is now model\."):

@@ -11,33 +11,32 @@ from infra.store.store import Store
 from tests.gcs.server import GCS
 
 KEY = Recipe(kind="checkpoint", name="stage1", code="c0de").key
-URI = "gs://testing/s"
 
 
 @pytest.fixture
-def machine(gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Store]:
+def machine(server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Store]:
     """Returns the store as a machine of a name sees it."""
 
     def named(name: str) -> Store:
         monkeypatch.setenv("PARCEL_STATE", str(tmp_path / name))
-        return Store(URI)
+        return Store(f"{server.uri}/s")
 
     return named
 
 
-def bytes_in(gcs: GCS) -> int:
-    return sum(count["bytes_in"] for count in gcs.requests().values())
+def bytes_in(server: GCS) -> int:
+    return sum(count["bytes_in"] for count in server.requests().values())
 
 
-def test_another_machine_goes_on_from_the_copy(machine: Callable[[str], Store], gcs: GCS):
+def test_another_machine_goes_on_from_the_copy(machine: Callable[[str], Store], server: GCS):
     with machine("a").lock(KEY) as first:
         (first.path / "resume" / "1").mkdir(parents=True)
         (first.path / "resume" / "1" / "state").write_bytes(b"1" * 100_000)
         first.save()
-        before = bytes_in(gcs)
+        before = bytes_in(server)
         (first.path / "log").write_text("more")
         first.save()
-        assert bytes_in(gcs) - before < 5000  # What has not changed is not sent again.
+        assert bytes_in(server) - before < 5000  # What has not changed is not sent again.
         (first.path / "unsaved").touch()
     with machine("b").lock(KEY) as second:
         assert (second.path / "resume" / "1" / "state").read_bytes() == b"1" * 100_000
@@ -47,17 +46,17 @@ def test_another_machine_goes_on_from_the_copy(machine: Callable[[str], Store], 
         (second.path / "resume" / "1" / "state").unlink()
         (second.path / "log").write_text("gone on")
         second.save()
-    names = gcs.store.bucket("testing").names
+    names = server.store.bucket("testing").names
     assert [name for name in names if "scratch" in name and first.path.name in name] == []
     assert sum("/files/" in name for name in names) == 1
     with machine("a").lock(KEY) as third:  # Its own folder is older than the copy.
         assert (third.path / "log").read_text() == "gone on"
         third.clear()
-    assert not any("scratch" in name for name in gcs.store.bucket("testing").names)
+    assert not any("scratch" in name for name in server.store.bucket("testing").names)
 
 
 def test_a_stopped_machine_that_wakes_finds_its_step_taken(
-    machine: Callable[[str], Store], gcs: GCS
+    machine: Callable[[str], Store], server: GCS
 ):
     with machine("a").lock(KEY, token="first") as first:
         (first.path / "log").write_text("saved")
@@ -67,21 +66,21 @@ def test_a_stopped_machine_that_wakes_finds_its_step_taken(
             with pytest.raises(FileNotFoundError, match="another process's"):
                 first.save()
             second.clear()
-        assert not any("scratch" in name for name in gcs.store.bucket("testing").names)
+        assert not any("scratch" in name for name in server.store.bucket("testing").names)
 
 
-def test_its_own_machine_needs_no_copy(machine: Callable[[str], Store], gcs: GCS):
+def test_its_own_machine_needs_no_copy(machine: Callable[[str], Store], server: GCS):
     with machine("a").lock(KEY) as first:
         (first.path / "log").write_text("saved")
         first.save()
         (first.path / "log").write_text("and more")
-    gcs.clear()
+    server.clear()
     with machine("a").lock(KEY) as second:
         assert (second.path / "log").read_text() == "and more"
-    assert gcs.requests()["media"]["bytes_out"] < 2000
+    assert server.requests()["media"]["bytes_out"] < 2000
 
 
-def test_a_copy_that_is_half_there_is_none(machine: Callable[[str], Store], gcs: GCS):
+def test_a_copy_that_is_half_there_is_none(machine: Callable[[str], Store], server: GCS):
     store = machine("a")
     store.files.create_if_absent(f"scratch/{KEY}/0123/files/{'0' * 64}", b"x")
     with machine("b").lock(KEY) as second:

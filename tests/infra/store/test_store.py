@@ -143,9 +143,9 @@ def test_keys_with_equal_beginnings_are_told_apart(tmp_path: Path):
             store.resolve(no_key)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "gs://", "gs://b/x", "gs://Bucket"])
+@pytest.mark.parametrize("uri", ["gcs://bucket/x", "s3://", "gs://b/x", "gs://Bucket"])
 def test_what_is_no_store_is_refused_in_one_line(uri: str):
-    with pytest.raises(ValueError, match=f"store must be .*gs://bucket/prefix, got '{uri}'"):
+    with pytest.raises(ValueError, match=f"store must be .*gs://bucket/prefix .*, got '{uri}'"):
         Store(uri)
 
 

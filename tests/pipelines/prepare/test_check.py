@@ -214,7 +214,7 @@ def test_nothing_to_read_is_a_failure(tmp_path):
     assert [group.reason for group in check.omissions] == ["empty file"]
 
 
-def test_a_corpus_in_a_bucket_is_checked_as_on_a_disk(tmp_path, gcs):
+def test_a_corpus_in_a_bucket_is_checked_as_on_a_disk(tmp_path, server):
     for name in ("a", "b"):
         put_image(tmp_path / f"mine/{name}.png")
     (tmp_path / "mine/c.png").write_bytes(b"")
@@ -223,16 +223,16 @@ def test_a_corpus_in_a_bucket_is_checked_as_on_a_disk(tmp_path, gcs):
     put_text(tmp_path / "mine/train.jsonl", "\n".join(map(json.dumps, rows)) + "\n[")
     with tarfile.open(tmp_path / "mine/0.tar", "w") as archive:
         archive.add(tmp_path / "mine/a.png", "0.png")
-    gcs.upload(tmp_path, "raw")
+    server.upload(tmp_path, "raw")
     for source, counts in (("jsonl", (2, 3)), ("web", (0, 6))):
         here, there = (
             check_corpus(root, source, "train", path="mine")
-            for root in (tmp_path, "gs://testing/raw")
+            for root in (tmp_path, f"{server.uri}/raw")
         )
         assert here == there
         assert (there.num_records, there.num_rejected) == counts
-    with pytest.raises(FileNotFoundError, match="gs://testing/raw/yours is not a folder; check"):
-        check_corpus("gs://testing/raw", "jsonl", "train", path="yours")
+    with pytest.raises(FileNotFoundError, match=f"{server.uri}/raw/yours is not a folder; check"):
+        check_corpus(f"{server.uri}/raw", "jsonl", "train", path="yours")
 
 
 def test_every_wrong_column_is_named_at_once(tmp_path):

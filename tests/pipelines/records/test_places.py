@@ -18,7 +18,6 @@ from pipelines.records.tfrecord import write_shard
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
 
-URI = "gs://testing/studies"
 PER_SHARD = 30
 
 
@@ -42,11 +41,11 @@ def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
 
 
 @pytest.fixture
-def gcs(gcs: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
-    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+def server(server: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
+    monkeypatch.setattr("infra.store.object_client.time", types.SimpleNamespace(sleep=print))
     monkeypatch.setattr(datasets, "BLOCK_BYTES", 7 * 2200)  # Blocks of 7, over shards' ends.
     hold(monkeypatch, 1e6)
-    return gcs
+    return server
 
 
 @pytest.fixture
@@ -66,48 +65,48 @@ def local(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stored(gcs: GCS, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+def stored(server: GCS, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
     """The dataset as an artifact that another machine made."""
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "maker"))
-    attempt = Attempt(Store(URI), Recipe(kind="dataset", name="n"))
+    attempt = Attempt(Store(f"{server.uri}/studies"), Recipe(kind="dataset", name="n"))
     shutil.copytree(local, attempt.path, dirs_exist_ok=True)
     key = attempt.commit({}).key
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "reader"))
-    gcs.clear()
-    return Store(URI).get(key)
+    server.clear()
+    return Store(f"{server.uri}/studies").get(key)
 
 
-def test_records_are_those_of_the_disk_in_every_order(stored: Artifact, local: Path):
-    assert stored.uri.startswith(URI)
+def test_records_are_those_of_the_disk_in_every_order(stored: Artifact, local: Path, server: GCS):
+    assert stored.uri.startswith(server.uri)
     there, here = Dataset(stored.uri).parts["p"], Dataset(local).parts["p"]
     assert [there[i].id for i in (89, 0, 34)] == [here[i].id for i in (89, 0, 34)]
     assert list(there) == list(here)
 
 
-def test_few_records_move_few_bytes(stored: Artifact, gcs: GCS):
+def test_few_records_move_few_bytes(stored: Artifact, server: GCS):
     part = Dataset(stored.uri).parts["p"]
-    before = gcs.requests()["media"]["bytes_out"]
+    before = server.requests()["media"]["bytes_out"]
     part.expect(31)
     assert [part[i].id for i in (31, 29, 28)] == ["0031", "0029", "0028"]  # Block 28..34.
-    moved = gcs.requests()["media"]["bytes_out"] - before
+    moved = server.requests()["media"]["bytes_out"] - before
     assert moved < 8 * 2200 < part.num_bytes / 5
 
 
-def test_other_bytes_than_are_stored_are_read_again(stored: Artifact, gcs: GCS):
+def test_other_bytes_than_are_stored_are_read_again(stored: Artifact, server: GCS):
     part = Dataset(stored.uri).parts["p"]
-    gcs.fail(Rule(action="corrupt", verb="media", times=2))
+    server.fail(Rule(action="corrupt", verb="media", times=2))
     assert part[5].id == "0005"
-    assert gcs.faults.fired() == [2]
+    assert server.faults.fired() == [2]
 
 
 def test_a_damaged_record_is_an_error_and_no_other_record(
-    stored: Artifact, gcs: GCS, monkeypatch: pytest.MonkeyPatch
+    stored: Artifact, server: GCS, monkeypatch: pytest.MonkeyPatch
 ):
     part = Dataset(stored.uri).parts["p"]
-    gcs.fail(Rule(action="corrupt", verb="media", times=None))
-    with pytest.raises(ValueError, match=r"record \d+ of gs://testing/.*p-0.tfrecord is damaged"):
+    server.fail(Rule(action="corrupt", verb="media", times=None))
+    with pytest.raises(ValueError, match=rf"record \d+ of {server.uri}/.*p-0.tfrecord is damaged"):
         part[5]
-    gcs.clear()
+    server.clear()
     assert part[5].id == "0005"  # What failed is not remembered.
 
 
@@ -118,29 +117,29 @@ def test_little_memory_is_enough(stored: Artifact, monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_who_made_it_or_has_a_copy_reads_that(stored: Artifact, gcs: GCS):
+def test_who_made_it_or_has_a_copy_reads_that(stored: Artifact, server: GCS):
     place = stored.path
     assert stored.uri == str(place)
-    asked = gcs.requests()["media"]["requests"]
+    asked = server.requests()["media"]["requests"]
     assert len(list(Dataset(stored.uri).parts["p"])) == 90
-    assert gcs.requests()["media"]["requests"] == asked
+    assert server.requests()["media"]["requests"] == asked
 
 
-def test_what_is_no_artifact_is_refused(stored: Artifact):
+def test_what_is_no_artifact_is_refused(stored: Artifact, server: GCS):
     wrong = stored.uri[:-3] + "xyz"
     with pytest.raises(ValueError, match="xyz is not an artifact of a store"):
         open_stored_folder(wrong)
-    with pytest.raises(ValueError, match="gs://testing/x is not an artifact of a store"):
-        open_stored_folder("gs://testing/x")
+    with pytest.raises(ValueError, match=f"{server.uri}/x is not an artifact of a store"):
+        open_stored_folder(f"{server.uri}/x")
 
 
 def test_a_machine_reads_each_block_once_whatever_its_processes(
-    stored: Artifact, gcs: GCS, monkeypatch: pytest.MonkeyPatch
+    stored: Artifact, server: GCS, monkeypatch: pytest.MonkeyPatch
 ):
     def moved() -> int:
         """Bytes of shards that came from the bucket since this was asked last."""
-        sent = sum(size for (name, _), size in gcs.tally.moved().items() if "tfrecord" in name)
-        gcs.clear()
+        sent = sum(size for (name, _), size in server.tally.moved().items() if "tfrecord" in name)
+        server.clear()
         return sent
 
     rows = list(Dataset(stored.uri).parts["p"])

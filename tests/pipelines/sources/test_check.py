@@ -50,14 +50,14 @@ def test_counts_are_compared_with_the_published_ones(tmp_path, monkeypatch):
     assert sum(row.all_present for row in found.values()) == 4
 
 
-def test_a_bucket_is_told_as_a_disk_is(tmp_path, gcs):
+def test_a_bucket_is_told_as_a_disk_is(tmp_path, server):
     for write in (write_docvqa, write_nocaps):
         write(tmp_path)
     put_image(tmp_path / "docvqa/documents/pybv_81.png")
-    gcs.upload(tmp_path, "raw")
-    assert rows("gs://testing/raw") == rows(tmp_path)
-    with pytest.raises(FileNotFoundError, match="got gs://testing/nowhere: there is none"):
-        rows("gs://testing/nowhere")
+    server.upload(tmp_path, "raw")
+    assert rows(f"{server.uri}/raw") == rows(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"got {server.uri}/nowhere: there is none"):
+        rows(f"{server.uri}/nowhere")
 
 
 def test_training_splits_are_counted_when_asked(tmp_path):

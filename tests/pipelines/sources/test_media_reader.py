@@ -27,28 +27,28 @@ def items(*shown: Media) -> list[Item]:
 
 
 @pytest.fixture
-def reader(gcs) -> MediaReader:
+def reader(server) -> MediaReader:
     for name in ("0.tar", "1.tar"):
-        gcs.store.put("testing", f"raw/web/{name}", Content.of(DATA))
-    gcs.store.put("testing", "raw/web/plain.jpg", Content.of(b"plain"))
-    return MediaReader(raw_path("gs://testing/raw"))
+        server.store.put("testing", f"raw/web/{name}", Content.of(DATA))
+    server.store.put("testing", "raw/web/plain.jpg", Content.of(b"plain"))
+    return MediaReader(raw_path(f"{server.uri}/raw"))
 
 
-def ranges(gcs) -> int:
-    return gcs.requests().get("media", {}).get("requests", 0)
+def ranges(server) -> int:
+    return server.requests().get("media", {}).get("requests", 0)
 
 
 def read(reader: MediaReader, shown: list[Item]) -> list[bytes]:
     return [reader.read(item.media[0]) for item in reader.expected(shown)]
 
 
-def test_neighbours_come_in_one_request(gcs, reader):
+def test_neighbours_come_in_one_request(server, reader):
     shown = [media(at, 30) for at in range(0, 900, 100)]
     assert read(reader, items(*shown)) == [DATA[m.offset : m.offset + 30] for m in shown]
-    assert ranges(gcs) == 1
+    assert ranges(server) == 1
 
 
-def test_what_lies_elsewhere_comes_by_itself(gcs, reader, monkeypatch: pytest.MonkeyPatch):
+def test_what_lies_elsewhere_comes_by_itself(server, reader, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(media_reader, "_GAP", 50)
     shown = [
         media(0, 30),
@@ -63,10 +63,10 @@ def test_what_lies_elsewhere_comes_by_itself(gcs, reader, monkeypatch: pytest.Mo
     assert found[5] == b"plain"
     del shown[5], found[5]
     assert found == [DATA[m.offset : m.offset + 30] for m in shown]
-    assert ranges(gcs) == 5
+    assert ranges(server) == 5
 
 
-def test_a_request_brings_no_more_than_a_run(gcs, reader, monkeypatch: pytest.MonkeyPatch):
+def test_a_request_brings_no_more_than_a_run(server, reader, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(media_reader, "_RUN", 250)
     monkeypatch.setattr(media_reader, "_PREFETCH_BYTES", 300)
     monkeypatch.setattr(media_reader, "_MAX_REQUESTS", 3)
@@ -76,7 +76,7 @@ def test_a_request_brings_no_more_than_a_run(gcs, reader, monkeypatch: pytest.Mo
         assert reader._bytes <= 1000
         given.append(reader.read(item.media[0]))
     assert given == [DATA[m.offset : m.offset + m.size] for m in shown]
-    assert ranges(gcs) == 6  # Two by two, of nine; and one that is larger than a run.
+    assert ranges(server) == 6  # Two by two, of nine; and one that is larger than a run.
     assert (reader._bytes, reader._requests, reader._waiting_uses) == (0, {}, {})
 
 

@@ -29,7 +29,7 @@ TFDS = {"image": "image", "caption": "captions/text"}
         ("tfrecord", "train", {"image": "image", "caption": "text"}),
     ],
 )
-def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, features):
+def test_same_bytes_as_from_a_disk(tmp_path, server, encoded, source, split, features):
     raw = tmp_path / "raw"
     hub_layouts.write_vqav2(raw)
     hub_layouts.write_infovqa(raw)
@@ -38,9 +38,9 @@ def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, featur
     record = example(image=encoded(), text="Plain")
     plain = put_records(raw / "tfrecord/x.tfrecord", record)
     (raw / "tfrecord/y.tfrecord.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    gcs.upload(raw, "raw")
+    server.upload(raw, "raw")
     found = []
-    for number, root in enumerate((str(raw), "gs://testing/raw")):
+    for number, root in enumerate((str(raw), f"{server.uri}/raw")):
         out = tmp_path / f"out-{number}"
         prepare_dataset(
             CONFIG, source=source, split=split, data_root=root, out=str(out), features=features
@@ -50,21 +50,21 @@ def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, featur
     assert sum(len(data) for name, data in found[0].items() if name.endswith(".tfrecord")) > 100
 
 
-def test_a_table_that_comes_damaged_is_no_reject(tmp_path, gcs):
+def test_a_table_that_comes_damaged_is_no_reject(tmp_path, server):
     hub_layouts.write_vqav2(tmp_path)
     table = tmp_path / "vqav2/data/validation-00000-of-00002.parquet"
     for name in ("raw/vqav2/data/validation-00000.parquet", "raw/web/0.parquet"):
-        gcs.store.put("testing", name, Content.of(table.read_bytes()))
+        server.store.put("testing", name, Content.of(table.read_bytes()))
 
     def read(source: str, split: str) -> list[Item | Reject]:
-        corpus = Corpus("gs://testing/raw", source, UnpackedMedia())
+        corpus = Corpus(f"{server.uri}/raw", source, UnpackedMedia())
         return list(source_spec(source).read_splits(corpus, split))
 
     (item,), (image,) = read("vqav2", "val"), read("web", "train")
     assert isinstance(item, Item)
     assert isinstance(image, Reject)  # It has no caption.
     for source, split in (("vqav2", "val"), ("web", "train")):
-        gcs.fail(Rule(action="corrupt", verb="media", times=None))
+        server.fail(Rule(action="corrupt", verb="media", times=None))
         with pytest.raises(RangeError, match="do not match its checksum"):
             read(source, split)
-        gcs.clear()
+        server.clear()
