@@ -95,8 +95,10 @@ def parcel_flops(cfg: ModelSizes, budget: int) -> int:
 
 
 def tokenflex_flops(cfg: ModelSizes, budget: int) -> int:
-    """Returns the FLOPs of a gated MLP, three products, on the pooled cells."""
-    return 6 * budget * cfg.vision.width * _hidden(cfg)
+    """Returns the FLOPs of pooling, a product along each axis, and of a gated MLP on the cells."""
+    width, grid, side = cfg.vision.width, cfg.vision.grid, round(budget**0.5)
+    pooling = 2 * side * grid * (grid + side) * width
+    return pooling + 6 * budget * width * _hidden(cfg)
 
 
 def selection_flops(cfg: ModelSizes, budget: int) -> int:
