@@ -10,15 +10,17 @@ from infra.store.digest import NOT_IDENTITY
 from model.connector import budgets
 from model.connector.config import ConnectorConfig
 from model.text.config import TextConfig
+from model.text.registry import decoder_family
 from model.vision.config import PositionInit, VisionConfig
 
 Dtype = typing.Literal["float32", "bfloat16"]
 Remat = typing.Literal["none", "minimal", "full"]
+Projector = typing.Literal["linear", "mlp"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A PaliGemma-2-shaped model; the defaults are the published 3B one at 224 px.
+    """An image tower, a connector and a decoder; the defaults are PaliGemma 2 3B's at 224 px.
 
     Attributes:
       vision: the image tower.
@@ -27,6 +29,8 @@ class ModelConfig:
       attn_softcap: cap c of attention logits, c * tanh(x / c); 0 is off. On in pretraining; the
         paper turns it off in transfers, big_vision's transfer recipe keeps it.
       final_softcap: the same on output logits (published: 30 in pretraining, 0 in transfers).
+      projector: layers from features to the decoder's width: one, "linear", or two with a GELU
+        between them, "mlp", as in LLaVA-1.5.
       projector_init: "zeros" as published, for pretrained towers; "xavier" for training from
         scratch, where zeros would hide the image from the decoder in the first steps.
       position_init: "normal" as published, or "sincos": fixed 2-D features as initial values, so
@@ -49,6 +53,7 @@ class ModelConfig:
     connector: ConnectorConfig = ConnectorConfig()
     attn_softcap: float = 50.0
     final_softcap: float = 30.0
+    projector: Projector = "linear"
     projector_init: typing.Literal["zeros", "xavier"] = "zeros"
     position_init: PositionInit = "normal"
     dtype: Dtype = "float32"
@@ -60,6 +65,11 @@ class ModelConfig:
         for name in ("attn_softcap", "final_softcap"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (off) or above, got {getattr(self, name)}.")
+            if getattr(self, name) and not decoder_family(self.text.family).softcaps:
+                raise ValueError(
+                    f"{name} must be 0 (off) with text.family {self.text.family!r}, which has "
+                    f"none, got {getattr(self, name)}."
+                )
         if self.position_init == "sincos" and self.vision.width % 4:
             raise ValueError(
                 f"vision.width must be a multiple of 4 for position_init 'sincos' (sine and cosine "
@@ -69,6 +79,8 @@ class ModelConfig:
             raise ValueError(f"loss_chunk must be at least 1, got {self.loss_chunk}.")
         if self.dtype not in typing.get_args(Dtype):
             raise ValueError(f"dtype must be float32 or bfloat16, got {self.dtype!r}.")
+        if self.projector not in typing.get_args(Projector):
+            raise ValueError(f"projector must be linear or mlp, got {self.projector!r}.")
         if self.remat not in typing.get_args(Remat):
             raise ValueError(f"remat must be none, minimal or full, got {self.remat!r}.")
         # Last: whether a connector fits depends on the sizes of the vision tower, checked by now.

@@ -25,11 +25,11 @@ from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
 from model.config import ModelConfig
 from model.connector.build import build_connector
+from model.text.decoder import Adapter, Decoder, Rows
 from model.text.dropout import Dropout
-from model.text.gemma import Adapter, Gemma, Rows
 from model.text.loss import chunked_losses, weighted_loss
 from model.vision.layers import Linear
-from model.vision.siglip import Siglip
+from model.vision.tower import Tower
 
 Params = dict[str, typing.Any]
 Structure = nnx.GraphDef
@@ -58,12 +58,25 @@ class Vlm(nnx.Module):
         # One key per part: parts that all methods share start out equal, whatever the connector is.
         rngs = {part: nnx.Rngs(jax.random.fold_in(key, i)) for i, part in enumerate(_PARTS)}
         self.cfg = cfg
-        self.vision = Siglip(cfg, rngs=rngs["vision"])
+        self.vision = Tower(cfg, rngs=rngs["vision"])
         self.connector = build_connector(cfg, rngs=rngs["connector"])
         zeros = cfg.projector_init == "zeros"
         widths = cfg.vision.width, cfg.text.width
-        self.projector = Linear(*widths, rngs=rngs["projector"], zeros=zeros)
-        self.text = Gemma(cfg, rngs=rngs["text"])
+        layers = Linear if cfg.projector == "linear" else TwoLayers
+        self.projector = layers(*widths, rngs=rngs["projector"], zeros=zeros)
+        self.text = Decoder(cfg, rngs=rngs["text"])
+
+
+class TwoLayers(nnx.Module):
+    """Two linear layers with an exact GELU between them. Source: LLaVA-1.5, "mlp2x_gelu"."""
+
+    def __init__(self, fan_in: int, fan_out: int, *, rngs: nnx.Rngs, zeros: bool = False) -> None:
+        self.first = Linear(fan_in, fan_out, rngs=rngs)
+        self.second = Linear(fan_out, fan_out, rngs=rngs, zeros=zeros)
+
+    def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B D"]:
+        """Returns the projected features."""
+        return self.second(jax.nn.gelu(self.first(x), approximate=False))
 
 
 @jax.tree_util.register_dataclass

@@ -1,16 +1,23 @@
-"""Reading and writing of transformers' `config.json` for PaliGemma 2.
+"""Reading of transformers' `config.json`, and writing of PaliGemma 2's.
 
-Defaults are those of transformers' Gemma2Config and SiglipVisionConfig: files leave out fields
-that equal them.
+Files leave out fields that equal the defaults of transformers' config classes. What a section says
+is read by its family's `hugging_face` module.
 """
 
+import importlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from model.config import ModelConfig
+from model.checkpoint.names import table
+from model.config import ModelConfig, Projector
+from model.config_fields import check_fixed
+from model.layouts import Names
+from model.text.registry import DECODERS
+from model.vision.registry import TOWERS
 from pipelines.records.codes import EXTRA_TOKENS
 
 GEMMA_PIECES = 256_000
@@ -25,102 +32,114 @@ ORIGIN, ORIGIN_ROWS = "hugging_face.json", "hugging_face_rows.npy"
 above the vocabulary. With them, an export gives the same tensors again."""
 
 _EPSILON = 1e-6
-_FIXED = (
-    ("text_config", "rms_norm_eps", _EPSILON),
-    ("text_config", "attention_bias", False),
-    ("text_config", "hidden_activation", "gelu_pytorch_tanh"),
-    ("vision_config", "layer_norm_eps", _EPSILON),
-    ("vision_config", "hidden_act", "gelu_pytorch_tanh"),
-)
-"""Settings that are built into our model: section, field, the only accepted value."""
 
 
 class CheckpointFacts(typing.NamedTuple):
     """Facts that the shapes in a checkpoint do not show.
 
     Attributes:
-      vision_heads: heads of the image tower.
-      num_heads: query heads of the decoder.
-      num_kv_heads: key and value heads of the decoder.
-      head_dim: channels of a decoder head.
+      vision: fields of `VisionConfig`, such as its family and heads.
+      text: fields of `TextConfig`.
       vocab_size: rows of the embedding that count; the file may have more.
       attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
-      sliding_window: attention window of every second layer [tokens]; 0 is none.
-      rope_base: base wavelength of the rotary positions.
+      projector: layers between them.
     """
 
-    vision_heads: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    vision: Mapping[str, Any]
+    text: Mapping[str, Any]
     vocab_size: int = VOCAB_SIZE
     attn_softcap: float = 50.0
     final_softcap: float = 30.0
-    sliding_window: int = 0
-    rope_base: float = 10_000.0
+    projector: Projector = "linear"
+
+    @property
+    def names(self) -> Names:
+        """The names of the parameters of such a checkpoint."""
+        families = self.vision.get("family", "siglip"), self.text.get("family", "gemma2")
+        return table(*families, tied=self.text.get("tied", True), projector=self.projector)
+
+
+class _Container(typing.NamedTuple):
+    """A model of transformers that has a tower and a decoder.
+
+    Attributes:
+      projector: layers between them.
+      vision: `model_type` of a tower without one.
+      fixed: settings that are built into our model.
+    """
+
+    projector: Projector
+    vision: str
+    fixed: Mapping[str, Any]
+
+
+_CONTAINERS = {
+    "paligemma": _Container("linear", "siglip_vision_model", {}),
+    # Features are those before the last block, without the class token: the family's own.
+    "llava": _Container(
+        "mlp",
+        "clip_vision_model",
+        {
+            "vision_feature_layer": -2,
+            "vision_feature_select_strategy": "default",
+            "projector_hidden_act": "gelu",
+            "multimodal_projector_bias": True,
+        },
+    ),
+}
 
 
 def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
     """Returns the facts of a `config.json`.
 
     Raises:
-      ValueError: if it is not a PaliGemma 2, or has settings that our model does not support.
+      ValueError: if its model, tower or decoder is none of ours, or has settings that ours does not
+        support.
     """
-    text, vision = config.get("text_config", {}), config.get("vision_config", {})
-    kinds = config.get("model_type"), text.get("model_type")
-    if kinds != ("paligemma", "gemma2"):
-        raise ValueError(f"config.json must be of paligemma with gemma2 text, got {kinds}.")
-    for part, field, accepted in _FIXED:
-        value = config[part].get(field, accepted) if part in config else accepted
-        if value != accepted:
-            raise ValueError(f"config.json: {part}.{field} must be {accepted}, got {value}.")
-    # transformers writes only settings that differ from its defaults, so what is absent has the
-    # default of its config classes.
-    head_dim = text.get("head_dim", 256)
-    scale = text.get("query_pre_attn_scalar", 256)
-    # Our decoder divides queries by the root of `head_dim`; some sizes of Gemma 2 by another
-    # number.
-    if scale != head_dim:
-        raise ValueError(
-            f"config.json: text_config.query_pre_attn_scalar must equal head_dim={head_dim} "
-            f"(Gemma-2 2B and 9B), got {scale}."
-        )
+    kind = config.get("model_type")
+    if kind not in _CONTAINERS:
+        accepted = " or ".join(_CONTAINERS)
+        raise ValueError(f"config.json: model_type must be {accepted}, got {kind!r:.60}.")
+    container = _CONTAINERS[kind]
+    check_fixed(config, kind, container.fixed)
+    vision, text = (_section(config, name) for name in ("vision_config", "text_config"))
+    tower = _reader("vision", TOWERS, {"model_type": container.vision, **vision})
+    decoder = _reader("text", DECODERS, text)
+    vision_family, text_family = tower.__package__, decoder.__package__
+    softcaps = decoder.read_softcaps(text) if hasattr(decoder, "read_softcaps") else (0.0, 0.0)
+    rows = config.get("vocab_size") or config.get("_vocab_size") or text.get("vocab_size")
     return CheckpointFacts(
-        vision_heads=vision.get("num_attention_heads", 12),
-        num_heads=text.get("num_attention_heads", 8),
-        num_kv_heads=text.get("num_key_value_heads", 4),
-        head_dim=head_dim,
-        vocab_size=config.get("vocab_size") or config.get("_vocab_size") or VOCAB_SIZE,
-        # null is off; a setting that is absent has the default.
-        attn_softcap=float(text.get("attn_logit_softcapping", 50.0) or 0.0),
-        final_softcap=float(text.get("final_logit_softcapping", 30.0) or 0.0),
-        sliding_window=_window(text),
-        rope_base=_rope_base(text),
+        vision={**tower.read(vision), "family": vision_family.rpartition(".")[2]},
+        text={**decoder.read(text), "family": text_family.rpartition(".")[2]},
+        vocab_size=rows if kind != "paligemma" else _paligemma_rows(config),
+        attn_softcap=softcaps[0],
+        final_softcap=softcaps[1],
+        projector=container.projector,
     )
 
 
-def _window(text: Mapping[str, Any]) -> int:
-    window = int(text.get("sliding_window", 4096) or 0)
-    layers = text.get("layer_types")
-    if layers is None:
-        return window
-    if all(layer == "full_attention" for layer in layers):
-        return 0
-    every_second = [("sliding", "full")[i % 2] + "_attention" for i in range(len(layers))]
-    if layers != every_second:
-        raise ValueError(
-            "config.json: text_config.layer_types must be sliding_attention and full_attention "
-            f"in turn, or full_attention alone, got {layers}."
-        )
-    return window
+def _paligemma_rows(config: Mapping[str, Any]) -> int:
+    return config.get("vocab_size") or config.get("_vocab_size") or VOCAB_SIZE
 
 
-def _rope_base(text: Mapping[str, Any]) -> float:
-    rope = text.get("rope_parameters") or {}
-    kind = rope.get("rope_type", "default")
-    if kind != "default":
-        raise ValueError(f"config.json: text_config's rope_type must be default, got {kind!r}.")
-    return float(rope.get("rope_theta", text.get("rope_theta", 10_000.0)))
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ValueError(f"config.json: {name} must be a mapping, got {section!r:.60}.")
+    return section
+
+
+def _reader(room: str, families: Iterable[str], section: Mapping[str, Any]) -> ModuleType:
+    """Returns the module of the family of a tower or a decoder that reads its section."""
+    readers = [importlib.import_module(f"model.{room}.{name}.hugging_face") for name in families]
+    kind = section.get("model_type")
+    for reader in readers:
+        if kind in reader.MODEL_TYPES:
+            return reader
+    accepted = ", ".join(kind for reader in readers for kind in reader.MODEL_TYPES)
+    raise ValueError(
+        f"config.json: {room}_config.model_type must be one of {accepted}, got {kind!r:.60}."
+    )
 
 
 def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]:
@@ -158,7 +177,7 @@ def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]
             "num_attention_heads": text.num_heads,
             "num_key_value_heads": text.num_kv_heads,
             "head_dim": text.head_dim,
-            "query_pre_attn_scalar": text.head_dim,
+            "query_pre_attn_scalar": text.query_scale or text.head_dim,
             "num_image_tokens": vision.num_patches,
             # Off is 0 here, and null there.
             "attn_logit_softcapping": cfg.attn_softcap or None,

@@ -18,12 +18,14 @@ from model.checkpoint.digest import unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, read_config
 from model.checkpoint.names import (
-    EMBEDDING,
     HUGGING_FACE_EMBEDDING,
     LM_HEAD,
+    TOKEN_ROWS,
     NamesError,
     big_vision_keys,
     hugging_face_keys,
+    names_of,
+    used_names,
 )
 from model.checkpoint.sizes import big_vision_facts, model_config
 from model.checkpoint.target import RequestError, atomic_output
@@ -51,10 +53,12 @@ class SourceCheckpoint:
 
     def parameters(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields (our path, float32 array) of every parameter."""
-        big_vision = self.origin == "big_vision"
-        read = translate.read_big_vision if big_vision else translate.read_hugging_face
-        for path, array in read(self.arrays):
-            yield path, array[: self.model.text.vocab_size] if path == EMBEDDING else array
+        if self.origin == "big_vision":
+            parameters = translate.read_big_vision(self.arrays)
+        else:
+            parameters = translate.read_hugging_face(self.arrays, names_of(self.model))
+        for path, array in parameters:
+            yield path, array[: self.model.text.vocab_size] if path in TOKEN_ROWS else array
 
 
 def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
@@ -122,10 +126,14 @@ def _hugging_face_source(
     # Names, sizes, shapes, as in `big_vision_source`. Sizes come from the shapes of the first
     # layer; all others must then agree with the model that results.
     keys = hugging_face_keys(arrays)
-    translate.check_hugging_face(keys)
+    used = used_names(keys, facts.vision["family"])
+    keys = {name: key for name, key in keys.items() if name in used}
+    arrays = Arrays({key: arrays.entries[key] for key in keys.values()}, arrays.metadata)
+    translate.check_hugging_face(keys, facts.names)
     shapes = {name: arrays.entries[key].shape for name, key in keys.items()}
-    model = model_config(translate.our_shapes(shapes), facts)
+    model = model_config(translate.our_shapes(shapes, facts.names), facts)
     expected_shapes = translate.hugging_face_shapes(model)
+    expected_shapes |= translate.other_shapes(model, shapes)
     # The file may have more rows than the vocabulary, as padding; `parameters` leaves them out.
     rows = max(shapes[HUGGING_FACE_EMBEDDING][0], model.text.vocab_size)
     for key in (HUGGING_FACE_EMBEDDING, *({LM_HEAD} & set(keys))):
@@ -133,10 +141,12 @@ def _hugging_face_source(
     translate.check_shapes(expected_shapes, shapes, origin)
     # Some files have the output matrix too. Our model has one table for both, so if the two differ,
     # importing either would change the model.
-    if LM_HEAD in keys:
+    if LM_HEAD in keys and model.text.tied:
         tied = arrays[keys[HUGGING_FACE_EMBEDDING]]
         if not np.array_equal(tied, arrays[keys[LM_HEAD]]):
-            raise NamesError(f"{keys[LM_HEAD]} must equal the embedding (Gemma 2 ties them).")
+            raise NamesError(
+                f"{keys[LM_HEAD]} must equal the embedding, as the config says (tied)."
+            )
     return SourceCheckpoint(model, arrays, origin, config, tokenizer)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from model.checkpoint.hugging_face_config import CheckpointFacts
 from model.config import ModelConfig
-from model.text.config import TextConfig
+from model.text.config import RopeScaling, TextConfig
 from model.vision.config import VisionConfig
 
 Shape = tuple[int, ...]
@@ -27,7 +27,10 @@ def big_vision_facts(shapes: Mapping[str, Shape]) -> CheckpointFacts:
         if len(shapes[key]) != axes:
             raise ValueError(f"{key} must have {axes} axes (layers first), got {shapes[key]}.")
     _, num_heads, _, head_dim = shapes[_Q]
-    return CheckpointFacts(shapes[_ATTN][2], num_heads, shapes[_KV][2], head_dim)
+    return CheckpointFacts(
+        vision={"num_heads": shapes[_ATTN][2]},
+        text={"num_heads": num_heads, "num_kv_heads": shapes[_KV][2], "head_dim": head_dim},
+    )
 
 
 def model_config(shapes: Mapping[str, Shape], facts: CheckpointFacts) -> ModelConfig:
@@ -57,9 +60,12 @@ def model_config(shapes: Mapping[str, Shape], facts: CheckpointFacts) -> ModelCo
         raise ValueError(
             f"sizes cannot be read off this checkpoint: {error} has another number of axes."
         ) from None
+    # A class token has a position, too, which is not one of the grid.
+    class_token = "vision/class_token" in shapes
     grid = math.isqrt(positions)
-    if grid * grid != positions:
+    if grid * grid + class_token != positions:
         raise ValueError(f"position embeddings must cover a square, got {positions} of them.")
+    scaling = facts.text.get("rope_scaling")
     # The embedding may have rows beyond the vocabulary, which other codebases add as padding.
     return ModelConfig(
         vision=VisionConfig(
@@ -68,19 +74,16 @@ def model_config(shapes: Mapping[str, Shape], facts: CheckpointFacts) -> ModelCo
             width=width,
             depth=depth,
             mlp_dim=mlp_dim,
-            num_heads=facts.vision_heads,
+            **facts.vision,
         ),
         text=TextConfig(
             vocab_size=min(vocab_size, facts.vocab_size),
             width=text_width,
             depth=text_depth,
             mlp_dim=text_mlp_dim,
-            num_heads=facts.num_heads,
-            num_kv_heads=facts.num_kv_heads,
-            head_dim=facts.head_dim,
-            rope_base=facts.rope_base,
-            sliding_window=facts.sliding_window,
+            **{**facts.text, "rope_scaling": RopeScaling(**scaling) if scaling else None},
         ),
         attn_softcap=facts.attn_softcap,
         final_softcap=facts.final_softcap,
+        projector=facts.projector,
     )

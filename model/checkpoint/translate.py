@@ -5,6 +5,7 @@ checkpoint is in memory only if the caller collects it.
 """
 
 import collections
+import contextlib
 import re
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,13 +16,14 @@ from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.names import (
     LM_HEAD,
-    TABLE,
+    PALIGEMMA,
     NamesError,
-    ParameterName,
     big_vision_keys,
     hugging_face_keys,
+    names_of,
 )
 from model.config import ModelConfig
+from model.layouts import Names, ParameterName
 
 Params = dict[str, typing.Any]
 Shape = tuple[int, ...]
@@ -40,30 +42,30 @@ def from_big_vision(arrays: Arrays) -> Params:
     return unflatten_params(dict(read_big_vision(arrays)))
 
 
-def from_hugging_face(arrays: Arrays) -> Params:
-    """Returns our nested dict, float32, from the tensors of a Hugging Face PaliGemma 2 checkpoint.
+def from_hugging_face(arrays: Arrays, table: Names = PALIGEMMA) -> Params:
+    """Returns our nested dict, float32, from the tensors of a Hugging Face checkpoint.
 
     Raises:
       NamesError: if keys are missing or unknown, naming them.
     """
-    return unflatten_params(dict(read_hugging_face(arrays)))
+    return unflatten_params(dict(read_hugging_face(arrays, table)))
 
 
 def read_big_vision(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (our path, float32 array) of every parameter; raises as `from_big_vision`."""
     keys = big_vision_keys(arrays)
     check_big_vision(keys)
-    for name in TABLE:
+    for name in PALIGEMMA:
         array = arrays[keys[name.big_vision]]
         piece = array if name.part is None else array[:, name.part]
         yield name.ours, _float32(name.big_vision_layout.read(piece))
 
 
-def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
+def read_hugging_face(arrays: Arrays, table: Names = PALIGEMMA) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (our path, float32 array) of every parameter; raises as `from_hugging_face`."""
     keys = hugging_face_keys(arrays)
-    check_hugging_face(keys)
-    for name in TABLE:
+    check_hugging_face(keys, table)
+    for name in table:
         count = _num_layers(name, keys)
         if count is None:
             # Outside the blocks: one array there, one here.
@@ -79,14 +81,18 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def to_big_vision(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (big_vision key, array) of a whole checkpoint, given our parameters by path."""
+    """Yields (big_vision key, array) of a whole checkpoint, given our parameters by path.
+
+    Raises:
+      NamesError: if big_vision lacks the tower or the decoder.
+    """
     for key, pieces in _big_vision_pieces(params, cfg):
         yield f"params/{key}", np.stack(pieces, axis=1) if len(pieces) > 1 else pieces[0]
 
 
 def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (Hugging Face key, array) of a whole checkpoint, given our parameters by path."""
-    for name in TABLE:
+    for name in names_of(cfg):
         array = params[name.ours]
         if "{i}" not in name.hugging_face:
             yield name.hugging_face, name.hugging_face_layout.write(array, cfg)
@@ -111,17 +117,37 @@ def hugging_face_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     return {key: array.shape for key, array in to_hugging_face(_no_memory(cfg), cfg)}
 
 
-def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+def other_shapes(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Returns the shapes in a Hugging Face file that are read, though we would write others.
+
+    Args:
+      cfg: config of the model.
+      shapes: shape of every tensor, by name.
+    """
+    # A tower that takes images of any aspect ratio has the kernel of its patches as a matrix.
+    ours = {path: leaf.shape for path, leaf in flatten_params(vlm.abstract_params(cfg))}
+    other = {}
+    for name in names_of(cfg):
+        if "{i}" not in name.hugging_face and name.hugging_face in shapes:
+            shape = shapes[name.hugging_face]
+            blank = np.broadcast_to(np.int8(0), shape)
+            with contextlib.suppress(ValueError, IndexError):
+                if name.hugging_face_layout.read(blank).shape == ours[name.ours]:
+                    other[name.hugging_face] = shape
+    return other
+
+
+def our_shapes(shapes: Mapping[str, Shape], table: Names = PALIGEMMA) -> dict[str, Shape]:
     """Returns the shape of each of our parameters, given the shapes in a file of either codebase.
 
     Parameters whose source has too few axes are left out: `check_shapes` finds them.
     """
     # Which codebase a file is from shows in its names.
     hugging_face_names = hugging_face_keys(shapes)
-    hugging_face = any(name.hugging_face in hugging_face_names for name in TABLE)
+    hugging_face = any(name.hugging_face in hugging_face_names for name in table)
     keys = hugging_face_names if hugging_face else big_vision_keys(shapes)
     our: dict[str, Shape] = {}
-    for name in TABLE:
+    for name in table:
         key = name.hugging_face.replace("{i}", "0") if hugging_face else name.big_vision
         # Layouts convert arrays, so a zero that is broadcast to the shape stands in for the data.
         blank = np.broadcast_to(np.int8(0), shapes[keys[key]])
@@ -140,12 +166,13 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 def check_big_vision(names: Collection[str]) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names({name.big_vision for name in TABLE}, names, "big_vision")
+    _check_names({name.big_vision for name in PALIGEMMA}, names, "big_vision")
 
 
-def check_hugging_face(names: Collection[str]) -> None:
+def check_hugging_face(names: Collection[str], table: Names = PALIGEMMA) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names(_expected_keys(names), set(names) - {LM_HEAD}, "Hugging Face")
+    expected = _expected_keys(names, table)
+    _check_names(expected, set(names) - ({LM_HEAD} - expected), "Hugging Face")
 
 
 def _check_names(expected: Collection[str], names: Collection[str], origin: str) -> None:
@@ -179,7 +206,13 @@ def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, 
     # One array of big_vision may hold several of our parameters, such as keys and values. They are
     # put together in the order of their index in it.
     groups: dict[str, list[ParameterName]] = collections.defaultdict(list)
-    for name in TABLE:
+    table = names_of(cfg)
+    if any(not name.big_vision for name in table):
+        raise NamesError(
+            f"big_vision has siglip with gemma2 and a linear projector, got {cfg.vision.family} "
+            f"with {cfg.text.family} and projector {cfg.projector}."
+        )
+    for name in table:
         groups[name.big_vision].append(name)
     for key, group in groups.items():
         ordered = sorted(group, key=lambda name: name.part or 0)
@@ -210,10 +243,10 @@ def _num_layers(name: ParameterName, keys: Iterable[str]) -> int | None:
     return 1 + max((int(m[1]) for m in map(tower.match, keys) if m), default=0)
 
 
-def _expected_keys(keys: Collection[str]) -> set[str]:
+def _expected_keys(keys: Collection[str], table: Names) -> set[str]:
     """Returns every key that a file must have, given the number of layers that it shows."""
     expected = set()
-    for name in TABLE:
+    for name in table:
         count = _num_layers(name, keys)
         expected |= {_layer_key(name, i) for i in range(1 if count is None else count)}
     return expected

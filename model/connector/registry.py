@@ -94,6 +94,19 @@ def parcel_flops(cfg: ModelSizes, budget: int) -> int:
     return first + to_features + mlp_flops(queries, vision.width, _hidden(cfg))
 
 
+def tokenflex_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns the FLOPs of pooling, a product along each axis, and of a gated MLP on the cells."""
+    width, grid, side = cfg.vision.width, cfg.vision.grid, round(budget**0.5)
+    pooling = 2 * side * grid * (grid + side) * width
+    return pooling + 6 * budget * width * _hidden(cfg)
+
+
+def selection_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns the FLOPs of the similarities of all features, whatever the budget."""
+    del budget
+    return 2 * cfg.vision.num_patches**2 * cfg.vision.width
+
+
 def _hidden(cfg: ModelSizes) -> int:
     return cfg.connector.mlp_dim or cfg.vision.mlp_dim
 
@@ -156,6 +169,20 @@ CONNECTORS: dict[str, BuiltIn] = {
     ),
     "m3_sa": BuiltIn(
         "model.connector.m3", "M3SelfAttention", Routing(grids=DOUBLING), m3_self_attention_flops
+    ),
+    # Squares of even sides: at 224 px those of 4, 8, 12 and 16, the paper's last three.
+    "tokenflex": BuiltIn(
+        "model.connector.tokenflex",
+        "TokenFlex",
+        Routing(sizes=(16, 64, 144, 256, 576, 1024)),
+        tokenflex_flops,
+    ),
+    "id_selection": BuiltIn(
+        "model.connector.id_selection",
+        "IdSelection",
+        Routing(reads="nothing"),
+        selection_flops,
+        has_parameters=False,
     ),
 }
 KINDS = CONNECTORS.keys()

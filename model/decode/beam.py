@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int32
 
 from model import vlm
 from model.decode.generate import PAD, PromptState, invalid_rows, prefill
-from model.text.gemma import KvCache, Rows
+from model.text.decoder import KvCache, Rows
 
 
 class Hypotheses(typing.NamedTuple):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from model import vlm
 from model.decode.config import SamplingParams
-from model.text.gemma import KvCache, Rows
+from model.text.decoder import KvCache, Rows
 
 PAD, EOS = 0, 1
 

@@ -1,4 +1,4 @@
-"""Gemma-2 attention: rotary positions, grouped queries, soft-capped logits."""
+"""Attention of decoders: rotary positions, grouped queries, soft-capped logits."""
 
 import typing
 
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from model.attention import MASKED, attention
+from model.text.config import RopeScaling
 
 
 class Keys(typing.NamedTuple):
@@ -25,13 +26,35 @@ class Rotation(typing.NamedTuple):
     cos: Float[Array, "B L 1 r"]
 
 
-def rotation(positions: Int32[Array, "B L"], head_dim: int, base: float) -> Rotation:
+def rotation(
+    positions: Int32[Array, "B L"],
+    head_dim: int,
+    base: float,
+    scaling: RopeScaling | None = None,
+) -> Rotation:
     """Returns the rotation of each position, in float32."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
     wavelengths = np.float32(base) ** exponents
+    if scaling is not None:
+        wavelengths = _stretched(wavelengths, scaling)
     angles = positions.astype(jnp.float32)[:, :, None, None] / wavelengths[None, None, None]
     # The barrier keeps the compiler from computing the sines again in every layer.
     return Rotation(*jax.lax.optimization_barrier((jnp.sin(angles), jnp.cos(angles))))
+
+
+def _stretched(wavelengths: Float[np.ndarray, " r"], scaling: RopeScaling) -> np.ndarray:
+    """Returns wavelengths, over 2 pi, of stretched positions."""
+    if scaling.kind == "linear":
+        return wavelengths * np.float32(scaling.factor)
+    # Between "divided in full" and "not divided" the frequencies are blended, by their turns in the
+    # length of the first training:
+    #
+    #     turns     below low: 1 / factor      low … high: a mix      above high: 1
+    turns = scaling.original_length / (2 * np.pi * wavelengths)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    share = np.clip((turns - low) / (high - low), 0, 1)
+    frequencies = (1 - share) / (wavelengths * scaling.factor) + share / wavelengths
+    return (1 / frequencies).astype(np.float32)
 
 
 def rotate(x: Float[Array, "B L H h"], turn: Rotation) -> Float[Array, "B L H h"]:
@@ -49,7 +72,7 @@ def softcap(x: Float[Array, "*B"], cap: float) -> Float[Array, "*B"]:
 
 
 def attend(
-    queries: Float[Array, "B L H h"], parts: tuple[Keys, ...], *, cap: float
+    queries: Float[Array, "B L H h"], parts: tuple[Keys, ...], *, scale: float, cap: float
 ) -> Float[Array, "B L D"]:
     """Returns each query's mixture of the values of all parts, heads side by side.
 
@@ -59,11 +82,12 @@ def attend(
     Args:
       queries: rotated queries, not yet scaled.
       parts: rotated keys with their values; the softmax runs over all parts together.
+      scale: factor of the queries.
       cap: soft-cap of the logits; 0 is none.
     """
     batch, length, heads, head_dim = queries.shape
     kv_heads = parts[0].keys.shape[2]
-    q = (queries * head_dim**-0.5).reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
+    q = (queries * scale).reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
     if len(parts) == 1:
         keys, values, mask = parts[0]
         return attention(q, keys, values, mask, cap).reshape(batch, length, -1)

@@ -14,11 +14,11 @@ from jaxtyping import Array, Bool, Float, Int32
 from model.lowering import materialize
 from model.sharding import pvary
 from model.text.attention import softcap
-from model.text.gemma import Gemma
+from model.text.decoder import Decoder
 
 
 def chunked_losses(
-    decoder: Gemma,
+    decoder: Decoder,
     hidden: Float[Array, "B T D"],
     targets: Int32[Array, "B T"],
     counting: Bool[Array, "B T"],
@@ -27,7 +27,7 @@ def chunked_losses(
     """Returns the loss of each wanted target, 0 elsewhere; for inspection, without derivative."""
     order, chunks = _in_chunks(decoder, hidden, targets, counting)
     hidden, targets, counting = chunks
-    table = decoder.embedding[...].astype(hidden.dtype)
+    table = decoder.output_table.astype(hidden.dtype)
     losses = _losses(
         table, hidden, targets, counting, (decoder.model.final_softcap, label_smoothing)
     )
@@ -37,7 +37,7 @@ def chunked_losses(
 
 
 def weighted_loss(
-    decoder: Gemma,
+    decoder: Decoder,
     hidden: Float[Array, "B T D"],
     targets: Int32[Array, "B T"],
     weights: Float[Array, "B T"],
@@ -45,7 +45,7 @@ def weighted_loss(
 ) -> Float[Array, ""]:
     """Returns the sum of weighted losses; targets of weight 0 are skipped."""
     _, (hidden, targets, weights) = _in_chunks(decoder, hidden, targets, weights)
-    table = decoder.embedding[...].astype(hidden.dtype)
+    table = decoder.output_table.astype(hidden.dtype)
     return _sum(table, hidden, targets, weights, (decoder.model.final_softcap, label_smoothing))
 
 
@@ -119,7 +119,7 @@ _sum.defvjp(_forward, _backward)
 
 
 def _in_chunks(
-    decoder: Gemma, hidden: Array, targets: Array, counting: Array
+    decoder: Decoder, hidden: Array, targets: Array, counting: Array
 ) -> tuple[Int32[Array, "B T"], tuple[Array, Array, Array]]:
     """Returns the order of each row that puts counting positions first, and all rows in chunks."""
     # A row of 8 positions, of which three s count, in chunks of 2:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from model.text.gemma import Adapter
+from model.text.decoder import Adapter
 from model.train.lora_config import LoraConfig
 
 LORA = "lora/"

@@ -1,5 +1,6 @@
 """Fits a checkpoint to a model of another resolution."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,31 +16,35 @@ QUERIES = ("connector/queries", "connector/mqt/queries")
 
 
 def resize_positions(
-    positions: Float[np.ndarray, "P C"], num_patches: int
+    positions: Float[np.ndarray, "P C"], num_rows: int
 ) -> Float[np.ndarray, "N C"]:
     """Returns position embeddings of a square grid for another one, interpolated bilinearly.
 
-    The corners keep their values. Equal to `scipy.ndimage.zoom(grid, ..., order=1)`, which
-    big_vision uses (`models/vit.py:resample_posemb`), except where `zoom` rounds the last row out
-    of the grid and returns zeros for it (32 x 32 to 16 x 16, say).
+    The corners keep their values, and so does a class token's row, the first. Equal to
+    `scipy.ndimage.zoom(grid, ..., order=1)`, which big_vision uses (`models/vit.py`,
+    `resample_posemb`), except where `zoom` rounds the last row out of the grid and returns zeros
+    for it (32 x 32 to 16 x 16, say).
 
     Args:
-      positions: one embedding per patch, row by row.
-      num_patches: number of patches of the new grid.
+      positions: one embedding per patch, row by row, after that of a class token if there is one.
+      num_rows: number of rows for the new grid.
 
     Raises:
       ValueError: if one of the grids is not square.
     """
-    old, new = (round(count**0.5) for count in (len(positions), num_patches))
-    if old * old != len(positions) or new * new != num_patches:
+    # No square is another one plus 1, so the number of rows says whether there is a class token.
+    old, new = math.isqrt(len(positions)), math.isqrt(num_rows)
+    num_classes = len(positions) - old * old
+    if num_classes not in (0, 1) or num_classes != num_rows - new * new:
         raise ValueError(
-            f"{POSITIONS} must be of a square grid, got {len(positions)} for {num_patches}."
+            f"{POSITIONS} must be of a square grid, got {len(positions)} for {num_rows}."
         )
-    grid = positions.reshape(old, old, -1).astype(np.float64)
+    grid = positions[num_classes:].reshape(old, old, -1).astype(np.float64)
     # Bilinear interpolation is separable: one small matrix serves both rows and columns.
     weights = _weights(old, new)
     resized = np.einsum("ai,bj,ijc->abc", weights, weights, grid, optimize=True)
-    return resized.reshape(num_patches, -1).astype(positions.dtype)
+    rows = resized.reshape(new * new, -1).astype(positions.dtype)
+    return np.concatenate([positions[:num_classes], rows]) if num_classes else rows
 
 
 def extend_bank(

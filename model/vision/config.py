@@ -4,23 +4,26 @@ import dataclasses
 import typing
 
 from model.check import check_positive
+from model.vision.registry import tower_family
 
 PositionInit = typing.Literal["normal", "sincos"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisionConfig:
-    """A SigLIP image tower; the defaults are So400m/14 at 224 px.
+    """An image tower; the defaults are SigLIP So400m/14 at 224 px.
 
     Attributes:
+      family: its family, a name in `registry.TOWERS`, which says what layers a block has.
       image_px: side of the square input [pixels].
       patch_px: side of a square patch [pixels].
       width: channels of a feature.
-      depth: transformer blocks.
+      depth: transformer blocks that features pass.
       mlp_dim: hidden channels of a block's MLP.
       num_heads: attention heads; must divide `width`.
     """
 
+    family: str = "siglip"
     image_px: int = 224
     patch_px: int = 14
     width: int = 1152
@@ -29,6 +32,7 @@ class VisionConfig:
     num_heads: int = 16
 
     def __post_init__(self) -> None:
+        tower_family(self.family)
         check_positive(self, "vision")
         if self.image_px % self.patch_px:
             raise ValueError(
@@ -49,6 +53,11 @@ class VisionConfig:
     def num_patches(self) -> int:
         """Features per image."""
         return self.grid**2
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens per image in the blocks: the patches, and the class token of some families."""
+        return self.num_patches + tower_family(self.family).class_token
 
 
 class TowerConfig(typing.Protocol):

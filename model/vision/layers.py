@@ -1,4 +1,4 @@
-"""Layers with biases and LayerNorm, as in SigLIP; connectors use them too."""
+"""Layers with biases and LayerNorm, as image towers have them; connectors use them too."""
 
 import functools
 
@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from model.attention import attention
 from model.lowering import materialize
+from model.vision.family import Activation
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -58,9 +59,10 @@ _repeat.defvjp(lambda rows, *static: (_repeat(rows, *static), rows.ndim), _repea
 
 
 class LayerNorm(nnx.Module):
-    """Normalizes the last axis, in float32. Source: flax.linen.LayerNorm, epsilon 1e-6."""
+    """Normalizes the last axis, in float32. Source: flax.linen.LayerNorm."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, eps: float = 1e-6) -> None:
+        self.eps = eps
         self.scale = nnx.Param(jnp.ones((width,)))
         self.bias = nnx.Param(jnp.zeros((width,)))
 
@@ -71,7 +73,7 @@ class LayerNorm(nnx.Module):
         # digits.
         centered = full - jnp.mean(full, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
-        normal = centered * jax.lax.rsqrt(variance + 1e-6)
+        normal = centered * jax.lax.rsqrt(variance + self.eps)
         return (
             normal * broadcast_row(self.scale[...], normal) + broadcast_row(self.bias[...], normal)
         ).astype(x.dtype)
@@ -91,15 +93,24 @@ class Linear(nnx.Module):
 
 
 class Mlp(nnx.Module):
-    """Two linear layers with a tanh-approximated GELU between them."""
+    """Two linear layers with an activation between them, by default a tanh-approximated GELU."""
 
-    def __init__(self, width: int, hidden: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, width: int, hidden: int, *, rngs: nnx.Rngs, activation: Activation = "gelu_tanh"
+    ) -> None:
+        self.activation = activation
         self.up = Linear(width, hidden, rngs=rngs)
         self.down = Linear(hidden, width, rngs=rngs)
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Returns the transformed features."""
-        return self.down(materialize(jax.nn.gelu(self.up(x), approximate=True)))
+        return self.down(materialize(_activated(self.up(x), self.activation)))
+
+
+def _activated(x: Array, activation: Activation) -> Array:
+    if activation == "quick_gelu":
+        return x * jax.nn.sigmoid(1.702 * x)
+    return jax.nn.gelu(x, approximate=True)
 
 
 class Attention(nnx.Module):

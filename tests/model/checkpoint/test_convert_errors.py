@@ -97,11 +97,11 @@ def test_wrong_head_counts_do_not_fit_the_shapes(tmp_path):
 @pytest.mark.parametrize(
     ("part", "field", "value"),
     [
-        ("text_config", "query_pre_attn_scalar", 144),
+        ("text_config", "attention_bias", True),
         ("vision_config", "hidden_act", "gelu"),
         ("text_config", "model_type", "gemma"),
         ("text_config", "layer_types", ["full_attention", "sliding_attention"]),
-        ("text_config", "rope_parameters", {"rope_type": "linear"}),
+        ("text_config", "rope_parameters", {"rope_type": "yarn"}),
     ],
 )
 def test_what_the_decoder_does_not_compute_is_refused(tmp_path, part, field, value):

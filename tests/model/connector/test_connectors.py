@@ -166,7 +166,7 @@ def test_without_queries_nothing_of_them_is_active(kind: str):
     assert "dot_general" not in str(jax.make_jaxpr(shape)(params, FEATURES))
 
 
-@pytest.mark.parametrize("kind", ELASTIC_KINDS)
+@pytest.mark.parametrize("kind", [k for k in ELASTIC_KINDS if CONNECTORS[k].has_parameters])
 def test_tokens_are_made_of_the_first_rows_of_the_bank(kind: str):
     cfg, budget = config(kind), 70
     rows = budget - budgets.num_anchors(cfg, budget)

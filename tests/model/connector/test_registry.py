@@ -63,7 +63,7 @@ def test_an_entry_says_what_is_built(kind: str):
     parameters = len(nnx.to_flat_state(nnx.state(module, nnx.Param)))
     assert (parameters > 0) == CONNECTORS[kind].has_parameters
     largest = budgets.supported_budgets(cfg)[-1]
-    assert (flops.connector_flops(cfg, largest) > 0) == CONNECTORS[kind].has_parameters
+    assert flops.connector_flops(cfg, largest) > 0 or not CONNECTORS[kind].has_parameters
 
 
 def test_a_module_and_an_entry_add_a_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose
 
 from model import vlm
 from model.text.attention import rotation
+from model.text.decoder import DecoderBlock
 from model.text.dropout import Dropout
-from model.text.gemma import DecoderBlock
 from tests.model.tiny_models import TEXT, VISION, batch, init_params, tiny_config
 
 KEY = jax.random.key(7)

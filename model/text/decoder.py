@@ -1,8 +1,10 @@
-"""Gemma-2's decoder.
+"""The decoder: blocks of attention and a gated MLP, as its family has them.
 
-Source: big_vision `models/ppp/gemma.py`, google-deepmind/gemma `gm/nn/_gemma.py`.
+Source: big_vision `models/ppp/gemma.py`, google-deepmind/gemma `gm/nn/_gemma.py`, transformers 5.24
+`models/gemma3` and `models/llama`.
 """
 
+import functools
 import typing
 from collections.abc import Mapping
 
@@ -18,6 +20,8 @@ from model.sharding import gather_weight
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, no_dropout
+from model.text.family import Activation
+from model.text.registry import decoder_family
 from model.vision.layers import broadcast_row
 
 
@@ -33,44 +37,51 @@ _kernel = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
 
 
 class RmsNorm(nnx.Module):
-    """Divides the last axis by its root mean square, in float32; the scale is stored minus 1."""
+    """Divides the last axis by its root mean square, in float32; some store the scale minus 1."""
 
-    def __init__(self, width: int) -> None:
-        self.scale = nnx.Param(jnp.zeros((width,)))
+    def __init__(self, width: int, cfg: TextConfig) -> None:
+        self.offset, self.eps = decoder_family(cfg.family).norm_offset, cfg.norm_eps
+        self.scale = nnx.Param(jnp.full((width,), 1.0 - self.offset))
 
-    def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Returns `x` with unit mean square, scaled."""
         full = x.astype(jnp.float32)
-        normal = full * jax.lax.rsqrt(jnp.mean(jnp.square(full), axis=-1, keepdims=True) + 1e-6)
-        return (normal * (1.0 + broadcast_row(self.scale[...], normal))).astype(x.dtype)
+        mean = jnp.mean(jnp.square(full), axis=-1, keepdims=True)
+        normal = full * jax.lax.rsqrt(mean + self.eps)
+        return (normal * (self.offset + broadcast_row(self.scale[...], normal))).astype(x.dtype)
 
 
 class DecoderBlock(nnx.Module):
-    """One transformer block: a norm before and after both attention and the gated MLP."""
+    """One transformer block; its family says which norms it has, and the MLP's activation."""
 
     def __init__(self, cfg: TextConfig, *, rngs: nnx.Rngs) -> None:
-        self.head_dim = cfg.head_dim
+        family = decoder_family(cfg.family)
+        self.head_dim, self.activation = cfg.head_dim, family.activation
+        self.query_scale = (cfg.query_scale or cfg.head_dim) ** -0.5
         q_width, kv_width = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
 
         def matrix(fan_in: int, fan_out: int) -> nnx.Param:
             return nnx.Param(_kernel(rngs.params(), (fan_in, fan_out)))
 
         # In the 2B decoder: 8 query heads and 4 key heads of 256, so 2304 -> 2048 and 2304 -> 1024.
-        # A block is two branches, each between two norms:
+        # A block is two branches, each between two norms, of which some families have the first:
         #
         #     x ─┬─ norm ─ attention ─ norm ─ + ─┬─ norm ─ gated MLP ─ norm ─ + ─▶
         #        └────────────────────────────┘  └────────────────────────────┘
-        self.pre_attn_norm = RmsNorm(cfg.width)
+        self.pre_attn_norm = RmsNorm(cfg.width, cfg)
         self.query = matrix(cfg.width, q_width)
         self.key = matrix(cfg.width, kv_width)
         self.value = matrix(cfg.width, kv_width)
         self.out = matrix(q_width, cfg.width)
-        self.post_attn_norm = RmsNorm(cfg.width)
-        self.pre_mlp_norm = RmsNorm(cfg.width)
+        norms_after = family.norms_after
+        self.post_attn_norm = RmsNorm(cfg.width, cfg) if norms_after else None
+        self.pre_mlp_norm = RmsNorm(cfg.width, cfg)
         self.gate = matrix(cfg.width, cfg.mlp_dim)
         self.up = matrix(cfg.width, cfg.mlp_dim)
         self.down = matrix(cfg.mlp_dim, cfg.width)
-        self.post_mlp_norm = RmsNorm(cfg.width)
+        self.post_mlp_norm = RmsNorm(cfg.width, cfg) if norms_after else None
+        self.query_norm = RmsNorm(cfg.head_dim, cfg) if family.head_norms else None
+        self.key_norm = RmsNorm(cfg.head_dim, cfg) if family.head_norms else None
 
     def __call__(
         self,
@@ -99,16 +110,16 @@ class DecoderBlock(nnx.Module):
         # last block those are the text's, as no output reads the soft tokens after it.
         num_rows = mask.shape[1]
         y = self.pre_attn_norm(x)
-        key = self._heads(y, self.key, adapter("key"), turn)
+        key = self._heads(y, self.key, adapter("key"), turn, self.key_norm)
         value = self._heads(y, self.value, adapter("value"))
         x, y = x[:, -num_rows:], y[:, -num_rows:]
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
-        query = self._heads(y, self.query, adapter("query"), last)
-        read = attend(query, (*past, Keys(key, value, mask)), cap=cap)
+        query = self._heads(y, self.query, adapter("query"), last, self.query_norm)
+        read = attend(query, (*past, Keys(key, value, mask)), scale=self.query_scale, cap=cap)
         read = keep_for_backward(_product(read, self.out, adapter("out")))
-        x = x + drop(self.post_attn_norm(read), 0)
+        x = x + drop(_normed(read, self.post_attn_norm), 0)
         y = drop(self._mlp(self.pre_mlp_norm(x), *map(adapter, ("gate", "up", "down"))), 1)
-        return x + self.post_mlp_norm(y), (key, value)
+        return x + _normed(y, self.post_mlp_norm), (key, value)
 
     def _heads(
         self,
@@ -116,12 +127,14 @@ class DecoderBlock(nnx.Module):
         kernel: nnx.Param,
         adapter: Adapter | None = None,
         turn: Rotation | None = None,
+        norm: RmsNorm | None = None,
     ) -> Float[Array, "B L H h"]:
         matrix = kernel[...].astype(x.dtype).reshape(x.shape[-1], -1, self.head_dim)
         heads = jnp.einsum("bld,dhk->blhk", x, matrix)
         if adapter is not None:
             flat = _adapted(heads.reshape(*x.shape[:2], -1), x, adapter)
             heads = flat.reshape(heads.shape)
+        heads = _normed(heads, norm)
         heads = heads if turn is None else rotate(heads, turn)
         # Attention reads one head after the other; saved in that layout, nothing is copied later.
         return jnp.swapaxes(keep_for_backward(jnp.swapaxes(heads, 1, 2)), 1, 2)
@@ -135,9 +148,9 @@ class DecoderBlock(nnx.Module):
     ) -> Float[Array, "B L D"]:
         gate = keep_for_backward(_product(x, self.gate, gate_adapter))
         up = keep_for_backward(_product(x, self.up, up_adapter))
-        product = _gated_product(gate, up, self.down[...].astype(x.dtype))
+        product = _gated_product(gate, up, self.down[...].astype(x.dtype), self.activation)
         if down_adapter is not None:
-            product = _adapted(product, _gated(gate, up), down_adapter)
+            product = _adapted(product, _gated(gate, up, self.activation), down_adapter)
         return keep_for_backward(product)
 
 
@@ -164,8 +177,8 @@ class KvCache(typing.NamedTuple):
     positions: Int32[Array, "B S"]
 
 
-class Gemma(nnx.Module):
-    """Embedding, blocks stacked on axis 0, final norm, and the embedding again for logits."""
+class Decoder(nnx.Module):
+    """Embedding, blocks stacked on axis 0, final norm, and the output matrix."""
 
     def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         text = cfg.text
@@ -175,20 +188,30 @@ class Gemma(nnx.Module):
             return DecoderBlock(text, rngs=layer_rngs)
 
         self.model = cfg
-        # Rows of about unit length; `embed` multiplies them by the root of the width.
+        # Rows of about unit length, which a family may multiply by the root of the width.
         init = nnx.initializers.normal(text.width**-0.5)
         self.embedding = nnx.Param(init(rngs.params(), (text.vocab_size, text.width)))
         self.blocks = stacked(rngs.split(text.depth))
-        self.final_norm = RmsNorm(text.width)
+        self.final_norm = RmsNorm(text.width, text)
+        shape = (text.vocab_size, text.width)
+        self.head = None if text.tied else nnx.Param(init(rngs.params(), shape))
+
+    @property
+    def output_table(self) -> Float[Array, "V D"]:
+        """The output matrix, a row for each token: the embedding, unless it has its own."""
+        return (self.embedding if self.head is None else self.head)[...]
 
     def embed(self, tokens: Int32[Array, "B T"], *, dtype: DTypeLike) -> Float[Array, "B T D"]:
-        """Returns token embeddings times the square root of the width."""
+        """Returns token embeddings, multiplied by the root of the width where the family does."""
+        text = self.model.text
         rows = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(dtype)
-        return rows * np.sqrt(self.model.text.width).astype(dtype)
+        if not decoder_family(text.family).scaled_embedding:
+            return rows
+        return rows * np.sqrt(text.width).astype(dtype)
 
     def logits(self, x: Float[Array, "B N D"]) -> Float[Array, "B N V"]:
         """Returns float32 scores of the vocabulary, capped by `final_softcap`."""
-        table = self.embedding[...].astype(x.dtype)
+        table = self.output_table.astype(x.dtype)
         raw = jnp.einsum("bnd,vd->bnv", x, table, preferred_element_type=jnp.float32)
         return softcap(raw, self.model.final_softcap)
 
@@ -233,7 +256,9 @@ class Gemma(nnx.Module):
         text = self.model.text
         x, positions, mask = rows
         num_rows = num_rows or x.shape[1]
-        turn = rotation(positions, text.head_dim, text.rope_base)
+        turn = rotation(positions, text.head_dim, text.rope_base, text.rope_scaling)
+        base = text.local_rope_base
+        local_turn = rotation(positions, text.head_dim, base) if base else turn
         # One mask for each part that rows attend to: the new rows themselves, then each cached
         # part.
         masks = [(mask, self._reach(positions, positions))]
@@ -251,12 +276,13 @@ class Gemma(nnx.Module):
             layer_mask, *cache_masks = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, cache_masks, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
-            x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop, adapters=factors)
+            angle = _either(local_turn, turn, is_local)
+            x, kv = block(x, angle, layer_mask, cap=cap, past=parts, drop=drop, adapters=factors)
             return x, kv if keep_cache else None
 
-        # Layers 0, 2, 4, … see the last `sliding_window` positions; without a window all layers do
-        # the same.
-        locality = jnp.arange(text.depth) % 2 == 0
+        # Gemma 2's layers 0, 2, 4, … see the last `sliding_window` positions; without a window all
+        # layers see everything.
+        locality = jnp.asarray(text.local_layers)
         layer_indices = jnp.arange(text.depth) if dropout else None
         caches = tuple((p.keys, p.values) for p in past)
         layers = (self.blocks, locality, caches, layer_indices, adapters)
@@ -297,6 +323,17 @@ def _local(mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_loc
     return mask if near is None else mask & (near[:, -mask.shape[1] :] | ~is_local)
 
 
+def _either(local: Rotation, full: Rotation, is_local: Array) -> Rotation:
+    """Returns the rotation of a layer; nothing is chosen where all layers have the same."""
+    if local is full:
+        return full
+    return jax.tree.map(lambda a, b: jnp.where(is_local, a, b), local, full)
+
+
+def _normed(x: Array, norm: RmsNorm | None) -> Array:
+    return x if norm is None else norm(x)
+
+
 def _product(
     x: Float[Array, "B L D"], kernel: nnx.Param, adapter: Adapter | None
 ) -> Float[Array, "B L F"]:
@@ -312,25 +349,38 @@ def _adapted(
     return (product.astype(jnp.float32) + low_rank.astype(jnp.float32)).astype(x.dtype)
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _gated_product(
-    gate: Float[Array, "B L F"], up: Float[Array, "B L F"], kernel: Float[Array, "F D"]
+    gate: Float[Array, "B L F"],
+    up: Float[Array, "B L F"],
+    kernel: Float[Array, "F D"],
+    activation: Activation,
 ) -> Float[Array, "B L D"]:
-    return _gated(gate, up) @ kernel
+    return _gated(gate, up, activation) @ kernel
 
 
-def _gated(gate: Array, up: Array) -> Array:
+def _gated(gate: Array, up: Array, activation: Activation) -> Array:
+    if activation == "silu":
+        return jax.nn.silu(gate) * up
     return jax.nn.gelu(gate, approximate=True) * up
 
 
-def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
+def _forward(
+    gate: Array, up: Array, kernel: Array, activation: Activation
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    return _gated_product(gate, up, kernel, activation), (gate, up, kernel)
+
+
+def _backward(
+    activation: Activation, saved: tuple[Array, Array, Array], gradient: Array
+) -> tuple[Array, Array, Array]:
     """Returns the usual gradients, with each wide array computed just once; see `materialize`."""
     gate, up, kernel = saved
     gradient = materialize(gradient)
-    hidden, pull = jax.vjp(_gated, gate, up)
+    hidden, pull = jax.vjp(lambda *both: _gated(*both, activation), gate, up)
     d_gate, d_up = pull(materialize(jnp.einsum("bld,fd->blf", gradient, kernel)))
     hidden, d_gate, d_up = materialize((hidden, d_gate, d_up))
     return d_gate, d_up, jnp.einsum("blf,bld->fd", hidden, gradient)
 
 
-_gated_product.defvjp(lambda *args: (_gated_product(*args), args), _backward)
+_gated_product.defvjp(_forward, _backward)

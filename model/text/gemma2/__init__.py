@@ -1,0 +1,1 @@
+"""Gemma 2: the decoder of PaliGemma 2."""

@@ -1,0 +1,1 @@
+"""CLIP's image tower, as LLaVA reads it."""

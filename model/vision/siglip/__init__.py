@@ -1,0 +1,1 @@
+"""SigLIP: the tower of PaliGemma."""

@@ -1,0 +1,1 @@
+"""SigLIP 2: SigLIP's layers, trained otherwise; published in two layouts."""
