@@ -45,6 +45,8 @@ TOKEN = "token"
 
 _START_TIMEOUT = 180.0
 """Longest start of a server [s]; a loaded two-core machine takes 15-40 s to import it."""
+_MAX_STARTS = 3
+"""Starts of a server that a signal ends before it is ready, until the command gives up."""
 _ANSWER_TIMEOUT = 10.0
 """Longest wait for the server that the user named to answer, before anything starts [s]."""
 _LOOK_EVERY = 1.0
@@ -325,7 +327,18 @@ def _read_or_draw_auth(store: Path) -> str:
     return auth
 
 
+class _EndedBySignalError(RuntimeError):
+    """A signal ended the server before it was ready, such as that of the kernel out of memory."""
+
+
 def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
+    for _ in range(_MAX_STARTS - 1):
+        with contextlib.suppress(_EndedBySignalError):
+            return _start_once(store, host, port, auth, beside)
+    return _start_once(store, host, port, auth, beside)
+
+
+def _start_once(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -364,9 +377,8 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
                     f"one, which `fuser` names, and give the command again."
                 )
             lines = text.splitlines() or ["no output"]
-            raise RuntimeError(
-                f"the Prefect server ended with code {server.returncode}: {lines[-1]}"
-            )
+            kind = _EndedBySignalError if server.returncode < 0 else RuntimeError
+            raise kind(f"the Prefect server ended with code {server.returncode}: {lines[-1]}")
         note = running(store)
         if note is not None and note.process.pid == server.pid and is_healthy(note.api, 2.0):
             return note

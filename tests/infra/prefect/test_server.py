@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -85,6 +86,29 @@ def test_two_commands_share_it_and_it_ends_with_the_last_killed_or_not(tmp_path:
     # The one who started it is gone: nobody waits for it but init.
     assert gone(pid, 10)
     assert running(tmp_path) is None
+
+
+@pytest.mark.deep
+def test_a_server_that_a_signal_ends_before_it_is_ready_is_started_again(tmp_path: Path):
+    killed: list[psutil.Process] = []
+
+    def kill_the_first() -> None:
+        while not killed:
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if "infra.prefect.app" in child.cmdline() and str(tmp_path) in child.cmdline():
+                        child.terminate()
+                        killed.append(child)
+                        return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_the_first, daemon=True)
+    killer.start()
+    user, pid, _ = user_of(tmp_path)
+    killer.join(10)
+    assert [child.pid for child in killed] not in ([], [pid])
+    user.communicate("")
+    assert gone(pid, 10)
 
 
 @pytest.mark.deep
