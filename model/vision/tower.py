@@ -136,5 +136,5 @@ class Tower(nnx.Module):
         """Returns pixels in [-1, 1] with the family's mean and spread of each color."""
         if (self.mean, self.std) == (_HALF, _HALF):
             return images
-        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        mean, std = (np.array(x, np.float32).reshape(1, 1, 1, 3) for x in (self.mean, self.std))
         return images.astype(jnp.float32) * (0.5 / std) + (0.5 - mean) / std
