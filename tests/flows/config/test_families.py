@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flows.config.families import with_pair
 from flows.config.load import apply_overrides, check_config, load
 from flows.config.normalise import normalise, parse
 from infra.errors import ConfigError
@@ -110,6 +111,13 @@ def test_a_file_is_laid_over_the_names_of_its_base(tmp_path: Path):
     model = load(over).model
     assert (model.text.family, model.text.width, model.text.depth) == ("gemma3", 1152, 3)
     assert (model.vision.family, model.vision.width) == ("clip", 1024)
+
+
+def test_a_pair_is_put_into_a_model():
+    demo = load().model_of("parcel")
+    pair = with_pair(demo, "clip", "vicuna-7b")
+    assert (pair.vision.image_px, pair.text.num_heads, pair.connector.buckets) == (336, 32, ())
+    assert with_pair(demo, None, None) == demo
 
 
 def test_what_is_recorded_has_every_value():
