@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 from infra.errors import raised_at
@@ -73,6 +73,11 @@ def load_reference(reference: str) -> Any:
         source_file = getattr(imported, "__file__", None) or module
         raise ValueError(f"{module} has no {name!r}; {source_file} must define it.")
     return getattr(imported, name)
+
+
+def load_module(name: str) -> ModuleType:
+    """Returns the module of a dotted name, imported if need be."""
+    return importlib.import_module(name)
 
 
 def add_sources(files: Mapping[str, bytes]) -> None:

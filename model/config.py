@@ -23,8 +23,9 @@ class ModelConfig:
     """An image tower, a connector and a decoder; the defaults are PaliGemma 2 3B's at 224 px.
 
     Attributes:
-      vision: the image tower.
-      text: the decoder.
+      vision: the image tower; in a study's config, the name of a family or of a published size may
+        stand for its values.
+      text: the decoder; likewise.
       connector: the module between them, which turns image features into soft tokens.
       attn_softcap: cap c of attention logits, c * tanh(x / c); 0 is off. On in pretraining; the
         paper turns it off in transfers, big_vision's transfer recipe keeps it.

@@ -90,6 +90,11 @@ def _check_start_checkpoint(config: StudyConfig, key: str, path: Path) -> None:
                     f"{key} must be a checkpoint of the study's model, whose {part}.{name} is "
                     f"{value}, got one of {theirs[name]}: {path}."
                 )
+    if checkpoint.projector != ours.projector:
+        raise ConfigError(
+            f"{key} must be a checkpoint of the study's model, whose projector is "
+            f"{ours.projector}, got one of {checkpoint.projector}: {path}."
+        )
     kind = checkpoint.connector.kind
     # A connector without parameters, such as pooling, fits every method.
     if not has_parameters(kind):

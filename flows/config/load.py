@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from flows.config.families import with_part_values
 from flows.config.server_limits import check_served_path
 from infra.errors import ConfigError
 from infra.references import file_reference
@@ -106,11 +107,13 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str], *, sour
     # before it, and only the last one knows what a key may hold.
     changed = copy.deepcopy(dict(values))
     for override in overrides:
+        changed = with_part_values(changed)
         _apply_override(changed, override)
     _anchor_paths(changed, Path.cwd())
     # A run's record holds, beside all values, those that were stated: the overrides join them.
     if statements := changed.get("statements"):
         for override in overrides:
+            statements = with_part_values(statements)
             _apply_override(statements, override)
         _anchor_paths(statements, Path.cwd())
         changed["statements"] = _without_dropped(statements, values["statements"], source=source)
@@ -182,7 +185,7 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: base must be a file that is not based on this one, got {base}."
             )
-        below = read_config(base, above)
+        below = with_part_values(read_config(base, above))
     return _without_dropped(_merge_configs(below, values), below, source=str(path))
 
 

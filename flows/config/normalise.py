@@ -12,24 +12,30 @@ of the base of Stage 2 be told from a value that the user chose. They list the s
                                                connector_files: {"mine:Ripple": /home/…/mine.py}
     transfers: {nlvr: {train: {epochs: 3}}}    transfers: {nlvr: {train: {epochs: 3,
                                                  batch_size: 256, peak_lr: …, …}}}
+    model: {text: gemma3}                      model: {text: {family: gemma3, width: 2560, …},
+                                                 attn_softcap: 0, final_softcap: 0}
     steps: [./mine.py:Dedup]                   steps: [{step: /home/…/mine.py:Dedup}]
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError, with_config
+from pydantic import BeforeValidator, ValidationError, with_config
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
+from flows.config.families import part_values, with_family
 from flows.config.references import connector_reference
 from flows.config.stage2 import Stage2Config
 from flows.config.validation import config_adapter
+from flows.steps.kinds.tokenizer import TokenizerConfig
 from infra.references import file_reference
 from model.config import ModelConfig
 from model.connector.registry import KINDS
+from model.text.registry import decoder_family
 from model.train.config import TrainConfig
+from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import BENCHMARKS
 
 
@@ -42,13 +48,29 @@ class ConnectorValues(TypedDict, total=False):
 class VisionValues(TypedDict, total=False):
     """What a config states of `VisionConfig`."""
 
+    family: str
     image_px: int
 
 
-class ModelValues(TypedDict, total=False):
-    """What a config states of `ModelConfig`."""
+class TextValues(TypedDict, total=False):
+    """What a config states of `TextConfig`."""
 
-    vision: VisionValues
+    family: str
+    vocab_size: int
+
+
+class TokenizerValues(TypedDict, total=False):
+    """What a config states of `TokenizerConfig`."""
+
+    path: str | None
+    vocab_size: int
+
+
+class ModelValues(TypedDict, total=False):
+    """What a config states of `ModelConfig`; a tower or decoder may be just a name."""
+
+    vision: Annotated[VisionValues, BeforeValidator(part_values)]
+    text: Annotated[TextValues, BeforeValidator(part_values)]
     connector: ConnectorValues
 
 
@@ -113,6 +135,7 @@ class StudyValues(TypedDict, total=False):
     connector_files: dict[str, str]
     train_budgets: dict[str, Any]
     start: str | dict[str, str] | None
+    tokenizer: TokenizerValues
     model: ModelValues
     prepare: PrepareValues
     sources: tuple[SourceValues, ...]
@@ -145,11 +168,13 @@ def normalise(stated: StudyValues) -> StudyValues:
        read a `kind` before it is known to be ours: making a `ConnectorConfig` of it imports it.
     2. Stage 2 takes its transfers from the study's, before these are completed: a size or a recipe
        that is filled in for 224 px is none that the user stated for 448 px.
-    3. Every `prepare` gets the image size of its resolution.
-    4. Every transfer gets the registry's recipe for that size.
+    3. The tower and the decoder get the values of the sizes that are named for them.
+    4. Every `prepare` gets the image size of its resolution.
+    5. Every transfer gets the registry's recipe for that size.
 
     Raises:
-      ValueError: if a connector does not exist, or this process may not import it.
+      ValueError: if a connector, a tower or a decoder does not exist, or this process may not
+        import the connector.
       ValidationError: if a zero-shot benchmark states a recipe of its own beside its parent.
     """
     # 1: names. Everything below finds settings by method.
@@ -171,7 +196,11 @@ def normalise(stated: StudyValues) -> StudyValues:
             for i, stage in enumerate(values["stages"])
         )
 
-    # 3 and 4: sizes and recipes of the study itself.
+    # 3: the model, whose tower may say the image size.
+    if "model" in values:
+        values["model"] = _with_families(values["model"], values.get("tokenizer", {}))
+
+    # 4 and 5: image sizes and recipes of the study itself.
     px = ModelConfig().vision.image_px
     if "model" in values and "vision" in values["model"]:
         px = values["model"]["vision"].get("image_px", px)
@@ -187,6 +216,24 @@ def normalise(stated: StudyValues) -> StudyValues:
             {"step": step} if isinstance(step, str) else step for step in values["steps"]
         )
     return values
+
+
+def _with_families(stated: ModelValues, tokenizer: TokenizerValues) -> ModelValues:
+    """Returns a model's values with those that the families of its parts decide."""
+    model: Any = {**stated}
+    if "vision" in stated:
+        model["vision"] = with_family("vision", stated["vision"])
+    if "family" not in (text := stated.get("text", {})):
+        return model
+    model["text"] = with_family("text", text)
+    # A tokenizer of one's own is that of the published size; one that is trained here has as many
+    # pieces as the study says.
+    if "vocab_size" not in text and tokenizer.get("path") is None:
+        pieces = tokenizer.get("vocab_size", TokenizerConfig.vocab_size)
+        model["text"]["vocab_size"] = pieces + len(EXTRA_TOKENS)
+    if not decoder_family(model["text"]["family"]).softcaps:
+        model = {"attn_softcap": 0.0, "final_softcap": 0.0, **model}
+    return model
 
 
 def _normalised_resolution(

@@ -19,6 +19,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, TypeVar
 
 from infra.progress import Progress
@@ -179,7 +180,7 @@ class Kind:
     Attributes:
       name: "dataset", "checkpoint", ...
       make: writes the artifact into `work.out`, yielding progress; the heavy imports are inside.
-      spec: type of its steps' configs; None where they have none.
+      spec: type of its steps' configs, `… | None` where some have none; None where all have none.
       libraries: distributions whose version can change those bytes; part of the identity.
       stop: modules that are no part of the code of `make`; see `infra.source_code.Tree.reach`.
       also: function from the config, as plain values, to modules that belong to the code although
@@ -222,7 +223,7 @@ class Kind:
 
     name: str
     make: Callable[[StepContext], Iterator[Progress]]
-    spec: type | None = None
+    spec: type | UnionType | None = None
     libraries: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     also: Callable[[Any], Iterable[str]] | None = None

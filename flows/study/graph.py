@@ -35,6 +35,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.kinds.scores import ScoreSpec
+from flows.steps.kinds.start import start_spec
 from flows.study.costs import costs_of
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.user_steps import add_user_steps, cut_graph
@@ -318,7 +319,11 @@ class _GraphBuilder:
         key = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
-            "start", key.replace(".", " "), inputs=self._input_files_step(key), location=location
+            "start",
+            key.replace(".", " "),
+            config=start_spec(self.config.model),
+            inputs=self._input_files_step(key),
+            location=location,
         )
         return {"init": step}
 
@@ -470,6 +475,8 @@ def _evaluations(
                 budget=budget,
                 decode=decode_of(config, entry.benchmark),
                 connector=config.connector_of(method),
+                vision=config.model.vision.family,
+                text=config.model.text.family,
             ),
             ScoreSpec(
                 benchmark=entry.benchmark,

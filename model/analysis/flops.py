@@ -56,7 +56,7 @@ class Flops:
     """FLOPs of one prefill, by part.
 
     Attributes:
-      vision: the image tower, over all images.
+      vision: the image tower, over all images, with the class token of some families.
       connector: the connector, between tower and projector.
       projector: the projection of soft tokens to the decoder's width.
       decoder: all blocks, over soft tokens and text.
@@ -106,17 +106,18 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     """
     budgets.check_budget(cfg, budget)
     vision, text, images = cfg.vision, cfg.text, modality.num_images
-    patches, width = vision.num_patches, vision.width
+    tower_tokens, width = vision.num_tokens, vision.width
     # What is counted, and how often; the head reads text rows only:
     #
     #     image ─tower─▶ P features ─connector─▶ N soft tokens ─projector─▶ ┐ decoder ─▶ head
     #     ... for each of I images                                    text ─┘  once       once
     tokens = sequence_length(budget, modality)
-    block = attention_flops(patches, patches, width) + mlp_flops(patches, width, vision.mlp_dim)
+    block = attention_flops(tower_tokens, tower_tokens, width)
+    block += mlp_flops(tower_tokens, width, vision.mlp_dim)
     return Flops(
         vision=images * vision.depth * block,
         connector=images * connector_flops(cfg, budget),
-        projector=2 * images * budget * width * text.width,
+        projector=images * _projector(cfg, budget),
         decoder=text.depth * _decoder_block(cfg, tokens, tokens),
         head=2 * modality.text_tokens * text.width * text.vocab_size,
     )
@@ -282,10 +283,19 @@ def efficiency_cell(cfg: ModelConfig, budget: int, modality: Modality) -> Effici
     )
 
 
-def _decoder_block(cfg: ModelConfig, rows: int, keys: int) -> int:
-    """Returns the FLOPs of a Gemma-2 block: keys and values of `keys` tokens, all else of `rows`.
+def _projector(cfg: ModelConfig, budget: int) -> int:
+    """Returns the FLOPs of the projection of an image's soft tokens, in one layer or two."""
+    width, text_width = cfg.vision.width, cfg.text.width
+    second = text_width if cfg.projector == "mlp" else 0
+    return 2 * budget * (width + second) * text_width
 
-    `rows` is smaller if only the last tokens' outputs are needed.
+
+def _decoder_block(cfg: ModelConfig, rows: int, keys: int) -> int:
+    """Returns the FLOPs of a block: keys and values of `keys` tokens, all else of `rows`.
+
+    `rows` is smaller if only the last tokens' outputs are needed. Families differ in norms,
+    activations and positions alone; a local layer computes all products and masks those out of
+    reach.
     """
     # Projections: query and output once per query head, for each row; key and value once per key
     # head, for each key. Products: queries with keys, weights with values. MLP: gate, up, down. Two

@@ -4,7 +4,6 @@ Files leave out fields that equal the defaults of transformers' config classes. 
 is read by its family's `hugging_face` module.
 """
 
-import importlib
 import typing
 from collections.abc import Iterable, Mapping
 from types import ModuleType
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from infra.references import load_module
 from model.checkpoint.names import table
 from model.config import ModelConfig, Projector
 from model.config_fields import check_fixed
@@ -131,7 +131,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _reader(room: str, families: Iterable[str], section: Mapping[str, Any]) -> ModuleType:
     """Returns the module of the family of a tower or a decoder that reads its section."""
-    readers = [importlib.import_module(f"model.{room}.{name}.hugging_face") for name in families]
+    readers = [load_module(f"model.{room}.{name}.hugging_face") for name in families]
     kind = section.get("model_type")
     for reader in readers:
         if kind in reader.MODEL_TYPES:

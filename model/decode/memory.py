@@ -29,18 +29,18 @@ def row_bytes(
       beams: live hypotheses; 1 for no beam search.
     """
     vision, text = model.vision, model.text
-    scalar, patches = jnp.dtype(model.dtype).itemsize, vision.num_patches
+    scalar, tower_tokens = jnp.dtype(model.dtype).itemsize, vision.num_tokens
     length = num_images * tokens + text_len
     # A beam's cache is reordered at each token, which takes a second copy of it.
     copies = 1 if beams == 1 else 2 * beams
     token = 2 * scalar * text.depth * text.num_kv_heads * text.head_dim  # Its keys and values.
     cache = token * (length + copies * new_tokens)
-    features = scalar * num_images * patches * vision.width
+    features = scalar * num_images * vision.num_patches * vision.width
     scores = 3 * _FLOAT32 * beams * text.vocab_size
     # Logits of a block of queries, and their weights.
     tower = num_images * (
-        2 * _FLOAT32 * vision.num_heads * min(patches, MAX_BLOCK) * patches
-        + scalar * patches * (8 * vision.width + vision.mlp_dim)
+        2 * _FLOAT32 * vision.num_heads * min(tower_tokens, MAX_BLOCK) * tower_tokens
+        + scalar * tower_tokens * (8 * vision.width + vision.mlp_dim)
     )
     block = 2 * _FLOAT32 * text.num_heads * min(length, MAX_BLOCK) * length
     block += scalar * length * (8 * text.width + 3 * text.mlp_dim)

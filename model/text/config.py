@@ -38,7 +38,9 @@ class TextConfig:
     """A decoder; the defaults are Gemma 2's 2B one with PaliGemma's vocabulary.
 
     Attributes:
-      family: its family, a name in `registry.DECODERS`, which says what layers a block has.
+      family: its family, a name in `registry.DECODERS`, which says what layers a block has. In a
+        study's config it may be a published size: unstated fields are those of that size, or of
+        the family's first.
       vocab_size: rows of the embedding, location and segmentation tokens included.
       width: channels of the residual stream.
       depth: transformer blocks.

@@ -35,10 +35,10 @@ def step_bytes(
 
     Parameters, two moments and gradients are split over the devices that share a copy of the
     weights. Each device also holds the whole weights of two layers, the whole vocabulary table, and
-    the table's gradient in float32, if it is trained. Activations counted are those kept for the
-    backward pass (`model.remat`), those that one layer's backward pass recomputes, and a chunk of
-    logits. Not counted are a compiler's other temporaries and memory that is unused between
-    allocations.
+    the table's gradient in float32, if it is trained; likewise the output matrix, where it is not
+    the table. Activations counted are those kept for the backward pass (`model.remat`), those that
+    one layer's backward pass recomputes, and a chunk of logits. Not counted are a compiler's other
+    temporaries and memory that is unused between allocations.
 
     Args:
       model: config of the model that is trained.
@@ -62,20 +62,21 @@ def step_bytes(
         sum(size for path, size in _sizes(model).items() if path.startswith(prefix)) / depth
         for prefix, depth in blocks.items()
     ]
-    table = text.vocab_size * text.width
-    gathered_weights = _BFLOAT16 * (2 * max(layers) + table)
-    if "text/embedding" in trained:
-        gathered_weights += _FLOAT32 * table
+    gathered_weights = _BFLOAT16 * 2 * max(layers)
+    for table in ("text/embedding", "text/head"):
+        gathered_weights += _BFLOAT16 * _sizes(model).get(table, 0)
+        gathered_weights += _FLOAT32 * trained.get(table, 0)
     rows = train.batch_size / devices / passes
-    patches, sequence_len = vision.num_patches * num_images, tokens * num_images + train.text_len
+    tower_tokens = vision.num_tokens * num_images
+    sequence_len = tokens * num_images + train.text_len
     # The backward pass ends before a frozen tower, so nothing of it is kept.
     saved_bytes = _text_bytes(model, sequence_len) * text.depth
     if any(path.startswith("vision/") for path in trained):
-        saved_bytes += _vision_bytes(model, patches) * vision.depth
+        saved_bytes += _vision_bytes(model, tower_tokens) * vision.depth
     # The towers' backward passes come one after the other, so only the larger of both counts.
     recomputed_bytes = max(
         _recomputed_bytes(
-            vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches
+            vision.width, vision.mlp_dim, vision.num_heads, tower_tokens, vision.num_tokens
         ),
         _recomputed_bytes(text.width, 2 * text.mlp_dim, text.num_heads, sequence_len, sequence_len),
     )
@@ -185,11 +186,11 @@ def _shapes(model: ModelConfig) -> Mapping[str, Any]:
     return dict(flatten_params(vlm.abstract_params(model)))
 
 
-def _vision_bytes(model: ModelConfig, patches: int) -> float:
+def _vision_bytes(model: ModelConfig, num_tokens: int) -> float:
     """Returns the bytes that one tower block keeps for the backward pass, for one example."""
     width, mlp = model.vision.width, model.vision.mlp_dim
     saved_channels = {"full": width, "minimal": 2 * width, "none": 8 * width + 2 * mlp}[model.remat]
-    return _BFLOAT16 * patches * saved_channels
+    return _BFLOAT16 * num_tokens * saved_channels
 
 
 def _text_bytes(model: ModelConfig, sequence_len: int) -> float:

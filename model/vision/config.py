@@ -14,7 +14,9 @@ class VisionConfig:
     """An image tower; the defaults are SigLIP So400m/14 at 224 px.
 
     Attributes:
-      family: its family, a name in `registry.TOWERS`, which says what layers a block has.
+      family: its family, a name in `registry.TOWERS`, which says what layers a block has. In a
+        study's config it may be a published size: unstated fields are those of that size, or of
+        the family's first.
       image_px: side of the square input [pixels].
       patch_px: side of a square patch [pixels].
       width: channels of a feature.

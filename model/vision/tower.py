@@ -19,7 +19,6 @@ from model.vision.layers import (
     LayerNorm,
     Mlp,
     add_row,
-    broadcast_row,
     repeat_rows,
     sincos_positions,
 )
@@ -144,7 +143,5 @@ class Tower(nnx.Module):
         """Returns pixels in [-1, 1] with the family's mean and spread of each color."""
         if (self.mean, self.std) == (_HALF, _HALF):
             return images
-        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
-        images = images.astype(jnp.float32)
-        scale, shift = 0.5 / std, (0.5 - mean) / std
-        return images * broadcast_row(scale, images) + broadcast_row(shift, images)
+        mean, std = (np.array(x, np.float32).reshape(1, 1, 1, 3) for x in (self.mean, self.std))
+        return images.astype(jnp.float32) * (0.5 / std) + (0.5 - mean) / std

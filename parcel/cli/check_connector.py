@@ -23,13 +23,24 @@ def check_connector(
             metavar="CONFIG", help="A study's YAML, whose sizes are checked; default: the demo's."
         ),
     ] = None,
+    vision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another tower, by family or published size: siglip2, clip-l-336, ...",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Another decoder, likewise: gemma3-4b, vicuna-7b, ..."),
+    ] = None,
 ) -> None:
     """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
     from flows.study.check_connector import check_user_connector
 
     broken = False
     # All checks are run: who writes a connector sees every broken promise at once.
-    for finding in check_user_connector(name, config):
+    for finding in check_user_connector(name, config, vision, text):
         typer.echo(f"{finding.name:10} {'ok    ' if finding.holds else 'BROKEN'} {finding.detail}")
         broken |= not finding.holds
     raise typer.Exit(1 if broken else 0)

@@ -8,6 +8,7 @@ Files:
 
 from collections.abc import Iterator
 
+from flows.steps.families import FAMILY_REGISTRIES
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from model import files
@@ -30,7 +31,7 @@ def make(work: StepContext) -> Iterator[Progress]:
 CAST = Kind(
     name="cast",
     make=make,
-    stop=("model.vlm", "model.connector.registry"),
+    stop=("model.vlm", "model.connector.registry", *FAMILY_REGISTRIES),
     holds="checkpoint",
     content="model.checkpoint.folder:params_digest_of",
 )

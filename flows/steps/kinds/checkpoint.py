@@ -27,6 +27,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.steps.families import FAMILY_REGISTRIES, model_entries
 from flows.steps.kind import Kind, StepContext
 from infra.gang.launcher import LauncherGang
 from infra.gang.local import LocalGang
@@ -398,6 +399,7 @@ CHECKPOINT = Kind(
     libraries=("pillow", "sentencepiece"),
     stop=(
         _CONNECTORS,
+        *FAMILY_REGISTRIES,
         # Evaluation during training changes no parameter: a metric's edit must not make it stale.
         "flows.steps.events",
         "model.train.log",
@@ -405,7 +407,10 @@ CHECKPOINT = Kind(
         "model.watch.watch",
     ),
     also=lambda spec: connector_modules(_connector(spec)),
-    entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
+    entries=lambda spec: {
+        _CONNECTORS: class_and_routing(_connector(spec)),
+        **model_entries(spec["model"]),
+    },
     functions=lambda spec: [_connector(spec)],
     holds="checkpoint",
     headline=lambda config, counts: ", ".join(

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+from flows.steps.families import FAMILY_REGISTRIES, TEXT, VISION, family_entries
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import file_sha256, listing_sha256
@@ -27,11 +28,15 @@ class EvaluateSpec:
       decode: settings of decoding.
       connector: kind of the checkpoint's connector, since its code answers; "" in manifests of
         earlier versions, unless it is the user's own.
+      vision: family of the checkpoint's tower, likewise.
+      text: family of its decoder.
     """
 
     budget: int
     decode: DecodeConfig
     connector: str = ""
+    vision: str = VISION
+    text: str = TEXT
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -120,9 +125,12 @@ PREDICTIONS = Kind(
     make_piece=make_piece,
     group_value=_config_without_budget,
     libraries=("pillow", "sentencepiece"),
-    stop=(_CONNECTORS,),
+    stop=(_CONNECTORS, *FAMILY_REGISTRIES),
     also=lambda spec: connector_modules(_connector(spec)),
-    entries=lambda spec: {_CONNECTORS: class_and_routing(_connector(spec))},
+    entries=lambda spec: {
+        _CONNECTORS: class_and_routing(_connector(spec)),
+        **family_entries(spec.get("vision", VISION), spec.get("text", TEXT)),
+    },
     functions=lambda spec: [_connector(spec)],
     holds="answers",
     items="data",

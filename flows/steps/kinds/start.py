@@ -4,14 +4,49 @@ Files:
   *: the same files as in a checkpoint
 """
 
+import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from flows.steps.families import (
+    FAMILY_REGISTRIES,
+    TEXT,
+    VISION,
+    conversion_modules,
+    family_entries,
+)
 from flows.steps.kind import Kind, StepContext
 from flows.steps.kinds.files import check_input_files
 from infra.progress import Progress
 from model import files
+from model.config import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartSpec:
+    """A checkpoint of a tower and a decoder whose families are not those of PaliGemma 2.
+
+    Attributes:
+      vision: family of the tower, whose names its conversion reads.
+      text: family of the decoder.
+    """
+
+    vision: str
+    text: str
+
+
+def start_spec(model: ModelConfig) -> StartSpec | None:
+    """Returns the config of a start's step: None for the families of PaliGemma 2.
+
+    Such steps have had no config from when there were no other families.
+    """
+    families = model.vision.family, model.text.family
+    return None if families == (VISION, TEXT) else StartSpec(vision=families[0], text=families[1])
+
+
+def _families(spec: Mapping[str, str] | None) -> tuple[str, str]:
+    return (spec["vision"], spec["text"]) if spec else (VISION, TEXT)
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -43,11 +78,14 @@ def make(work: StepContext) -> Iterator[Progress]:
 
 
 # A converter only compares shapes with the model's: an edit of `model.vlm` or of a connector, which
-# the registry names, changes no byte.
+# the registry names, changes no byte. The names of parameters are those of the families.
 START = Kind(
     name="start",
     make=make,
-    stop=("model.vlm", "model.connector.registry"),
+    spec=StartSpec | None,
+    stop=("model.vlm", "model.connector.registry", *FAMILY_REGISTRIES),
+    also=lambda spec: conversion_modules(*_families(spec)),
+    entries=lambda spec: family_entries(*_families(spec)),
     holds="checkpoint",
     content="model.checkpoint.folder:params_digest_of",
 )

@@ -153,6 +153,29 @@ def test_one_gpu_is_enough_by_plan(chips: str, hours: float, tmp_path: Path):
         assert planned_bytes(program, train, topology) <= most, program.name
 
 
+def test_a_pairs_config_is_its_bases_with_other_towers():
+    paper, other = shipped("paper_224"), shipped("siglip2_gemma3")
+    for field in ("methods", "budgets", "stage1", "intermediary", "sources", "transfers"):
+        assert getattr(paper, field) == getattr(other, field)
+    assert (other.model.vision.family, other.model.text.family) == ("siglip2", "gemma3")
+    assert (other.model.attn_softcap, other.model.final_softcap) == (0, 0)
+    assert other.model.dtype == paper.model.dtype == "bfloat16"
+    llava = shipped("llava15")
+    assert (llava.model.vision.num_patches, llava.prepare.image_px) == (576, 336)
+    assert (llava.model.projector, llava.model.text.tied) == ("mlp", False)
+    served = {method: llava.budgets_of(method) for method in llava.methods}
+    assert served["vanilla"] == (576,)
+    assert served["mqt"] == served["parcel"] == (16, 36, 64, 144, 576)
+
+
+@pytest.mark.slow
+def test_one_gpu_is_enough_for_llava_by_plan(tmp_path: Path):
+    study = shipped("llava15", "methods=[vanilla, parcel]")
+    plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 11, 27))
+    assert not [line for line in plan.notes if "does not fit" in line]
+    assert not [row.name for row in plan.trainings if row.unknown or row.chip_hours is None]
+
+
 @pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
     words = ("compute.topology=h200:1", "methods=[parcel]", "intermediary.batch_size=1024")
@@ -177,6 +200,8 @@ def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
         ("paper_448", ["stage1 vanilla", "intermediary parcel", "stage2 parcel"]),
         ("pali3b_8gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
         ("pali3b_1gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
+        ("siglip2_gemma3", ["start", "stage1 vanilla", "intermediary parcel"]),
+        ("llava15", ["start", "intermediary vanilla", "intermediary parcel"]),
     ],
 )
 def test_every_step_is_told_before_anything_runs(name: str, stages: list[str], tmp_path: Path):

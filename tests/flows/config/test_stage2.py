@@ -233,6 +233,8 @@ def test_each_method_may_start_from_a_checkpoint_of_its_own(tmp_path: Path):
          "or with the connector of parcel, .* got connector mqt"),
         ("vanilla", ("model.text.width=48",),
          r"start must be a checkpoint of the study's model, whose text\.width is 48, got .* 96"),
+        ("vanilla", ("model.vision.family=siglip2",), r"family is siglip2, got one of siglip"),
+        ("vanilla", ("model.projector=mlp",), r"whose projector is mlp, got one of linear"),
     ],
 )  # fmt: skip
 def test_a_start_that_does_not_fit_is_refused_before_anything_runs(

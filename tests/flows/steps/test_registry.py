@@ -11,13 +11,19 @@ from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.scores import ScoreSpec
+from flows.steps.kinds.start import start_spec
 from flows.steps.registry import code_digest, step_code
 from flows.study.graph import graph_of
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
+from model.config import ModelConfig
 from model.connector.registry import CONNECTORS
 from model.connector.routing import Routing
 from model.eval.metrics.registry import METRICS
+from model.text.config import TextConfig
+from model.text.registry import DECODERS
+from model.vision.config import VisionConfig
+from model.vision.registry import TOWERS
 
 WIDE = (
     "methods=[vanilla,m3,mqt,parcel,short]",
@@ -174,3 +180,94 @@ def test_what_a_users_function_takes_from_a_registry_is_its_code():
     tree = Tree({**checkout().files, "own/my_metric.py": text})
     reached = step_code("chance", "my_metric:score", tree)
     assert {"my_metric", "model.eval.metrics.registry", "model.eval.metrics.cider"} <= {*reached}
+
+
+FACTS = {"siglip": "norm_eps", "clip": "norm_eps", "gemma2": "norm_offset", "llama": "norm_offset"}
+"""Family -> one of its facts."""
+
+
+def codes_of_pairs() -> dict[tuple[str, str, str], str]:
+    """Returns (kind, tower, decoder) -> digest of the code of a step of that kind."""
+    codes = {}
+    for vision in ("siglip", "clip"):
+        for text in ("gemma2", "llama"):
+            model = ModelConfig(
+                vision=VisionConfig(family=vision),
+                text=TextConfig(family=text),
+                attn_softcap=0,
+                final_softcap=0,
+            )
+            families = {"vision": vision, "text": text}
+            for kind, config in {
+                "checkpoint": {"model": dataclasses.asdict(model)},
+                "predictions": {"decode": {}, "connector": "mqt", **families},
+                "start": start_spec(model),
+            }.items():
+                codes[kind, vision, text] = code_digest(kind, config)
+    return codes
+
+
+@pytest.mark.parametrize("family", FACTS)
+def test_facts_of_a_family_are_code_of_the_steps_that_name_it(
+    monkeypatch: pytest.MonkeyPatch, family: str
+):
+    before = codes_of_pairs()
+    families: dict[str, Any] = TOWERS if family in TOWERS else DECODERS
+    edited = dataclasses.replace(families[family], **{FACTS[family]: 0.5})
+    monkeypatch.setitem(families, family, edited)
+    after = codes_of_pairs()
+    assert {step for step in before if after[step] != before[step]} == {
+        step for step in before if family in step
+    }
+
+
+@pytest.mark.parametrize("families", [TOWERS, DECODERS], ids=["tower", "decoder"])
+def test_a_new_family_or_size_leaves_all_code_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, families: dict[str, Any]
+):
+    before = codes_of_pairs()
+    for name, facts in tuple(families.items()):
+        sizes = {**facts.sizes, f"{name}-huge": {"depth": 99}}
+        monkeypatch.setitem(families, name, dataclasses.replace(facts, sizes=sizes))
+    monkeypatch.setitem(families, "new", dataclasses.replace(next(iter(families.values()))))
+    assert codes_of_pairs() == before
+
+
+def test_no_step_has_the_code_of_a_family_of_towers_or_decoders(steps: tuple[Step, ...]):
+    for step in steps:
+        reached = step_code(step.kind, step.config)
+        assert not [
+            module for module in reached if module.endswith(".family") and module.count(".") > 2
+        ]
+        names_pair = step.kind in ("checkpoint", "predictions")
+        assert ({"model.text.registry", "model.vision.registry"} <= {*reached}) == names_pair
+
+
+def test_names_of_parameters_are_code_of_a_conversion():
+    llava = start_spec(
+        ModelConfig(
+            vision=VisionConfig(family="clip"),
+            text=TextConfig(family="llama"),
+            attn_softcap=0,
+            final_softcap=0,
+        )
+    )
+    assert llava is not None
+    assert start_spec(ModelConfig()) is None
+    ours, theirs = step_code("start", None), step_code("start", llava)
+    assert {"model.vision.siglip.names", "model.text.gemma2.hugging_face"} <= {*ours}
+    assert {"model.vision.clip.names", "model.text.llama.hugging_face"} <= {*theirs}
+    assert not {"model.vision.clip.names", "model.text.llama.names"} & {*ours}
+    # A cast is a copy, whatever the names.
+    assert "model.vision.siglip.names" not in step_code("cast", None)
+
+
+def test_a_config_without_families_is_of_the_first_ones():
+    model = dataclasses.asdict(ModelConfig())
+    older = {**model, "vision": {"width": 3}, "text": {}}
+    assert code_digest("checkpoint", {"model": older}) == code_digest(
+        "checkpoint", {"model": model}
+    )
+    answers = {"decode": {}, "connector": "mqt"}
+    pair = {"vision": "siglip", "text": "gemma2"}
+    assert code_digest("predictions", answers) == code_digest("predictions", answers | pair)

@@ -60,3 +60,17 @@ def test_frozen_parameters_have_neither_moments_nor_gradients():
 
 def test_weights_pass_twice_in_half_precision_and_gradients_once_in_full():
     assert gathered_bytes(MODEL) == 8 * NUM_PARAMS
+
+
+def test_a_class_token_is_kept_and_an_output_matrix_is_a_second_table():
+    vision = dataclasses.replace(MODEL.vision, family="clip")
+    text = dataclasses.replace(MODEL.text, tied=False)
+    table = text.vocab_size * text.width
+    # Four float32 numbers each, and whole on the device in bfloat16 and as a float32 gradient.
+    untied = held(dataclasses.replace(MODEL, text=text)) - held()
+    assert untied == pytest.approx((16 + 2 + 4) * table)
+    # Of a token of a block, so much waits for the backward pass without recomputation.
+    clip = dataclasses.replace(MODEL, vision=vision)
+    more = (held(clip, batch_size=16) - held(clip)) - (held(batch_size=16) - held())
+    token = 2 * (8 * vision.width + 2 * vision.mlp_dim)
+    assert more >= 8 * vision.depth * token

@@ -121,3 +121,30 @@ def _serve(monkeypatch: pytest.MonkeyPatch, params: dict[str, typing.Any]) -> No
     arrays = unflatten_params({path: np.asarray(value) for path, value in params.items()})
     monkeypatch.setattr(start, "load_params", lambda path: arrays)
     monkeypatch.setattr(vlm, "init_params", init_params)
+
+
+def test_a_class_tokens_row_stays_when_a_tower_is_resized(monkeypatch: pytest.MonkeyPatch):
+    def clip(px: int) -> ModelConfig:
+        vision = dataclasses.replace(VISION, family="clip", depth=1, image_px=px)
+        return tiny_config("parcel", vision=vision)
+
+    small, large = clip(32), clip(64)
+    check_resolutions(small, large)
+    trained = dict(flatten_params(init_params(small, 1)))
+    _serve(monkeypatch, trained)
+    started = dict(flatten_params(starting_params(large, "checkpoint", 2)))
+    assert started[POSITIONS].shape == (32 * 32 + 1, VISION.width)
+    np.testing.assert_array_equal(started[POSITIONS][0], trained[POSITIONS][0])
+    # The patches' rows are a grid of their own, whose corners stay.
+    patches = trained[POSITIONS][1:].reshape(16, 16, -1)
+    resized = started[POSITIONS][1:].reshape(32, 32, -1)
+    np.testing.assert_array_equal(resized[[0, -1], [0, -1]], patches[[0, -1], [0, -1]])
+    np.testing.assert_array_equal(
+        resized, resize_positions(trained[POSITIONS][1:], 1024).reshape(32, 32, -1)
+    )
+    np.testing.assert_array_equal(started["vision/class_token"], trained["vision/class_token"])
+
+
+def test_a_grid_with_a_class_token_does_not_fit_one_without():
+    with pytest.raises(ValueError, match="must be of a square grid, got 17 for 64"):
+        resize_positions(np.zeros((17, 2)), 64)

@@ -61,9 +61,24 @@ def test_ours_are_checked_the_same_way(parcel, folder: Path):
     assert "masking    ok     no slot is ever masked" in out
 
 
+def test_a_pair_is_named_by_family_or_published_size(parcel, folder: Path):
+    code, out, err = parcel("check-connector", "m3", "--vision", "clip-l-336", "--text", "llama")
+    assert (code, err) == (0, "")
+    assert "budgets    ok     4, 16, 64\n" in out  # Of 24 x 24 patches.
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (
+            ["check-connector", "m3", "--vision", "clip-l"],
+            "--vision must be a family, siglip, siglip2, clip, or a published size",
+        ),
+        (["check-connector", "m3", "--text", "gema3"], "got 'gema3'; did you mean gemma3?"),
+        (
+            ["check-connector", "parcel_fixed2", "--vision", "clip"],
+            "must be a multiple of 16 for 'parcel_fixed2', got 24",
+        ),
         (["check-connector", "parcl"], "NAME must be one of vanilla, m3, "),
         (["check-connector", "own_nothing.py:X"], "NAME: there is no file"),
         (["check-connector", "own_ripples_here.py:Nobody"], "own_ripples_here has no 'Nobody'"),
