@@ -52,9 +52,7 @@ from infra.store.backend import ByteSource, FileStat
 from infra.store.block_reader import WholeSum
 from infra.store.object_client import ABSENT, BucketError, ObjectClient, StoredObject
 
-MARKER = b"parcel: there is nothing of this name; whoever creates it replaces this object.".ljust(
-    97
-)
+MARKER = b"%-97s" % b"parcel: there is nothing of this name; whoever creates it replaces this."
 """Bytes of an object that stands for none."""
 
 _md5 = functools.partial(hashlib.md5, usedforsecurity=False)
@@ -279,7 +277,8 @@ class ObstoreClient(ObjectClient):
                 self.with_retries(lambda: self.download(key, Path(file.name)))
                 while part := file.read(_PART):
                     again.update(part)
-            self._has_md5 = again.digest() != digest
+            if again.digest() == digest and self.stat(key).generation == etag:
+                self._has_md5 = False
             return not self._has_md5
 
         return WholeSum(_md5, is_right)
@@ -357,7 +356,8 @@ class ObstoreClient(ObjectClient):
 
     def _holds_marker(self, key: str, etag: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return self.with_retries(lambda: self._get(key))[0] == MARKER
+            # What has replaced it since says nothing about it.
+            return self.with_retries(lambda: self._get(key)) == (MARKER, etag)
         return False
 
     def _of(self, key: str, request: Callable[[], _T]) -> _T:

@@ -231,6 +231,32 @@ def test_a_file_read_in_blocks_is_compared_with_an_etag_as_long_as_it_is_a_diges
         assert s3.requests()["media"]["requests"] == requests
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_no_bucket_without_digests(
+    files: Bucket, s3: S3
+):
+    files.put("x", b"one")
+    file = files.open("x")
+    files.put("x", b"two")
+    with pytest.raises(RangeError, match="do not match its checksum"):
+        file.read()
+    s3.fail(Rule(action="corrupt", verb="media"))
+    assert files.read("x") == b"two"
+
+
+def test_a_file_as_long_as_a_marker_that_comes_again_is_shown(files: Bucket, s3: S3):
+    data, stale = b"n" * len(MARKER), {}
+    files.create_if_absent("d/x", data)
+    s3.fail(Rule(action="stall", verb="media", seconds=1.0))
+    listing = threading.Thread(target=lambda: stale.update(files.listing("d")))
+    listing.start()  # It sees the length, and asks what it is; meanwhile the file is deleted.
+    while s3.faults.fired() != [1]:
+        listing.join(0.01)
+    assert Bucket(files.uri).compare_and_delete("d/x", data)
+    listing.join()
+    files.create_if_absent("d/x", data)
+    assert list(files.listing("d")) == ["x"]
+
+
 def test_what_s3_does_not_copy_in_one_request_goes_through_this_machine(
     files: Bucket, s3: S3, monkeypatch: pytest.MonkeyPatch
 ):
