@@ -1,8 +1,8 @@
 """Towers and decoders that a config gives by the name of a family or of a published size.
 
     stated                                         filled in
-    text: gemma3                                   text: {family: gemma3, width: 2560, …}
-    text: gemma3-1b                                text: {family: gemma3, width: 1152, …}
+    text: gemma3                                   text: {family: gemma3, width: 1152, …}
+    text: gemma3-4b                                text: {family: gemma3, width: 2560, …}
     text: {family: gemma3, width: 64, depth: 2}    text: {family: gemma3, width: 64, depth: 2, …}
 
 A family's name stands for its first published size.

@@ -12,7 +12,7 @@ of the base of Stage 2 be told from a value that the user chose. They list the s
                                                connector_files: {"mine:Ripple": /home/…/mine.py}
     transfers: {nlvr: {train: {epochs: 3}}}    transfers: {nlvr: {train: {epochs: 3,
                                                  batch_size: 256, peak_lr: …, …}}}
-    model: {text: gemma3}                      model: {text: {family: gemma3, width: 2560, …},
+    model: {text: gemma3-4b}                   model: {text: {family: gemma3, width: 2560, …},
                                                  attn_softcap: 0, final_softcap: 0}
     steps: [./mine.py:Dedup]                   steps: [{step: /home/…/mine.py:Dedup}]
 """

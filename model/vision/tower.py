@@ -132,7 +132,7 @@ class Tower(nnx.Module):
             body = jax.checkpoint(
                 body,
                 policy=policy(self.remat),
-                prevent_cse=self.unroll > 1,  # See `Gemma._scan`.
+                prevent_cse=self.unroll > 1,  # See `Decoder._scan`.
             )
         x, _ = jax.lax.scan(body, x, self.blocks, unroll=self.unroll)
         # The class token is no feature.
