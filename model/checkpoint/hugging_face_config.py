@@ -103,14 +103,13 @@ def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
     container = _CONTAINERS[kind]
     check_fixed(config, kind, container.fixed)
     vision, text = (_section(config, name) for name in ("vision_config", "text_config"))
-    tower = _reader("vision", TOWERS, {"model_type": container.vision, **vision})
-    decoder = _reader("text", DECODERS, text)
-    vision_family, text_family = tower.__package__, decoder.__package__
+    vision_family, tower = _reader("vision", TOWERS, {"model_type": container.vision, **vision})
+    text_family, decoder = _reader("text", DECODERS, text)
     softcaps = decoder.read_softcaps(text) if hasattr(decoder, "read_softcaps") else (0.0, 0.0)
     rows = config.get("vocab_size") or config.get("_vocab_size") or text.get("vocab_size")
     return CheckpointFacts(
-        vision={**tower.read(vision), "family": vision_family.rpartition(".")[2]},
-        text={**decoder.read(text), "family": text_family.rpartition(".")[2]},
+        vision={**tower.read(vision), "family": vision_family},
+        text={**decoder.read(text), "family": text_family},
         vocab_size=rows if kind != "paligemma" else _paligemma_rows(config),
         attn_softcap=softcaps[0],
         final_softcap=softcaps[1],
@@ -129,14 +128,18 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
-def _reader(room: str, families: Iterable[str], section: Mapping[str, Any]) -> ModuleType:
-    """Returns the module of the family of a tower or a decoder that reads its section."""
-    readers = [importlib.import_module(f"model.{room}.{name}.hugging_face") for name in families]
+def _reader(
+    room: str, families: Iterable[str], section: Mapping[str, Any]
+) -> tuple[str, ModuleType]:
+    """Returns the family of a tower or a decoder, and its module that reads the section."""
+    readers = {
+        name: importlib.import_module(f"model.{room}.{name}.hugging_face") for name in families
+    }
     kind = section.get("model_type")
-    for reader in readers:
+    for name, reader in readers.items():
         if kind in reader.MODEL_TYPES:
-            return reader
-    accepted = ", ".join(kind for reader in readers for kind in reader.MODEL_TYPES)
+            return name, reader
+    accepted = ", ".join(kind for reader in readers.values() for kind in reader.MODEL_TYPES)
     raise ValueError(
         f"config.json: {room}_config.model_type must be one of {accepted}, got {kind!r:.60}."
     )
