@@ -133,6 +133,7 @@ def _hugging_face_source(
     shapes = {name: arrays.entries[key].shape for name, key in keys.items()}
     model = model_config(translate.our_shapes(shapes, facts.names), facts)
     expected_shapes = translate.hugging_face_shapes(model)
+    expected_shapes |= translate.other_shapes(model, shapes)
     # The file may have more rows than the vocabulary, as padding; `parameters` leaves them out.
     rows = max(shapes[HUGGING_FACE_EMBEDDING][0], model.text.vocab_size)
     for key in (HUGGING_FACE_EMBEDDING, *({LM_HEAD} & set(keys))):

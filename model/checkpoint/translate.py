@@ -5,6 +5,7 @@ checkpoint is in memory only if the caller collects it.
 """
 
 import collections
+import contextlib
 import re
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -114,6 +115,26 @@ def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
 def hugging_face_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     """Returns the shape of every tensor in a model's Hugging Face checkpoint, without any data."""
     return {key: array.shape for key, array in to_hugging_face(_no_memory(cfg), cfg)}
+
+
+def other_shapes(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Returns the shapes in a Hugging Face file that are read, though we would write others.
+
+    Args:
+      cfg: config of the model.
+      shapes: shape of every tensor, by name.
+    """
+    # A tower that takes images of any aspect ratio has the kernel of its patches as a matrix.
+    ours = {path: leaf.shape for path, leaf in flatten_params(vlm.abstract_params(cfg))}
+    other = {}
+    for name in names_of(cfg):
+        if "{i}" not in name.hugging_face and name.hugging_face in shapes:
+            shape = shapes[name.hugging_face]
+            blank = np.broadcast_to(np.int8(0), shape)
+            with contextlib.suppress(ValueError, IndexError):
+                if name.hugging_face_layout.read(blank).shape == ours[name.ours]:
+                    other[name.hugging_face] = shape
+    return other
 
 
 def our_shapes(shapes: Mapping[str, Shape], table: Names = PALIGEMMA) -> dict[str, Shape]:

@@ -1,6 +1,6 @@
 """The decoder: blocks of attention and a gated MLP, as its family has them.
 
-Source: big_vision `models/ppp/gemma.py`, google-deepmind/gemma `gm/nn/_gemma.py`, transformers 5.12
+Source: big_vision `models/ppp/gemma.py`, google-deepmind/gemma `gm/nn/_gemma.py`, transformers 5.24
 `models/gemma3` and `models/llama`.
 """
 

@@ -1,7 +1,7 @@
 """The image tower: pixels in, one feature per patch out; blocks as its family has them.
 
 Source: big_vision `models/vit.py` with `pool_type="none"`, as PaliGemma uses it; for CLIP,
-transformers 5.12 `models/clip`.
+transformers 5.24 `models/clip`.
 """
 
 import jax
@@ -14,7 +14,15 @@ from jaxtyping import Array, Float, UInt8
 from model.lowering import policy
 from model.sharding import gather_weight
 from model.vision.config import TowerConfig, VisionConfig
-from model.vision.layers import Attention, LayerNorm, Mlp, add_row, repeat_rows, sincos_positions
+from model.vision.layers import (
+    Attention,
+    LayerNorm,
+    Mlp,
+    add_row,
+    broadcast_row,
+    repeat_rows,
+    sincos_positions,
+)
 from model.vision.registry import tower_family
 
 _HALF = (0.5, 0.5, 0.5)
@@ -137,4 +145,6 @@ class Tower(nnx.Module):
         if (self.mean, self.std) == (_HALF, _HALF):
             return images
         mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
-        return images.astype(jnp.float32) * (0.5 / std) + (0.5 - mean) / std
+        images = images.astype(jnp.float32)
+        scale, shift = 0.5 / std, (0.5 - mean) / std
+        return images * broadcast_row(scale, images) + broadcast_row(shift, images)

@@ -1,4 +1,4 @@
-"""Facts and published sizes of Gemma 3's decoder. Source: transformers 5.12 `models/gemma3`."""
+"""Facts and published sizes of Gemma 3's decoder. Source: transformers 5.24 `models/gemma3`."""
 
 from model.text.family import DecoderFamily
 

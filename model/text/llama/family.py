@@ -1,4 +1,4 @@
-"""Facts and published sizes of Llama. Source: transformers 5.12 `models/llama`."""
+"""Facts and published sizes of Llama. Source: transformers 5.24 `models/llama`."""
 
 from model.text.family import DecoderFamily
 

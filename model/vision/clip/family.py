@@ -1,4 +1,4 @@
-"""Facts and published sizes of CLIP. Source: transformers 5.12 `models/clip`.
+"""Facts and published sizes of CLIP. Source: transformers 5.24 `models/clip`.
 
 Features are those before the last block, without the class token and the last norm. Source: LLaVA,
 `llava/model/multimodal_encoder/clip_encoder.py`.
