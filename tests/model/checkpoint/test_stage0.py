@@ -268,3 +268,10 @@ def test_folders_that_transformers_writes_are_read(tmp_path):
         made = dict(source.parameters())
         assert made["text/embedding"].shape == (50 + 1152, 12)
         assert made["vision/blocks/mlp/up/kernel"].shape[1:] == (12, 7)
+    # A LLaVA as a whole is read as its parts are.
+    both = dict(open_source(tmp_path / "llava").parameters())
+    parts = stage0.open_towers(tmp_path / "llava", tmp_path / "llava", projector="mlp")
+    for path, x in parts.parameters():
+        if not path.startswith("projector/"):
+            np.testing.assert_array_equal(x[: len(both[path])], both[path], err_msg=path)
+    assert both["projector/second/kernel"].any()

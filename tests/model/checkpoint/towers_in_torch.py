@@ -30,10 +30,15 @@ hub.Gemma2ForCausalLM(hub.Gemma2Config(**_TEXT)).save_pretrained("gemma2")
 both = hub.Gemma3Config(vision_config=_SIGLIP, text_config=_TEXT, mm_tokens_per_image=9)
 hub.Gemma3ForConditionalGeneration(both).save_pretrained("gemma3")
 hub.LlamaForCausalLM(hub.LlamaConfig(**_TEXT)).save_pretrained("llama")
+_CLIP = {"model_type": "clip_vision_model", **_VISION}
+llava = hub.LlavaConfig(vision_config=_CLIP, text_config={"model_type": "llama", **_TEXT})
+llava.image_token_index = 49
+hub.LlavaForConditionalGeneration(llava).save_pretrained("llava")
 for row in (
     "siglip gemma2 siglip gemma2",
     "siglip2 gemma3 siglip2 gemma3",
     "gemma3 llama siglip llama",
     "clip llama clip llama",
+    "llava llava clip llama",
 ):
     print(row)
