@@ -27,7 +27,7 @@ class Request:
       paths: source and target, or the target alone with `vision` and `text`.
       vision, text: tower and decoder for Stage 0, instead of a source.
       projector: layers between them, "linear" or "mlp"; "" is linear.
-      tokenizer: SentencePiece file for the new checkpoint.
+      tokenizer: file of the tokenizer for the new checkpoint.
       config: Hugging Face's `config.json`; None takes the one beside the source.
       dtype: type of exported tensors; "" takes the type before the import, or float32 without one.
       seed: seed of what Stage 0 adds: token rows, and a projector's first of two layers.

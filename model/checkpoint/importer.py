@@ -39,6 +39,7 @@ from pipelines.records.codes import EXTRA_TOKENS
 EXTRA_STD = 0.02
 """Standard deviation of new tokens' rows. Source: PaliGemma, arXiv 2407.07726, section 5.3."""
 
+_TOKENIZER_FILE = "a SentencePiece file or a byte-level tokenizer.json"
 _UNUSED_ROWS = 128
 """Most rows that published embeddings have above their pieces, as padding or for pictures."""
 
@@ -201,7 +202,7 @@ def import_checkpoint(source: SourceCheckpoint, out: Path, tokenizer: Path | Non
     Args:
       source: the checkpoint to import.
       out: folder to make.
-      tokenizer: SentencePiece file; None takes the one beside the source, if there is one.
+      tokenizer: its file; None takes the one beside the source, if there is one.
 
     Raises:
       RequestError: if `out` exists, or the tokenizer has more tokens than the embedding rows.
@@ -230,15 +231,13 @@ def check_tokenizer(path: Path, model: ModelConfig | None = None) -> int:
     from model.text.tokenizer import Tokenizer
 
     if not path.is_file():
-        raise RequestError(f"--tokenizer must be a SentencePiece file, got {path}.")
+        raise RequestError(f"--tokenizer must be {_TOKENIZER_FILE}, got {path}.")
     # The size includes location and segmentation tokens, which `Tokenizer` appends where a file,
     # such as Gemma's own, lacks them.
     try:
         size = Tokenizer(path).vocab_size
     except (RuntimeError, ValueError) as error:
-        raise RequestError(
-            f"--tokenizer must be a SentencePiece file, got {path}: {error}"
-        ) from None
+        raise RequestError(f"--tokenizer must be {_TOKENIZER_FILE}: {error}") from None
     if model is not None and size > model.text.vocab_size:
         raise RequestError(
             f"--tokenizer must have at most {model.text.vocab_size} tokens (rows of the "

@@ -69,7 +69,11 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     # the first file is written.
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
     params = params_of(checkpoint).arrays
-    tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}
+    tokens = {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
     supported = budgets.supported_budgets(cfg)
     texts = {
         **tokenizer.files,

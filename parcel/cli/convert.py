@@ -25,7 +25,11 @@ def convert(
         typer.Option(help="Reference inputs and outputs (.npz) to run the result against."),
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="SentencePiece file to put into our checkpoint.")
+        Path | None,
+        typer.Option(
+            help="Tokenizer to put into our checkpoint: a SentencePiece file, or Llama 3's "
+            "tokenizer.json."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Hugging Face config.json, if there is none beside SRC.")
