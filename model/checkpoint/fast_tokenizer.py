@@ -57,6 +57,9 @@ class FastTokenizer:
 def fast_tokenizer(path: Path) -> FastTokenizer:
     """Returns a tokenizer's file in Hugging Face's form, which gives the same ids as `Tokenizer`.
 
+    With one exception: where SentencePiece puts a space before every text, Hugging Face puts none
+    before a text that begins with one.
+
     Raises:
       ValueError: if it is a SentencePiece file, but not byte-pair encoding without normalization
         and with byte fallback.
