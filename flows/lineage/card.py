@@ -176,8 +176,9 @@ def _model_lines(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
     even = len(served) > 6 and served == tuple(range(first, last + 1, 2))
     budgets_text = f"even numbers from {first} to {last}" if even else ", ".join(map(str, served))
     yield (
-        f"A vision-language model in the shape of PaliGemma 2: SigLIP at {cfg.vision.image_px} px, "
-        f"the connector `{cfg.connector.kind}`, Gemma-2. Soft tokens per image: {budgets_text}."
+        f"A vision-language model: image tower `{cfg.vision.family}` at {cfg.vision.image_px} px, "
+        f"connector `{cfg.connector.kind}`, decoder `{cfg.text.family}`. Soft tokens per image: "
+        f"{budgets_text}."
     )
     yield ""
     yield f"Trained with activations of {cfg.dtype}; the tensors here are {dtype}."

@@ -78,12 +78,11 @@ class ForeignArrays:
         translate.check_shapes(expected | self._token_rows(model), self.shapes, self.codebase)
         # Some files have the output matrix too. If it differs from the embedding, importing either
         # would change the model.
-        if LM_HEAD in self.keys and model.text.tied:
-            embedding = self._name_of(EMBEDDING)
-            if not np.array_equal(self.arrays[self.keys[embedding]], self[LM_HEAD]):
-                raise NamesError(
-                    f"{self.keys[LM_HEAD]} must equal the embedding, as the config says (tied)."
-                )
+        has_both = LM_HEAD in self.keys and model.text.tied
+        if has_both and not np.array_equal(self[self._name_of(EMBEDDING)], self[LM_HEAD]):
+            raise NamesError(
+                f"{self.keys[LM_HEAD]} must equal the embedding, as the config says (tied)."
+            )
 
     def _token_rows(self, model: ModelConfig) -> dict[str, Shape]:
         """Returns the shapes of arrays with a row for each token: all have the embedding's rows."""

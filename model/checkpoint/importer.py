@@ -186,7 +186,8 @@ def _hugging_face_source(
         # Its vocabulary gets the tokens of places and masks, which all of our tokenizers have.
         named = num_pieces(model.text.family, rows, tokenizer or beside)
         if named is not None:
-            pieces, model = min(named, rows), with_extra_tokens(model, min(named, rows))
+            pieces = min(named, rows)
+            model = with_extra_tokens(model, pieces)
     return SourceCheckpoint(model, (whole,), pieces, config=config, tokenizer=beside)
 
 

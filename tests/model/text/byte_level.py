@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer as Trained
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
 
+from model.checkpoint.fast_tokenizer import fast_tokenizer
 from model.text.tokenizer import Tokenizer
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
@@ -49,6 +51,17 @@ def main() -> None:
     rng = np.random.default_rng(8)
     parts = ["<loc0003>", "<seg007>", "\n", "  ", "red", "1234", "é", "日本", "🙂", BOS, EOS, "\0"]
     texts = ["".join(rng.choice(parts, rng.integers(0, 9))) for _ in range(300)]
+    fast = fast_tokenizer(folder / "tokenizer.json")
+    released = folder / "released"
+    released.mkdir()
+    for name, text in fast.files.items():
+        (released / name).write_text(text, encoding="utf-8")
+    hub = AutoTokenizer.from_pretrained(released)
+    for text in texts:
+        ids = hub(text, add_special_tokens=False)["input_ids"]
+        assert ids == tokenizer.encode(text), text
+        assert hub.decode(ids) == text
+    assert (hub.bos_token_id, hub.eos_token_id, hub.pad_token_id) == (0, 1, 1)
     words = Trained(models.WordLevel({"a": 0, "\n": 1}, unk_token="a"))
     words.save(str(folder / "words.json"))
     nameless = write_byte_level(folder / "nameless.json", special=("<what>",))

@@ -113,6 +113,7 @@ def test_a_missing_library_is_named(tmp_path: Path):
         Tokenizer(tmp_path / "tokenizer.json")
 
 
+@pytest.mark.slow
 def test_byte_level_pairs(tmp_path: Path):
     """In another interpreter, which has the library as a part of transformers."""
     root = Path(__file__).parents[3]
