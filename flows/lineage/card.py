@@ -176,9 +176,9 @@ def _model_lines(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
     even = len(served) > 6 and served == tuple(range(first, last + 1, 2))
     budgets_text = f"even numbers from {first} to {last}" if even else ", ".join(map(str, served))
     yield (
-        f"A vision-language model: a tower of the family `{cfg.vision.family}` at "
-        f"{cfg.vision.image_px} px, the connector `{cfg.connector.kind}`, a decoder of the family "
-        f"`{cfg.text.family}`. Soft tokens per image: {budgets_text}."
+        f"A vision-language model: image tower `{cfg.vision.family}` at {cfg.vision.image_px} px, "
+        f"connector `{cfg.connector.kind}`, decoder `{cfg.text.family}`. Soft tokens per image: "
+        f"{budgets_text}."
     )
     yield ""
     yield f"Trained with activations of {cfg.dtype}; the tensors here are {dtype}."

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,19 +10,11 @@ import numpy as np
 
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.exporter import export_checkpoint
-from model.checkpoint.hugging_face_config import GEMMA_PIECES
-from model.checkpoint.importer import (
-    SourceCheckpoint,
-    check_tokenizer,
-    import_checkpoint,
-    open_source,
-)
+from model.checkpoint.importer import SourceCheckpoint, import_checkpoint, open_source
 from model.checkpoint.stage0 import open_towers
 from model.checkpoint.target import RequestError
-from model.config import ModelConfig
+from model.config import ModelConfig, Projector
 from model.files import CONFIG, TOKENIZER
-from model.text.tokenizer import Tokenizer
-from pipelines.records.codes import EXTRA_TOKENS
 
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
@@ -31,18 +24,20 @@ class Request:
     """A requested conversion.
 
     Attributes:
-      paths: source and target, or the target alone with `siglip` and `gemma`.
-      siglip, gemma: the towers for Stage 0, instead of a source.
-      tokenizer: SentencePiece file for the new checkpoint.
+      paths: source and target, or the target alone with `vision` and `text`.
+      vision, text: tower and decoder for Stage 0, instead of a source.
+      projector: layers between them, "linear" or "mlp"; "" is linear.
+      tokenizer: file of the tokenizer for the new checkpoint.
       config: Hugging Face's `config.json`; None takes the one beside the source.
       dtype: type of exported tensors; "" takes the type before the import, or float32 without one.
-      seed: seed of the rows that Stage 0 adds to the embedding.
+      seed: seed of what Stage 0 adds: token rows, and a projector's first of two layers.
       check: `.npz` of reference inputs and outputs, for `decode.reference_check.check_file`.
     """
 
     paths: tuple[Path, ...]
-    siglip: Path | None = None
-    gemma: Path | None = None
+    vision: Path | None = None
+    text: Path | None = None
+    projector: str = ""
     tokenizer: Path | None = None
     config: Path | None = None
     dtype: str = ""
@@ -53,15 +48,21 @@ class Request:
         # Two forms, and nothing between them:
         #
         #     SRC DST                            either direction; our checkpoints have a model.json
-        #     --siglip FILE --gemma FOLDER DST   Stage 0
-        towers = self.siglip is not None and self.gemma is not None
-        if (self.siglip is None) != (self.gemma is None):
-            raise RequestError("--siglip and --gemma must be given together.")
-        required = "DST alone, with --siglip and --gemma" if towers else "SRC and DST"
+        #     --vision PATH --text PATH DST      Stage 0
+        towers = self.vision is not None and self.text is not None
+        if (self.vision is None) != (self.text is None):
+            raise RequestError("--vision and --text must be given together.")
+        required = "DST alone, with --vision and --text" if towers else "SRC and DST"
         if len(self.paths) != (1 if towers else 2):
             raise RequestError(f"arguments must be {required}, got {[str(p) for p in self.paths]}.")
         if self.dtype not in ("", *_DTYPES):
             raise RequestError(f"--dtype must be float32 or bfloat16, got {self.dtype!r}.")
+        if self.projector not in ("", *typing.get_args(Projector)):
+            raise RequestError(f"--projector must be linear or mlp, got {self.projector!r}.")
+        if self.projector and not towers:
+            raise RequestError("--projector is for --vision and --text; SRC has its own.")
+        if self.config is not None and towers:
+            raise RequestError("--config is for SRC; --vision and --text have theirs beside them.")
         if self.check is not None and not self.check.is_file():
             raise RequestError(f"--check must be an .npz file, got {self.check}.")
         # An option without effect is refused. An export takes tokenizer and config from our folder,
@@ -99,13 +100,15 @@ def convert_checkpoint(request: Request) -> Iterator[str]:
 
 
 def _open_requested_source(request: Request) -> SourceCheckpoint:
-    if request.siglip is None or request.gemma is None:
-        return open_source(request.paths[0], request.config)
-    pieces = GEMMA_PIECES
-    if request.tokenizer is not None:
-        check_tokenizer(request.tokenizer)
-        pieces = Tokenizer(request.tokenizer).vocab_size - len(EXTRA_TOKENS)
-    return open_towers(request.siglip, request.gemma, pieces=pieces, seed=request.seed)
+    if request.vision is None or request.text is None:
+        return open_source(request.paths[0], request.config, request.tokenizer)
+    return open_towers(
+        request.vision,
+        request.text,
+        tokenizer=request.tokenizer,
+        projector="mlp" if request.projector == "mlp" else "linear",
+        seed=request.seed,
+    )
 
 
 def _count(model: ModelConfig) -> int:

@@ -16,7 +16,7 @@ from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays, SafetensorsWriter, Shape
 from model.checkpoint.folder import load_config, params_of
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROWS, write_config
-from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING
+from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING, is_paligemma
 from model.checkpoint.target import RequestError, atomic_output
 from model.files import DIGEST, TOKENIZER
 from model.npz import read_npy
@@ -35,7 +35,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
       dtype: float32 or bfloat16; None takes the type before the import, or float32 without one.
 
     Raises:
-      RequestError: if the model has a connector, or `out` exists.
+      RequestError: if the model has a connector or is no PaliGemma 2, or `out` exists.
       ValueError: if the checkpoint is not finished.
     """
     if not (checkpoint / DIGEST).exists():
@@ -45,6 +45,12 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
         raise RequestError(
             f"SRC must be a vanilla model to go to another codebase, got {model.connector.kind!r}: "
             "other codebases cannot store a connector."
+        )
+    if not is_paligemma(model):
+        raise RequestError(
+            f"SRC must have vision siglip, text gemma2 and a linear projector to go to another "
+            f"codebase, got {model.vision.family}, {model.text.family} and {model.projector}: "
+            "`parcel release` writes any pair for transformers."
         )
     params = params_of(checkpoint).arrays
     original = checkpoint / ORIGIN

@@ -1,8 +1,8 @@
-"""Conversion of a SentencePiece vocabulary to Hugging Face's `tokenizer.json`.
+"""A tokenizer in Hugging Face's form: a `tokenizer.json` with our tokens of places and masks.
 
 A SentencePiece file does not list its byte-pair merges. They are recovered from its pieces: two
 pieces merge if together they spell a third one, and its score ranks the merge.
-Source: transformers `convert_slow_tokenizer.py`, GemmaConverter.
+Source: transformers `convert_slow_tokenizer.py`, GemmaConverter and LlamaConverter.
 """
 
 import dataclasses
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from model.text.tokenizer import PAD_ID, UNK_ID, Tokenizer
+from model.text.pieces import read_pieces
+from model.text.tokenizer import Tokenizer
 from pipelines.records.codes import EXTRA_TOKENS
 
 IMAGE_TOKEN = "<image>"
@@ -42,6 +43,7 @@ class FastTokenizer:
       separator_id: id of the token between prefix and suffix.
       bos_id: id of the token that begins a row.
       eos_id: id of the token that ends an answer.
+      pad_id: id of what fills rows up.
     """
 
     files: dict[str, str]
@@ -49,20 +51,73 @@ class FastTokenizer:
     separator_id: int
     bos_id: int
     eos_id: int
+    pad_id: int
 
 
 def fast_tokenizer(path: Path) -> FastTokenizer:
-    """Returns a SentencePiece file in Hugging Face's form, which gives the same ids as `Tokenizer`.
+    """Returns a tokenizer's file in Hugging Face's form, which gives the same ids as `Tokenizer`.
+
+    With one exception: where SentencePiece puts a space before every text, Hugging Face puts none
+    before a text that begins with one.
 
     Raises:
-      ValueError: if it is not byte-pair encoding without normalization and with byte fallback.
+      ValueError: if it is a SentencePiece file, but not byte-pair encoding without normalization
+        and with byte fallback.
     """
+    tokenizer, unk_id = Tokenizer(path), read_pieces(path).unk_id
+    if unk_id is None:
+        described = json.loads(path.read_bytes())
+        vocab = described["model"]["vocab"]
+        names = {i: name for name, i in vocab.items()}
+        names |= {token["id"]: token["content"] for token in described["added_tokens"]}
+    else:
+        described, names = _of_sentencepiece(path, tokenizer, unk_id)
+    known = {token["id"] for token in described["added_tokens"]}
+    ids = {token: tokenizer.encode(token)[0] for token in EXTRA_TOKENS}
+    # The placeholder of soft tokens comes after the vocabulary: the embedding has no row for it.
+    ids[IMAGE_TOKEN] = tokenizer.vocab_size
+    described["added_tokens"] += [
+        _added(name, i, special=name == IMAGE_TOKEN) for name, i in ids.items() if i not in known
+    ]
+    described["added_tokens"].sort(key=lambda token: token["id"])
+    # Prompts are padded on the left, so that all answers of a batch begin at one place.
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": names[tokenizer.bos_id],
+        "eos_token": names[tokenizer.eos_id],
+        "pad_token": names[tokenizer.pad_id],
+        "padding_side": "left",
+        "clean_up_tokenization_spaces": False,
+    }
+    if unk_id is None:  # Names of special tokens in a text are text.
+        config["split_special_tokens"] = True
+    else:
+        config["unk_token"] = names[unk_id]
+    return FastTokenizer(
+        files={
+            "tokenizer.json": json.dumps(described, ensure_ascii=False),
+            "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
+        },
+        image_token_id=tokenizer.vocab_size,
+        separator_id=tokenizer.newline_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def _of_sentencepiece(
+    path: Path, tokenizer: Tokenizer, unk_id: int
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """Returns a SentencePiece file as a `tokenizer.json`, and the piece of each id."""
     import sentencepiece
 
-    sentencepiece_ = Tokenizer(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     model_type, pieces = _read_pieces(processor.serialized_model_proto())
-    if model_type != _BPE or processor.normalize(_PROBE) != _PROBE.replace(" ", "▁"):
+    plain = _PROBE.replace(" ", "▁")
+    # Llama's puts a space before every text.
+    has_dummy = processor.normalize(_PROBE) == "▁" + plain
+    if model_type != _BPE or not (has_dummy or processor.normalize(_PROBE) == plain):
         raise ValueError(
             f"tokenizer {path.name} must be byte-pair encoding without normalization, as Gemma's "
             "and PARCEL's own are; another kind has no fast form."
@@ -71,57 +126,40 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
         raise ValueError(f"tokenizer {path.name} must have a piece for each byte (byte_fallback).")
     names = [piece.text for piece in pieces]
     # Matched as a whole before any merging: pieces that the vocabulary's maker defined, such as
-    # "\n", and our location and mask tokens.
+    # "\n", and special ones.
     added = {piece.text: i for i, piece in enumerate(pieces) if piece.type == _USER_DEFINED}
-    added |= {token: sentencepiece_.encode(token)[0] for token in EXTRA_TOKENS}
-    special = {names[i]: i for i in (PAD_ID, sentencepiece_.eos_id, sentencepiece_.bos_id, UNK_ID)}
-    # The placeholder of soft tokens comes after the vocabulary: the embedding has no row for it.
-    special[IMAGE_TOKEN] = sentencepiece_.vocab_size
+    special_ids = (tokenizer.pad_id, tokenizer.eos_id, tokenizer.bos_id, unk_id)
+    special = {names[i]: i for i in special_ids}
+    decoders = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    # SentencePiece's pieces have "▁" where the text has a space.
+    if has_dummy:
+        spaces = {"replacement": "▁", "prepend_scheme": "first", "split": False}
+        replacing = {"pre_tokenizer": {"type": "Metaspace", **spaces}}
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    else:
+        replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+        replacing = {"normalizer": replace}
     described = {
         "version": "1.0",
         "added_tokens": [
-            _added(name, i, special=name in special)
-            for name, i in sorted((special | added).items(), key=lambda entry: entry[1])
+            _added(name, i, special=name in special) for name, i in (special | added).items()
         ],
-        # SentencePiece's pieces have "▁" where the text has a space.
-        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-                {"type": "ByteFallback"},
-                {"type": "Fuse"},
-            ],
-        },
+        **replacing,
+        "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
             "type": "BPE",
-            "unk_token": names[UNK_ID],
+            "unk_token": names[unk_id],
             "fuse_unk": True,
             "byte_fallback": True,
             "vocab": {name: i for i, name in enumerate(names)},
             "merges": _merges({p.text: p.score for p in pieces if p.type == _NORMAL}),
         },
     }
-    # Prompts are padded on the left, so that all answers of a batch begin at one place.
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": names[sentencepiece_.bos_id],
-        "eos_token": names[sentencepiece_.eos_id],
-        "pad_token": names[PAD_ID],
-        "unk_token": names[UNK_ID],
-        "padding_side": "left",
-        "clean_up_tokenization_spaces": False,
-    }
-    return FastTokenizer(
-        files={
-            "tokenizer.json": json.dumps(described, ensure_ascii=False),
-            "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
-        },
-        image_token_id=sentencepiece_.vocab_size,
-        separator_id=sentencepiece_.newline_id,
-        bos_id=sentencepiece_.bos_id,
-        eos_id=sentencepiece_.eos_id,
-    )
+    return described, dict(enumerate(names))
 
 
 def _added(name: str, i: int, *, special: bool) -> dict[str, Any]:

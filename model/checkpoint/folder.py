@@ -50,7 +50,7 @@ def save_checkpoint(
       out: the folder.
       model: the model's configuration.
       params: nested dict of arrays.
-      tokenizer: SentencePiece file; None for none.
+      tokenizer: file of the tokenizer, of either kind; None for none.
       mask_codec: `.npz` of the codec; None for none.
       put: function that stores the parameter files elsewhere; None stores them in `out`.
     """

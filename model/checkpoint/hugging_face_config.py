@@ -43,6 +43,7 @@ class CheckpointFacts(typing.NamedTuple):
       vocab_size: rows of the embedding that count; the file may have more.
       attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
       projector: layers between them.
+      has_extra_tokens: whether the vocabulary has PaliGemma's tokens of places and masks.
     """
 
     vision: Mapping[str, Any]
@@ -51,6 +52,7 @@ class CheckpointFacts(typing.NamedTuple):
     attn_softcap: float = 50.0
     final_softcap: float = 30.0
     projector: Projector = "linear"
+    has_extra_tokens: bool = True
 
     @property
     def names(self) -> Names:
@@ -60,25 +62,22 @@ class CheckpointFacts(typing.NamedTuple):
 
 
 class _Container(typing.NamedTuple):
-    """A model of transformers that has a tower and a decoder.
+    """A model of transformers that has a tower and a decoder, and that we have as a whole.
 
     Attributes:
       projector: layers between them.
-      vision: `model_type` of a tower without one.
       fixed: settings that are built into our model.
     """
 
     projector: Projector
-    vision: str
     fixed: Mapping[str, Any]
 
 
 _CONTAINERS = {
-    "paligemma": _Container("linear", "siglip_vision_model", {}),
+    "paligemma": _Container("linear", {}),
     # Features are those before the last block, without the class token: the family's own.
     "llava": _Container(
         "mlp",
-        "clip_vision_model",
         {
             "vision_feature_layer": -2,
             "vision_feature_select_strategy": "default",
@@ -87,6 +86,26 @@ _CONTAINERS = {
         },
     ),
 }
+
+
+_TOWERS_WITHIN = {
+    "siglip": "siglip_vision_model",
+    "siglip2": "siglip2_vision_model",
+    "clip": "clip_vision_model",
+    "paligemma": "siglip_vision_model",
+    "llava": "clip_vision_model",
+    "gemma3": "siglip_vision_model",
+}
+"""`model_type` of a model with a tower in it -> that of its tower, where that has none."""
+_DECODERS_WITHIN = {"paligemma": "gemma", "llava": "llama", "gemma3": "gemma3_text"}
+"""The same for decoders."""
+
+
+class DecoderFacts(typing.NamedTuple):
+    """A decoder's fields of `TextConfig`, and soft-caps of attention's and the output's logits."""
+
+    fields: dict[str, Any]
+    softcaps: tuple[float, float]
 
 
 def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
@@ -102,24 +121,50 @@ def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
         raise ValueError(f"config.json: model_type must be {accepted}, got {kind!r:.60}.")
     container = _CONTAINERS[kind]
     check_fixed(config, kind, container.fixed)
-    vision, text = (_section(config, name) for name in ("vision_config", "text_config"))
-    tower = _reader("vision", TOWERS, {"model_type": container.vision, **vision})
-    decoder = _reader("text", DECODERS, text)
-    vision_family, text_family = tower.__package__, decoder.__package__
-    softcaps = decoder.read_softcaps(text) if hasattr(decoder, "read_softcaps") else (0.0, 0.0)
-    rows = config.get("vocab_size") or config.get("_vocab_size") or text.get("vocab_size")
+    decoder = read_decoder(config)
+    rows = config.get("vocab_size") or config.get("_vocab_size")
+    text_rows = _section(config, "text_config").get("vocab_size", VOCAB_SIZE)
     return CheckpointFacts(
-        vision={**tower.read(vision), "family": vision_family.rpartition(".")[2]},
-        text={**decoder.read(text), "family": text_family.rpartition(".")[2]},
-        vocab_size=rows if kind != "paligemma" else _paligemma_rows(config),
-        attn_softcap=softcaps[0],
-        final_softcap=softcaps[1],
+        vision=read_tower(config),
+        text=decoder.fields,
+        vocab_size=rows or (VOCAB_SIZE if kind == "paligemma" else text_rows),
+        attn_softcap=decoder.softcaps[0],
+        final_softcap=decoder.softcaps[1],
         projector=container.projector,
+        has_extra_tokens=kind == "paligemma",
     )
 
 
-def _paligemma_rows(config: Mapping[str, Any]) -> int:
-    return config.get("vocab_size") or config.get("_vocab_size") or VOCAB_SIZE
+def read_tower(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `VisionConfig` that the `config.json` of a tower, or with one, says.
+
+    Raises:
+      ValueError: see `read_config`.
+    """
+    section = _part(config, "vision_config", _TOWERS_WITHIN)
+    family, reader = _reader("vision", TOWERS, section)
+    return {**reader.read(section), "family": family}
+
+
+def read_decoder(config: Mapping[str, Any]) -> DecoderFacts:
+    """Returns the facts that the `config.json` of a decoder, or with one, says.
+
+    Raises:
+      ValueError: see `read_config`.
+    """
+    section = _part(config, "text_config", _DECODERS_WITHIN)
+    family, reader = _reader("text", DECODERS, section)
+    softcaps = reader.read_softcaps(section) if hasattr(reader, "read_softcaps") else (0.0, 0.0)
+    return DecoderFacts({**reader.read(section), "family": family}, softcaps)
+
+
+def _part(config: Mapping[str, Any], name: str, within: Mapping[str, str]) -> Mapping[str, Any]:
+    """Returns the section of a tower or a decoder; of one alone, the whole config is about it."""
+    kind = str(config.get("model_type"))
+    if name not in config and kind not in within:
+        return config
+    default = {"model_type": within[kind]} if kind in within else {}
+    return {**default, **_section(config, name)}
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -129,14 +174,16 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
-def _reader(room: str, families: Iterable[str], section: Mapping[str, Any]) -> ModuleType:
-    """Returns the module of the family of a tower or a decoder that reads its section."""
-    readers = [load_module(f"model.{room}.{name}.hugging_face") for name in families]
+def _reader(
+    room: str, families: Iterable[str], section: Mapping[str, Any]
+) -> tuple[str, ModuleType]:
+    """Returns the family of a tower or a decoder, and its module that reads the section."""
+    readers = {name: load_module(f"model.{room}.{name}.hugging_face") for name in families}
     kind = section.get("model_type")
-    for reader in readers:
+    for name, reader in readers.items():
         if kind in reader.MODEL_TYPES:
-            return reader
-    accepted = ", ".join(kind for reader in readers for kind in reader.MODEL_TYPES)
+            return name, reader
+    accepted = ", ".join(kind for reader in readers.values() for kind in reader.MODEL_TYPES)
     raise ValueError(
         f"config.json: {room}_config.model_type must be one of {accepted}, got {kind!r:.60}."
     )

@@ -18,7 +18,9 @@ LM_HEAD = "lm_head.weight"
 embedding."""
 EMBEDDING, HUGGING_FACE_EMBEDDING = "text/embedding", HF_DECODER + "embed_tokens.weight"
 """Our and Hugging Face's name of the embedding, which may have more rows in other codebases."""
-TOKEN_ROWS = (EMBEDDING, "text/head")
+HEAD = "text/head"
+"""Our name of the output matrix, which tied decoders lack."""
+TOKEN_ROWS = (EMBEDDING, HEAD)
 """Our parameters that have a row for each token."""
 
 _PROJECTORS: dict[Projector, Names] = {
@@ -44,14 +46,28 @@ def table(vision: str, text: str, *, tied: bool, projector: Projector) -> Names:
       tied: whether the embedding is the output matrix.
       projector: layers between them.
     """
-    decoder = (name for name in decoder_names(text) if not (tied and name.ours == "text/head"))
-    return (*tower_names(vision), *decoder, *_PROJECTORS[projector])
+    return (*tower_names(vision), *decoder_table(text, tied=tied), *_PROJECTORS[projector])
+
+
+def decoder_table(family: str, *, tied: bool) -> Names:
+    """Returns the names of a decoder's parameters; see `table`."""
+    return tuple(name for name in decoder_names(family) if not (tied and name.ours == HEAD))
 
 
 PALIGEMMA = table("siglip", "gemma2", tied=True, projector="linear")
 """The names of PaliGemma 2, which are all that big_vision has."""
 
 
+def is_paligemma(cfg: ModelConfig) -> bool:
+    """Returns whether a model but for its connector is a PaliGemma 2, which others have too."""
+    return names_of(cfg) == PALIGEMMA and cfg.text.rope_scaling is None
+
+
+_ALONE = re.compile(
+    r"^(?=(?P<decoder>layers\.|embed_tokens\.|norm\.)"
+    r"|embeddings\.|encoder\.|pre_layrnorm\.|post_layernorm\.|head\.)"
+)
+"""The beginning of a name in a tower or a decoder alone, whose names have no prefix."""
 _LAYER = re.compile(re.escape(HF_TOWER) + r"encoder\.layers\.(\d+)\.")
 
 
@@ -88,7 +104,8 @@ def hugging_face_keys(keys: Iterable[str]) -> dict[str, str]:
     """Returns a dict: name that the key had on the hub in 2024 -> key. Buffers are left out.
 
     Later releases of transformers renamed `language_model.model.` to `model.language_model.`, and
-    `vision_tower.vision_model.` to `model.vision_tower.`.
+    `vision_tower.vision_model.` to `model.vision_tower.`. A tower or a decoder alone has
+    `vision_model.` and `model.`, or nothing, where a model of both has these.
 
     Raises:
       NamesError: if two keys mean the same parameter.
@@ -99,7 +116,8 @@ def hugging_face_keys(keys: Iterable[str]) -> dict[str, str]:
             continue
         name = key.removeprefix("model.")
         name = re.sub(r"^language_model\.(?:model\.)?", HF_DECODER, name)
-        name = re.sub(r"^vision_tower\.(?:vision_model\.)?", HF_TOWER, name)
+        name = re.sub(r"^(?:vision_tower\.(?:vision_model\.)?|vision_model\.)", HF_TOWER, name)
+        name = _ALONE.sub(lambda match: HF_DECODER if match["decoder"] else HF_TOWER, name)
         name = LM_HEAD if name.endswith("lm_head.weight") else name
         if name in keys_of_names:
             raise NamesError(

@@ -2,7 +2,7 @@
 
 config.json             settings for `released/configuration_parcel.py`
 generation_config.json  defaults of `generate`
-model.safetensors       parameters, or several shards of them: PaliGemma's names, `connector.…`
+model.safetensors       parameters, or several shards of them: the hub's names, `connector.…`
 tokenizer.json          the tokenizer, with its tokenizer_config.json
 processor_config.json   settings for `released/processing_parcel.py`
 *_parcel.py             the model in torch, a verbatim copy
@@ -30,6 +30,8 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.registry import CONNECTORS, KINDS
 from model.files import CONFIG
+from model.text.registry import decoder_facts
+from model.vision.registry import tower_facts
 
 CODE = Path(__file__).with_name("released")
 
@@ -69,7 +71,11 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     # the first file is written.
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
     params = params_of(checkpoint).arrays
-    tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}
+    tokens = {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
     supported = budgets.supported_budgets(cfg)
     texts = {
         **tokenizer.files,
@@ -88,6 +94,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
                 # All sizes, under our names; `ParcelConfig` repeats those that transformers looks
                 # for.
                 **_settings(cfg),
+                "tie_word_embeddings": cfg.text.tied,
                 "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 **tokens,
@@ -114,8 +121,8 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     # The folder carries the model's code: who loads it needs no package of ours.
     for file in CODE.glob("*_parcel.py"):
         shutil.copyfile(file, out / file.name)
-    # The towers have PaliGemma's names. Connectors do not exist there; their names are ours, with
-    # torch's words for the layers, and torch's layout:
+    # Tower and decoder have the hub's names. Connectors do not exist there; their names are ours,
+    # with torch's words for the layers, and torch's layout:
     #
     #     connector/mqt/attn/query/kernel (in, out)  ->  connector.mqt.attn.q_proj.weight (out, in)
     connector = {_hugging_face_name(path): _laid_out(path, params) for path in _connector(params)}
@@ -146,6 +153,9 @@ def _settings(cfg: ModelConfig) -> dict[str, Any]:
             "reads": routing.reads,
             "anchor_counts": routing.anchor_counts(cfg.vision.grid),
         },
+        "projector": cfg.projector,
+        # Of the families: the torch code knows none by name.
+        "facts": {"vision": tower_facts(cfg.vision.family), "text": decoder_facts(cfg.text.family)},
         "attn_softcap": cfg.attn_softcap,
         "final_softcap": cfg.final_softcap,
     }

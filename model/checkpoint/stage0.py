@@ -1,65 +1,197 @@
-"""Stage 0: a checkpoint from a SigLIP image tower and a Gemma-2 decoder, pretrained separately.
+"""Stage 0: a checkpoint from an image tower and a decoder, pretrained separately.
 
-Both get big_vision's PaliGemma names here; `importer` does the rest.
+Each is a file of its own codebase, so that SigLIP from big_vision goes with Llama from Hugging
+Face; `importer` translates and joins them.
 Source: big_vision `models/vit.py` and `models/ppp/gemma.py` (their `load`), recipes.md section 1.5.
 """
 
 import re
+import typing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from infra.typed_json import parse_typed
 from model.checkpoint import array_files
 from model.checkpoint.array_files import Arrays, Entry
-from model.checkpoint.hugging_face_config import GEMMA_PIECES
-from model.checkpoint.importer import SourceCheckpoint, big_vision_source
-from model.checkpoint.names import NamesError
+from model.checkpoint.foreign import ForeignArrays
+from model.checkpoint.hugging_face_config import read_decoder, read_tower
+from model.checkpoint.importer import (
+    SourceCheckpoint,
+    num_pieces,
+    tokenizer_beside,
+    with_extra_tokens,
+)
+from model.checkpoint.names import (
+    LM_HEAD,
+    PALIGEMMA,
+    NamesError,
+    decoder_table,
+    hugging_face_keys,
+    used_names,
+)
+from model.checkpoint.sizes import (
+    big_vision_decoder,
+    big_vision_tower,
+    decoder_config,
+    tower_config,
+)
 from model.checkpoint.target import RequestError
-from pipelines.records.codes import EXTRA_TOKENS
-
-EXTRA_STD = 0.02
-"""Standard deviation of new tokens' rows. Source: PaliGemma, arXiv 2407.07726, section 5.3."""
+from model.config import ModelConfig, Projector
+from model.layouts import HF_DECODER, HF_TOWER, Names
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
+from model.vision.registry import tower_names
 
 _UNSCANNED = re.compile(r"/encoderblock_(\d+)/")
 _LAYER = re.compile(r"^layer_(\d+)/")
 _GEMMA_W = ("attn/q_einsum", "attn/kv_einsum", "attn/attn_vec_einsum")
+_VISION = "--vision must be an .npz file of big_vision, or a Hugging Face folder with a tower"
+_TEXT = "--text must be an Orbax folder of Gemma 2, or a Hugging Face folder with a decoder"
+
+
+class _Tower(typing.NamedTuple):
+    """An image tower in its file."""
+
+    config: VisionConfig
+    arrays: ForeignArrays
+
+
+class _Decoder(typing.NamedTuple):
+    """A decoder in its file; its vocabulary is all rows there."""
+
+    config: TextConfig
+    arrays: ForeignArrays
+    softcaps: tuple[float, float]
+    tokenizer: Path | None = None
 
 
 def open_towers(
-    siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: int = 0
+    vision: Path,
+    text: Path,
+    *,
+    tokenizer: Path | None = None,
+    projector: Projector = "linear",
+    seed: int = 0,
 ) -> SourceCheckpoint:
-    """Returns both towers as one checkpoint to import; the projector is zero, as published.
+    """Returns a tower and a decoder as one checkpoint to import, whose projector is new.
+
+    Rows of the embedding above the tokenizer's pieces are cut off, then 1152 rows of location and
+    segmentation tokens are added; so it is with an output matrix of its own.
 
     Args:
-      siglip: big_vision's `.npz`: two towers or the image tower, layers scanned or not.
-      gemma: Orbax folder of Gemma 2.
-      pieces: number of the tokenizer's pieces: embedding rows above are cut off, then 1152 loc and
-        seg rows are added.
-      seed: seed of the added rows.
+      vision: big_vision's `.npz`, of two towers or the image tower, layers scanned or not; or a
+        Hugging Face folder of a tower, or of a model with one.
+      text: Orbax folder of Gemma 2; or a Hugging Face folder of a decoder, or of a model with one.
+      tokenizer: file of the tokenizer; None takes the one beside the decoder, or else the number of
+        pieces that the family has published.
+      projector: layers between them. The last is zero, as published, so that soft tokens say
+        nothing until it is trained.
+      seed: seed of what is new.
 
     Raises:
-      RequestError: if a path is not such a file or folder.
-      ValueError: naming parameters that are missing, unknown or of another shape.
+      RequestError: if a path is not such a file or folder, or the tokenizer cannot be read.
+      ValueError: naming parameters that are missing, unknown or of another shape, or a field of a
+        `config.json` that our model does not support.
     """
-    if not (siglip.suffix == ".npz" and siglip.is_file()):
-        raise RequestError(f"--siglip must be an .npz file of big_vision, got {siglip}.")
-    if not gemma.is_dir():
-        raise RequestError(f"--gemma must be an Orbax folder of Gemma 2, got {gemma}.")
-    # Entries, not arrays: names and shapes of both towers are checked at the end, before the first
-    # array is read.
-    image = _image_tower(array_files.read_npz(siglip))
-    try:
-        gemma_arrays = array_files.read_orbax(gemma)
-    except (FileNotFoundError, ValueError) as error:
-        raise RequestError(f"--gemma must be an Orbax folder of Gemma 2: {error}") from None
-    text = _decoder(gemma_arrays, pieces, seed)
-    widths = _width(image, "img/pos_embedding"), _width(text, "llm/embedder/input_embedding")
-    # The projector is new, and zero: soft tokens say nothing until it is trained.
-    head = {
-        "img/head/kernel": _zeros(widths),
-        "img/head/bias": _zeros(widths[1:]),
+    # Entries, not arrays: names and shapes of both are checked before the first array is read.
+    tower, decoder = _open_tower(vision), _open_decoder(text)
+    attn_softcap, final_softcap = decoder.softcaps
+    model = ModelConfig(
+        vision=tower.config,
+        text=decoder.config,
+        attn_softcap=attn_softcap,
+        final_softcap=final_softcap,
+        projector=projector,
+    )
+    rows = model.text.vocab_size
+    pieces = min(
+        num_pieces(model.text.family, rows, tokenizer or decoder.tokenizer) or rows,
+        rows,
+    )
+    return SourceCheckpoint(
+        with_extra_tokens(model, pieces),
+        (tower.arrays, decoder.arrays),
+        pieces,
+        new=_projector(model, seed),
+        seed=seed,
+        tokenizer=decoder.tokenizer,
+    )
+
+
+def _open_tower(path: Path) -> _Tower:
+    if path.suffix == ".npz" and path.is_file():
+        entries = _image_tower(array_files.read_npz(path))
+        arrays = ForeignArrays(Arrays(entries), "big_vision", _names_below("vision/"))
+        return _Tower(tower_config(arrays.our_shapes, big_vision_tower(arrays.shapes)), arrays)
+    config, arrays = _hugging_face(path, f"{_VISION}, got {path}.")
+    fields = read_tower(config)
+    # A model has more than its tower: the half that reads text, a pooling head, a projector.
+    keys = {n: key for n, key in hugging_face_keys(arrays).items() if n.startswith(HF_TOWER)}
+    used = used_names(keys, fields["family"])
+    arrays = _part(arrays, {keys[name] for name in used}, tower_names(fields["family"]))
+    return _Tower(tower_config(arrays.our_shapes, fields), arrays)
+
+
+def _open_decoder(path: Path) -> _Decoder:
+    if path.is_dir() and not (path / "config.json").exists():
+        try:
+            entries = _gemma(array_files.read_orbax(path))
+        except (FileNotFoundError, ValueError) as error:
+            raise RequestError(f"{_TEXT}, got {path}: {error}") from None
+        arrays = ForeignArrays(Arrays(entries), "big_vision", _names_below("text/"))
+        config = decoder_config(arrays.our_shapes, big_vision_decoder(arrays.shapes))
+        return _Decoder(config, arrays, (ModelConfig.attn_softcap, ModelConfig.final_softcap))
+    config, arrays = _hugging_face(path, f"{_TEXT}, got {path}.")
+    facts = read_decoder(config)
+    keys = {
+        name: key
+        for name, key in hugging_face_keys(arrays).items()
+        if name.startswith(HF_DECODER) or name == LM_HEAD
     }
-    return big_vision_source(Arrays({**image, **text, **head}))
+    table = decoder_table(facts.fields["family"], tied=facts.fields.get("tied", True))
+    arrays = _part(arrays, set(keys.values()), table)
+    text = decoder_config(arrays.our_shapes, facts.fields)
+    return _Decoder(text, arrays, facts.softcaps, tokenizer_beside(path))
+
+
+def _names_below(prefix: str) -> Names:
+    return tuple(name for name in PALIGEMMA if name.ours.startswith(prefix))
+
+
+def _hugging_face(folder: Path, wrong: str) -> tuple[dict[str, Any], Arrays]:
+    """Returns the `config.json` and the arrays of a Hugging Face folder."""
+    if not (folder / "config.json").is_file():
+        raise RequestError(wrong)
+    config = parse_typed(
+        dict[str, Any], (folder / "config.json").read_bytes(), str(folder / "config.json")
+    )
+    return config, array_files.read_safetensors_folder(folder)
+
+
+def _part(arrays: Arrays, keys: set[str], table: Names) -> ForeignArrays:
+    entries = {key: entry for key, entry in arrays.entries.items() if key in keys}
+    return ForeignArrays(Arrays(entries, arrays.metadata), "Hugging Face", table)
+
+
+def _projector(model: ModelConfig, seed: int) -> dict[str, Entry]:
+    """Returns a projector whose last layer is zero; a layer before it is drawn (Xavier)."""
+    fan_in, width = model.vision.width, model.text.width
+    if model.projector == "linear":
+        return {"projector/kernel": _zeros((fan_in, width)), "projector/bias": _zeros((width,))}
+
+    def first() -> np.ndarray:
+        limit = (6 / (fan_in + width)) ** 0.5
+        drawn = np.random.default_rng([seed, 2]).uniform(-limit, limit, (fan_in, width))
+        return drawn.astype(np.float32)
+
+    return {
+        "projector/first/kernel": Entry((fan_in, width), np.dtype(np.float32), first),
+        "projector/first/bias": _zeros((width,)),
+        "projector/second/kernel": _zeros((width, width)),
+        "projector/second/bias": _zeros((width,)),
+    }
 
 
 def _image_tower(arrays: Arrays) -> dict[str, Entry]:
@@ -77,8 +209,8 @@ def _image_tower(arrays: Arrays) -> dict[str, Entry]:
     return _stacked(tower, _UNSCANNED, "/encoderblock/")
 
 
-def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
-    """Returns Gemma 2 under big_vision's names, its embedding cut and extended."""
+def _gemma(arrays: Arrays) -> dict[str, Entry]:
+    """Returns Gemma 2 under big_vision's names."""
     entries = {}
     for key, entry in arrays.entries.items():
         name = key.removeprefix("params/").removeprefix("transformer/")
@@ -96,9 +228,6 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
         hidden, width = renamed[linear].shape[-2:]
         if renamed[gating].shape[-2:] == (hidden, width) and hidden != width:
             renamed[gating] = _transposed_entry(renamed[gating])
-    embedding = "llm/embedder/input_embedding"
-    if embedding in renamed:
-        renamed[embedding] = _add_token_rows(renamed[embedding], pieces, seed)
     return renamed
 
 
@@ -147,26 +276,5 @@ def _transposed_entry(entry: Entry) -> Entry:
     return Entry((*first, b, a), entry.dtype, lambda: entry.read().swapaxes(-1, -2))
 
 
-def _add_token_rows(entry: Entry, pieces: int, seed: int) -> Entry:
-    rows, width = min(entry.shape[0], pieces), entry.shape[1]
-    shape = rows + len(EXTRA_TOKENS), width
-
-    def read() -> np.ndarray:
-        table = np.empty(shape, np.float32)
-        # Rows from `pieces` on are unused in Gemma's file; the new tokens take their ids.
-        table[:rows] = entry.read()[:rows]
-        fresh = np.random.default_rng(seed).standard_normal((len(EXTRA_TOKENS), width))
-        table[rows:] = EXTRA_STD * fresh
-        return table
-
-    return Entry(shape, np.dtype(np.float32), read)
-
-
 def _zeros(shape: tuple[int, ...]) -> Entry:
     return Entry(shape, np.dtype(np.float32), lambda: np.zeros(shape, np.float32))
-
-
-def _width(entries: dict[str, Entry], key: str) -> int:
-    if key not in entries:
-        raise NamesError(f"Stage 0 needs {key}, which neither file holds.")
-    return entries[key].shape[-1]

@@ -51,11 +51,11 @@ def from_hugging_face(arrays: Arrays, table: Names = PALIGEMMA) -> Params:
     return unflatten_params(dict(read_hugging_face(arrays, table)))
 
 
-def read_big_vision(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
+def read_big_vision(arrays: Arrays, table: Names = PALIGEMMA) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (our path, float32 array) of every parameter; raises as `from_big_vision`."""
     keys = big_vision_keys(arrays)
-    check_big_vision(keys)
-    for name in PALIGEMMA:
+    check_big_vision(keys, table)
+    for name in table:
         array = arrays[keys[name.big_vision]]
         piece = array if name.part is None else array[:, name.part]
         yield name.ours, _float32(name.big_vision_layout.read(piece))
@@ -86,7 +86,7 @@ def to_big_vision(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.nd
     Raises:
       NamesError: if big_vision lacks the tower or the decoder.
     """
-    for key, pieces in _big_vision_pieces(params, cfg):
+    for key, pieces in _big_vision_pieces(params, cfg, names_of(cfg)):
         yield f"params/{key}", np.stack(pieces, axis=1) if len(pieces) > 1 else pieces[0]
 
 
@@ -101,14 +101,19 @@ def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.
             yield _layer_key(name, i), name.hugging_face_layout.write(layer, cfg)
 
 
-def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
-    """Returns the shape of every array in a model's big_vision checkpoint, without any data."""
+def big_vision_shapes(cfg: ModelConfig, table: Names = PALIGEMMA) -> dict[str, Shape]:
+    """Returns the shape of every array in a model's big_vision checkpoint, without any data.
+
+    Args:
+      cfg: config of the model.
+      table: names of its parameters, or of those of one part.
+    """
     # Pieces of one array are stacked after the layers: (layers, 2, …).
     return {
         f"params/{key}": (pieces[0].shape[0], len(pieces), *pieces[0].shape[1:])
         if len(pieces) > 1
         else pieces[0].shape
-        for key, pieces in _big_vision_pieces(_no_memory(cfg), cfg)
+        for key, pieces in _big_vision_pieces(_no_memory(cfg), cfg, table)
     }
 
 
@@ -164,9 +169,9 @@ def our_shapes(shapes: Mapping[str, Shape], table: Names = PALIGEMMA) -> dict[st
     return our
 
 
-def check_big_vision(names: Collection[str]) -> None:
+def check_big_vision(names: Collection[str], table: Names = PALIGEMMA) -> None:
     """Raises an error if keys are missing or unknown, naming them."""
-    _check_names({name.big_vision for name in PALIGEMMA}, names, "big_vision")
+    _check_names({name.big_vision for name in table}, names, "big_vision")
 
 
 def check_hugging_face(names: Collection[str], table: Names = PALIGEMMA) -> None:
@@ -202,11 +207,12 @@ def _format_names(names: list[str]) -> str:
     return f"{names[:_LISTED]}{more}"
 
 
-def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, list[np.ndarray]]]:
+def _big_vision_pieces(
+    params: Arrays, cfg: ModelConfig, table: Names
+) -> Iterator[tuple[str, list[np.ndarray]]]:
     # One array of big_vision may hold several of our parameters, such as keys and values. They are
     # put together in the order of their index in it.
     groups: dict[str, list[ParameterName]] = collections.defaultdict(list)
-    table = names_of(cfg)
     if any(not name.big_vision for name in table):
         raise NamesError(
             f"big_vision has siglip with gemma2 and a linear projector, got {cfg.vision.family} "

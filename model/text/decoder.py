@@ -56,7 +56,8 @@ class DecoderBlock(nnx.Module):
 
     def __init__(self, cfg: TextConfig, *, rngs: nnx.Rngs) -> None:
         family = decoder_family(cfg.family)
-        self.head_dim, self.activation = cfg.head_dim, family.activation
+        self.head_dim = cfg.head_dim
+        self.activation: Activation = family.activation
         self.query_scale = (cfg.query_scale or cfg.head_dim) ** -0.5
         q_width, kv_width = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
 
@@ -148,7 +149,8 @@ class DecoderBlock(nnx.Module):
     ) -> Float[Array, "B L D"]:
         gate = keep_for_backward(_product(x, self.gate, gate_adapter))
         up = keep_for_backward(_product(x, self.up, up_adapter))
-        product = _gated_product(gate, up, self.down[...].astype(x.dtype), self.activation)
+        down = self.down[...].astype(x.dtype)
+        product: Array = _gated_product(gate, up, down, self.activation)
         if down_adapter is not None:
             product = _adapted(product, _gated(gate, up, self.activation), down_adapter)
         return keep_for_backward(product)
@@ -365,22 +367,18 @@ def _gated(gate: Array, up: Array, activation: Activation) -> Array:
     return jax.nn.gelu(gate, approximate=True) * up
 
 
-def _forward(
-    gate: Array, up: Array, kernel: Array, activation: Activation
-) -> tuple[Array, tuple[Array, Array, Array]]:
-    return _gated_product(gate, up, kernel, activation), (gate, up, kernel)
-
-
 def _backward(
     activation: Activation, saved: tuple[Array, Array, Array], gradient: Array
 ) -> tuple[Array, Array, Array]:
     """Returns the usual gradients, with each wide array computed just once; see `materialize`."""
     gate, up, kernel = saved
     gradient = materialize(gradient)
-    hidden, pull = jax.vjp(lambda *both: _gated(*both, activation), gate, up)
+    hidden, pull = jax.vjp(lambda *both: _gated(both[0], both[1], activation), gate, up)
     d_gate, d_up = pull(materialize(jnp.einsum("bld,fd->blf", gradient, kernel)))
     hidden, d_gate, d_up = materialize((hidden, d_gate, d_up))
     return d_gate, d_up, jnp.einsum("blf,bld->fd", hidden, gradient)
 
 
-_gated_product.defvjp(_forward, _backward)
+_gated_product.defvjp(
+    lambda gate, *rest: (_gated_product(gate, *rest), (gate, *rest[:2])), _backward
+)

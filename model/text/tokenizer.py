@@ -1,15 +1,16 @@
-"""Text ⇄ token ids: a SentencePiece vocabulary, then 1024 location and 128 segmentation tokens."""
+"""Text ⇄ token ids: pieces of a vocabulary, then 1024 location and 128 segmentation tokens."""
 
 import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from model.text.pieces import read_pieces
 from pipelines.records.codes import EXTRA_TOKENS, TOKEN
 from pipelines.records.schema import MASK_MARKER
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
-"""Source: Gemma's tokenizer; also what `train_tokenizer` writes."""
+"""What `train_tokenizer` writes, as Gemma's file has it; other files have others."""
 
 SEPARATOR = "\n"
 """Text between prefix and suffix, tokenised on its own."""
@@ -74,7 +75,14 @@ def _plain(texts: Iterable[str]) -> Iterable[str]:
 
 
 class Tokenizer:
-    """A tokenizer file: `train_tokenizer`'s, Gemma's, or PaliGemma's with its extra tokens.
+    """A tokenizer's file: `train_tokenizer`'s, Gemma's, Llama's, or PaliGemma's.
+
+    PaliGemma's has the location and segmentation tokens inside; they follow the pieces of others.
+
+    Attributes:
+      num_pieces: number of pieces in the file.
+      vocab_size: number of tokens.
+      pad_id, eos_id, bos_id, newline_id: see `pieces.Pieces`.
 
     Raises:
       ValueError: if it is none.
@@ -82,24 +90,15 @@ class Tokenizer:
     """
 
     def __init__(self, path: str | Path) -> None:
-        import sentencepiece
-
-        # Its parser takes some damaged files, and then fails at their pieces.
-        try:
-            self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-            (self.newline_id,) = self._pieces.encode(SEPARATOR)
-        except (RuntimeError, UnicodeDecodeError, ValueError, IndexError):
-            raise ValueError(f"{path} must be a SentencePiece model with newlines.") from None
-        self.num_pieces = self._pieces.get_piece_size()
-        inside = self._pieces.piece_to_id(EXTRA_TOKENS[0])
-        # A file without the extra tokens is followed by them; PaliGemma's file has them inside.
-        first = self.num_pieces if inside == self._pieces.unk_id() else inside
+        self._pieces = pieces = read_pieces(path)
+        self.num_pieces = pieces.size
+        inside = pieces.id_of(EXTRA_TOKENS[0])
+        first = self.num_pieces if inside is None else inside
         self._extra_ids = {token: first + i for i, token in enumerate(EXTRA_TOKENS)}
         self._extra_texts = {i: token for token, i in self._extra_ids.items()}
         self.vocab_size = max(self.num_pieces, first + len(EXTRA_TOKENS))
-        self.pad_id = PAD_ID
-        self.eos_id = self._pieces.eos_id()
-        self.bos_id = self._pieces.bos_id()
+        self.pad_id, self.newline_id = pieces.pad_id, pieces.newline_id
+        self.eos_id, self.bos_id = pieces.eos_id, pieces.bos_id
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without BOS or EOS; `<loc…>` and `<seg…>` are one id each."""
@@ -108,7 +107,7 @@ class Tokenizer:
             if part in self._extra_ids:
                 ids.append(self._extra_ids[part])
             elif part:
-                ids.extend(self._pieces.encode(part))
+                ids.extend(self._pieces.encode(part, first=not ids))
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -116,12 +115,16 @@ class Tokenizer:
         # Pieces are decoded in runs: a character without a piece is several byte tokens in a row.
         texts: list[str] = []
         run: list[int] = []
+
+        def text_of_run() -> str:
+            return self._pieces.decode(run, first=not texts)
+
         for token in ids:
             if token == self.eos_id:
                 break
             if token in self._extra_texts:
-                texts += [self._pieces.decode(run), self._extra_texts[token]]
+                texts += [text_of_run(), self._extra_texts[token]]
                 run = []
             elif token not in (self.pad_id, self.bos_id) and token < self.num_pieces:
                 run.append(int(token))
-        return "".join([*texts, self._pieces.decode(run)])
+        return "".join([*texts, text_of_run()])

@@ -98,7 +98,7 @@ class Mlp(nnx.Module):
     def __init__(
         self, width: int, hidden: int, *, rngs: nnx.Rngs, activation: Activation = "gelu_tanh"
     ) -> None:
-        self.activation = activation
+        self.activation: Activation = activation
         self.up = Linear(width, hidden, rngs=rngs)
         self.down = Linear(hidden, width, rngs=rngs)
 

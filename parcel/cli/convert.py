@@ -25,22 +25,37 @@ def convert(
         typer.Option(help="Reference inputs and outputs (.npz) to run the result against."),
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="SentencePiece file to put into our checkpoint.")
+        Path | None,
+        typer.Option(
+            help="Tokenizer to put into our checkpoint: a SentencePiece file, or Llama 3's "
+            "tokenizer.json."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Hugging Face config.json, if there is none beside SRC.")
     ] = None,
-    siglip: Annotated[
-        Path | None, typer.Option(help="Stage 0 instead of SRC: SigLIP's .npz, with --gemma.")
+    vision: Annotated[
+        Path | None,
+        typer.Option(
+            help="Stage 0 instead of SRC, with --text: an image tower, as big_vision's .npz or a "
+            "Hugging Face folder (SigLIP, SigLIP 2, CLIP, or a model with one of them)."
+        ),
     ] = None,
-    gemma: Annotated[
-        Path | None, typer.Option(help="Stage 0 instead of SRC: Gemma 2's Orbax folder.")
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="Stage 0 instead of SRC, with --vision: a decoder, as Gemma 2's Orbax folder or a "
+            "Hugging Face folder (Gemma 2, Gemma 3, Llama, or a model with one of them)."
+        ),
     ] = None,
+    projector: Annotated[
+        str, typer.Option(help="Layers between the two of a Stage 0: linear (default) or mlp.")
+    ] = "",
     dtype: Annotated[
         str,
         typer.Option(help="Dtype of an export: float32 or bfloat16; default: the imported dtype."),
     ] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the token rows that a Stage 0 adds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of what a Stage 0 adds.")] = 0,
 ) -> None:
     """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
     from infra.errors import ConfigError
@@ -53,8 +68,9 @@ def convert(
         # The request checks itself when built, before any weight is read.
         request = Request(
             paths=tuple(paths),
-            siglip=siglip,
-            gemma=gemma,
+            vision=vision,
+            text=text,
+            projector=projector,
             tokenizer=tokenizer,
             config=config,
             dtype=dtype,

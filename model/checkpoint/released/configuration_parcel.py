@@ -4,9 +4,38 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+_PALIGEMMA = {
+    "vision": {
+        "activation": "gelu_tanh",
+        "norm_eps": 1e-6,
+        "patch_bias": True,
+        "class_token": False,
+        "norm_before": False,
+        "norm_after": True,
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    },
+    "text": {
+        "norms_after": True,
+        "head_norms": False,
+        "norm_offset": 1.0,
+        "activation": "gelu_tanh",
+        "scaled_embedding": True,
+        "local_period": 2,
+    },
+}
+_TEXT = {
+    "rope_scaling": None,
+    "local_rope_base": 0.0,
+    "query_scale": 0.0,
+    "norm_eps": 1e-6,
+    "tied": True,
+}
+"""What a release of before there were families does not state, and has."""
+
 
 class ParcelConfig(PretrainedConfig):
-    """A vision tower, a connector with several budgets, and a Gemma-2 decoder.
+    """An image tower, a connector with several budgets, and a decoder.
 
     Attributes:
       vision, text, connector: settings of the parts, as the checkpoint was trained with them.
@@ -15,6 +44,9 @@ class ParcelConfig(PretrainedConfig):
       budgets: soft tokens per image that the connector serves, ascending.
       image_token_id: id of the placeholder for a soft token in `input_ids`.
       attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
+      projector: layers from features to the decoder's width, "linear" or "mlp".
+      facts: what layers the families of tower (`vision`) and decoder (`text`) have; a release of
+        before there were families has none, and is SigLIP with Gemma 2.
     """
 
     model_type = "parcel"
@@ -29,9 +61,12 @@ class ParcelConfig(PretrainedConfig):
         image_token_id: int = 0,
         attn_softcap: float = 50.0,
         final_softcap: float = 30.0,
+        projector: str = "linear",
+        facts: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.vision, self.text = vision or {}, text or {}
+        self.vision, self.text = vision or {}, {**_TEXT, **(text or {})}
+        self.projector, self.facts = projector, facts or _PALIGEMMA
         self.connector, self.routing = connector or {}, routing or {}
         self.budgets, self.image_token_id = budgets or [], image_token_id
         self.attn_softcap, self.final_softcap = attn_softcap, final_softcap

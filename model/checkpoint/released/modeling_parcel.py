@@ -1,4 +1,4 @@
-"""A released PARCEL checkpoint in torch: SigLIP, the connector, Gemma-2.
+"""A released PARCEL checkpoint in torch: an image tower, the connector, a decoder.
 
     [ soft tokens of image 1 | ... of image I | BOS prefix separator | answer EOS ]
 
@@ -6,11 +6,13 @@ Images, prefix and separator attend to each other; an answer token attends to th
 before it. The budget is the number of placeholders for soft tokens per image in `input_ids`; the
 processor puts them there.
 
-The towers are written out here, because names, masks and caches of transformers' own change from
-release to release, and its Gemma-2 has a sliding window, which this model may not have. Parameters
-have PaliGemma's names. Only loading, `generate` and the cache come from transformers.
+Tower and decoder are written out here, because names, masks and caches of transformers' own change
+from release to release, and its Gemma-2 has a sliding window, which this model may not have. What
+layers their families have is in `facts` of config.json. Parameters have the names that transformers
+gave them in 2024. Only loading, `generate` and the cache come from transformers.
 """
 
+import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -26,6 +28,13 @@ from .configuration_parcel import ParcelConfig
 
 MASKED = -2.3819763e38
 """Logit of a masked key; finite, so that a row whose keys are all masked does not become NaN."""
+
+CACHE = next(
+    field.name
+    for field in dataclasses.fields(CausalLMOutputWithPast)
+    if field.name in ("cache", "past_key_values")
+)
+"""Name of the key-value cache: transformers renamed it to `cache` in 2026."""
 
 IGNORED = -100
 """Label of a token that is not learned."""
@@ -53,34 +62,43 @@ class Attention(nn.Module):
         return self.out_proj(read.transpose(1, 2).flatten(-2))
 
 
-class Mlp(nn.Module):
-    """Two linear layers with a tanh-approximated GELU between them."""
+def activated(x: Tensor, activation: str) -> Tensor:
+    """Returns `x` after an activation, which config.json names."""
+    if activation == "quick_gelu":
+        return x * torch.sigmoid(1.702 * x)
+    return F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
 
-    def __init__(self, width: int, hidden: int) -> None:
+
+class Mlp(nn.Module):
+    """Two linear layers with an activation between them, by default a tanh-approximated GELU."""
+
+    def __init__(self, width: int, hidden: int, activation: str = "gelu_tanh") -> None:
         super().__init__()
+        self.activation = activation
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the transformed features (B, N, C)."""
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return self.fc2(activated(self.fc1(x), self.activation))
 
 
-def layer_norm(width: int) -> nn.LayerNorm:
-    """Returns a LayerNorm with SigLIP's epsilon."""
-    return nn.LayerNorm(width, eps=1e-6)
+def layer_norm(width: int, eps: float = 1e-6) -> nn.LayerNorm:
+    """Returns a LayerNorm; connectors have the default epsilon."""
+    return nn.LayerNorm(width, eps=eps)
 
 
 class VisionLayer(nn.Module):
     """One pre-norm transformer block."""
 
-    def __init__(self, vision: dict[str, Any]) -> None:
+    def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
-        width = vision["width"]
-        self.layer_norm1 = layer_norm(width)
+        vision, facts = config.vision, config.facts["vision"]
+        width, eps = vision["width"], facts["norm_eps"]
+        self.layer_norm1 = layer_norm(width, eps)
         self.self_attn = Attention(width, vision["num_heads"])
-        self.layer_norm2 = layer_norm(width)
-        self.mlp = Mlp(width, vision["mlp_dim"])
+        self.layer_norm2 = layer_norm(width, eps)
+        self.mlp = Mlp(width, vision["mlp_dim"], facts["activation"])
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the features after attention and MLP (B, P, C)."""
@@ -90,30 +108,48 @@ class VisionLayer(nn.Module):
 
 
 class VisionModel(nn.Module):
-    """SigLIP: patches, learned positions, blocks, a final norm."""
+    """Patches, learned positions, blocks; some have a class token, and norms around the blocks."""
 
-    def __init__(self, vision: dict[str, Any]) -> None:
+    def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
-        width, px = vision["width"], vision["patch_px"]
+        vision, self.facts = config.vision, config.facts["vision"]
+        width, px, eps = vision["width"], vision["patch_px"], self.facts["norm_eps"]
         patches = (vision["image_px"] // px) ** 2
+        self.has_class = self.facts["class_token"]
         # A convolution whose stride is its kernel cuts the image into patches and projects each.
         self.embeddings = nn.ModuleDict(
             {
-                "patch_embedding": nn.Conv2d(3, width, px, stride=px),
-                "position_embedding": nn.Embedding(patches, width),
+                "patch_embedding": nn.Conv2d(
+                    3, width, px, stride=px, bias=self.facts["patch_bias"]
+                ),
+                "position_embedding": nn.Embedding(patches + self.has_class, width),
             }
         )
-        layers = nn.ModuleList(VisionLayer(vision) for _ in range(vision["depth"]))
+        if self.has_class:
+            token = nn.Parameter(torch.zeros(width))
+            self.embeddings.register_parameter("class_embedding", token)
+        # Its name is written so in transformers.
+        self.pre_layrnorm = layer_norm(width, eps) if self.facts["norm_before"] else nn.Identity()
+        layers = nn.ModuleList(VisionLayer(config) for _ in range(vision["depth"]))
         self.encoder = nn.ModuleDict({"layers": layers})
-        self.post_layernorm = layer_norm(width)
+        self.post_layernorm = layer_norm(width, eps) if self.facts["norm_after"] else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns a feature per patch (B, P, C), row by row, of images (B, 3, H, W) in [-1, 1]."""
-        x = self.embeddings["patch_embedding"](images).flatten(2).transpose(1, 2)
-        x = x + self.embeddings["position_embedding"].weight[None]
+        # To the family's mean and spread of each colour, which are of pixels in [0, 1].
+        images = images.float()
+        mean, std = (images.new_tensor(self.facts[name])[:, None, None] for name in ("mean", "std"))
+        images = images * (0.5 / std) + (0.5 - mean) / std
+        patches = self.embeddings["patch_embedding"]
+        x = patches(images.to(patches.weight.dtype)).flatten(2).transpose(1, 2)
+        if self.has_class:
+            token = self.embeddings.class_embedding.expand(len(x), 1, -1)
+            x = torch.cat([token, x], 1)
+        x = self.pre_layrnorm(x + self.embeddings["position_embedding"].weight[None])
         for layer in self.encoder["layers"]:
             x = layer(x)
-        return self.post_layernorm(x)
+        # The class token is no feature.
+        return self.post_layernorm(x[:, 1:] if self.has_class else x)
 
 
 def pool(features: Tensor, num_tokens: int) -> Tensor:
@@ -320,17 +356,18 @@ CONNECTORS = {
 
 
 class RmsNorm(nn.Module):
-    """Divides the last axis by its root mean square, in float32; the scale is stored minus 1."""
+    """Divides the last axis by its root mean square, in float32; some store the scale minus 1."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, config: ParcelConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
+        self.offset, self.eps = config.facts["text"]["norm_offset"], config.text["norm_eps"]
+        self.weight = nn.Parameter(torch.full((width,), 1.0 - self.offset))
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns `x` (B, L, D) with unit mean square, scaled."""
         full = x.float()
-        normal = full * torch.rsqrt(full.square().mean(-1, keepdim=True) + 1e-6)
-        return (normal * (1.0 + self.weight.float())).to(x.dtype)
+        normal = full * torch.rsqrt(full.square().mean(-1, keepdim=True) + self.eps)
+        return (normal * (self.offset + self.weight.float())).to(x.dtype)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
@@ -338,11 +375,26 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap) if cap else x
 
 
-def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
+def wavelengths(
+    head_dim: int, base: float, scaling: dict[str, Any] | None, device: torch.device
+) -> Tensor:
+    """Returns wavelengths of rotary positions, over 2 pi (h / 2); see the training code."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    lengths = base**exponents
+    if not scaling:
+        return lengths
+    if scaling["kind"] == "linear":
+        return lengths * scaling["factor"]
+    # "llama3": slow rotations are divided in full, fast ones not at all, those between in part.
+    turns = scaling["original_length"] / (2 * math.pi * lengths)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return 1 / ((1 - share) / (lengths * scaling["factor"]) + share / lengths)
+
+
+def rotate(x: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
     """Returns heads (B, H, L, h) with rotary positions; channels i and i + h / 2 turn as a pair."""
-    head_dim = x.shape[-1]
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=x.device) / head_dim
-    angles = (positions[..., None].float() / base**exponents)[:, None]
+    angles = (positions[..., None].float() / lengths)[:, None]
     first, second = x.float().chunk(2, -1)
     sin, cos = angles.sin(), angles.cos()
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
@@ -355,7 +407,15 @@ class TextAttention(nn.Module):
         super().__init__()
         text = config.text
         self.number, self.head_dim = number, text["head_dim"]
-        self.cap, self.base = config.attn_softcap, text["rope_base"]
+        self.cap = config.attn_softcap
+        self.scale = (text["query_scale"] or self.head_dim) ** -0.5
+        # Local layers may have positions of their own, which nothing stretches.
+        self.rope: tuple[float, dict[str, Any] | None] = (text["rope_base"], text["rope_scaling"])
+        if text["local_rope_base"] and is_local(config, number):
+            self.rope = (text["local_rope_base"], None)
+        has_norms = config.facts["text"]["head_norms"]
+        self.q_norm = RmsNorm(self.head_dim, config) if has_norms else nn.Identity()
+        self.k_norm = RmsNorm(self.head_dim, config) if has_norms else nn.Identity()
         q_width, kv_width = (text[name] * self.head_dim for name in ("num_heads", "num_kv_heads"))
         self.q_proj = nn.Linear(text["width"], q_width, bias=False)
         self.k_proj = nn.Linear(text["width"], kv_width, bias=False)
@@ -369,67 +429,87 @@ class TextAttention(nn.Module):
             layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for layer in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = rotate(q, positions, self.base), rotate(k, positions, self.base)
+        lengths = wavelengths(self.head_dim, *self.rope, x.device)
+        q, k = (
+            rotate(norm(heads), positions, lengths)
+            for norm, heads in ((self.q_norm, q), (self.k_norm, k))
+        )
         # From here on keys and values are those of all S rows: the cached ones, then these L.
         if past is not None:
             k, v = past.update(k, v, self.number)
         # A key head serves several query heads in a row, so it is repeated for them.
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        logits = (q * self.head_dim**-0.5).float() @ k.float().transpose(-1, -2)
+        logits = (q * self.scale).float() @ k.float().transpose(-1, -2)
         logits = softcap(logits, self.cap).masked_fill(~mask[:, None], MASKED)
         read = logits.softmax(-1).to(v.dtype) @ v
         return self.o_proj(read.transpose(1, 2).flatten(-2))
 
 
 class GatedMlp(nn.Module):
-    """Gemma's MLP, gated by a tanh-approximated GELU."""
+    """An MLP with a gate, which the family's activation makes."""
 
-    def __init__(self, text: dict[str, Any]) -> None:
+    def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
+        text, self.activation = config.text, config.facts["text"]["activation"]
         self.gate_proj = nn.Linear(text["width"], text["mlp_dim"], bias=False)
         self.up_proj = nn.Linear(text["width"], text["mlp_dim"], bias=False)
         self.down_proj = nn.Linear(text["mlp_dim"], text["width"], bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the transformed rows (B, L, D)."""
-        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+        return self.down_proj(activated(self.gate_proj(x), self.activation) * self.up_proj(x))
+
+
+def is_local(config: ParcelConfig, number: int) -> bool:
+    """Returns whether a block of the decoder attends to the last positions only."""
+    return (number + 1) % config.facts["text"]["local_period"] != 0
 
 
 class TextLayer(nn.Module):
-    """One block of Gemma-2: a norm before and after both attention and the MLP."""
+    """One block: a norm before both attention and the MLP, and in some families one after each."""
 
     def __init__(self, config: ParcelConfig, number: int) -> None:
         super().__init__()
         width = config.text["width"]
-        self.input_layernorm = RmsNorm(width)
+        self.norms_after = config.facts["text"]["norms_after"]
+        self.input_layernorm = RmsNorm(width, config)
         self.self_attn = TextAttention(config, number)
-        self.post_attention_layernorm = RmsNorm(width)
-        self.pre_feedforward_layernorm = RmsNorm(width)
-        self.mlp = GatedMlp(config.text)
-        self.post_feedforward_layernorm = RmsNorm(width)
+        self.post_attention_layernorm = RmsNorm(width, config)
+        self.mlp = GatedMlp(config)
+        if self.norms_after:
+            self.pre_feedforward_layernorm = RmsNorm(width, config)
+            self.post_feedforward_layernorm = RmsNorm(width, config)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
         """Returns the rows after the block (B, L, D)."""
         read = self.self_attn(self.input_layernorm(x), positions, mask, past)
+        if not self.norms_after:
+            # This norm is before the MLP; transformers names it for what comes before it.
+            x = x + read
+            return x + self.mlp(self.post_attention_layernorm(x))
         x = x + self.post_attention_layernorm(read)
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
 
 class TextModel(nn.Module):
-    """Gemma-2: embedding, blocks, a final norm."""
+    """Embedding, blocks, a final norm."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
         text = config.text
         self.window = text["sliding_window"]
+        self.is_local = [is_local(config, i) for i in range(text["depth"])]
+        self.scaled = config.facts["text"]["scaled_embedding"]
         self.embed_tokens = nn.Embedding(text["vocab_size"], text["width"])
         self.layers = nn.ModuleList(TextLayer(config, i) for i in range(text["depth"]))
-        self.norm = RmsNorm(text["width"])
+        self.norm = RmsNorm(text["width"], config)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Returns embeddings times the square root of the width (B, L, D)."""
+        """Returns embeddings, in some families times the square root of the width (B, L, D)."""
         rows = self.embed_tokens(tokens)
+        if not self.scaled:
+            return rows
         return rows * torch.tensor(rows.shape[-1] ** 0.5, dtype=rows.dtype, device=rows.device)
 
     def forward(self, x: Tensor, places: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
@@ -442,11 +522,29 @@ class TextModel(nn.Module):
           past: key-value cache, to which these rows are added; None without a cache.
         """
         positions = places[:, -x.shape[1] :]
-        # Every second layer, from the first on, attends to the last `window` positions only.
+        # Local layers attend to the last `window` positions only.
         in_window = positions[:, :, None] - places[:, None] < self.window if self.window else mask
-        for i, layer in enumerate(self.layers):
-            x = layer(x, positions, mask & in_window if i % 2 == 0 else mask, past)
+        for layer, near in zip(self.layers, self.is_local, strict=True):
+            x = layer(x, positions, mask & in_window if near else mask, past)
         return self.norm(x)
+
+
+class Projector(nn.ModuleDict):
+    """One linear layer to the decoder's width, or two with a GELU between them."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        fan_in, width = config.vision["width"], config.text["width"]
+        if config.projector == "linear":
+            super().__init__({"linear": nn.Linear(fan_in, width)})
+        else:
+            first, second = nn.Linear(fan_in, width), nn.Linear(width, width)
+            super().__init__({"linear_1": first, "linear_2": second})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns soft tokens (B, N, D) of features (B, N, C)."""
+        if "linear" in self:
+            return self["linear"](x)
+        return self["linear_2"](F.gelu(self["linear_1"](x)))
 
 
 class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
@@ -459,11 +557,13 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__(config)
-        self.vision_tower = nn.ModuleDict({"vision_model": VisionModel(config.vision)})
+        self.vision_tower = nn.ModuleDict({"vision_model": VisionModel(config)})
         self.connector = CONNECTORS[config.routing["module"]](config)
-        linear = nn.Linear(config.vision["width"], config.text["width"])
-        self.multi_modal_projector = nn.ModuleDict({"linear": linear})
+        self.multi_modal_projector = Projector(config)
         self.language_model = nn.ModuleDict({"model": TextModel(config)})
+        if not config.text["tied"]:
+            shape = config.text["width"], config.text["vocab_size"]
+            self.lm_head = nn.Linear(*shape, bias=False)
         # Not a buffer: it is neither saved nor moved with the model.
         self._table: Tensor | None = None
         self._table_state: tuple[Any, ...] | None = None
@@ -482,8 +582,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             raise ValueError(f"budget must be one of {self.config.budgets}, got {budget}.")
         # Tower and connector look at each image alone: (B, I, …) -> (B * I, …), and back at the
         # end.
-        features = self.vision_tower["vision_model"](pixel_values.flatten(0, 1).to(self.dtype))
-        tokens = self.multi_modal_projector["linear"](self.connector(features, budget))
+        features = self.vision_tower["vision_model"](pixel_values.flatten(0, 1))
+        tokens = self.multi_modal_projector(self.connector(features, budget))
         return tokens.unflatten(0, pixel_values.shape[:2]).flatten(1, 2)
 
     def forward(
@@ -497,6 +597,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        cache: Cache | None = None,
         **unused: Any,
     ) -> CausalLMOutputWithPast:
         """Returns float32 logits (B, L, V), and with `labels` the loss.
@@ -515,8 +616,10 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             not to be combined with `logits_to_keep` or a cache.
           num_items_in_batch: number of labels that the loss is divided by, where several batches
             make one update; None takes those of this batch.
+          cache: another name of `past_key_values`, which later releases of transformers use.
           unused: further arguments that `generate` of some releases passes.
         """
+        past_key_values = past_key_values if cache is None else cache
         if labels is not None and (logits_to_keep or past_key_values is not None):
             raise ValueError("labels need logits of all tokens: no logits_to_keep and no cache.")
         text = self.language_model["model"]
@@ -567,11 +670,12 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             )
             count = num_items_in_batch
             loss = total / ((targets != IGNORED).sum().clamp(min=1) if count is None else count)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: past_key_values})
 
     def _float_table(self) -> Tensor:
-        """Returns the embedding in float32; the converted copy is kept until the weight changes."""
-        weight = self.language_model["model"].embed_tokens.weight
+        """Returns the output matrix in float32; a converted copy is kept until it changes."""
+        tied = self.config.text["tied"]
+        weight = (self.language_model["model"].embed_tokens if tied else self.lm_head).weight
         if weight.dtype == torch.float32 or (torch.is_grad_enabled() and weight.requires_grad):
             return weight.float()
         # A write in place raises the version, and a move to another device the address.
@@ -587,6 +691,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         pixel_values: Tensor | None = None,
         use_cache: bool = True,
+        cache: Cache | None = None,
         **unused: Any,
     ) -> dict[str, Any]:
         """Returns the arguments of the next call of `forward`.
@@ -594,6 +699,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Raises:
           ValueError: if there is no cache: it is what separates the prompt from the answer.
         """
+        past_key_values = past_key_values if cache is None else cache
         if past_key_values is None:
             raise ValueError(
                 "use_cache must be True: without the cache an answer reads as a prompt."
@@ -605,7 +711,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             "input_ids": input_ids[:, past:],
             "attention_mask": attention_mask,
             "pixel_values": None if past else pixel_values,
-            "past_key_values": past_key_values,
+            CACHE: past_key_values,
             "use_cache": use_cache,
             "logits_to_keep": 1,
         }

@@ -4,6 +4,7 @@ Run by another interpreter than the tests' (see `tests.torch_python`).
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,6 +19,20 @@ given = np.load(root / "given.npz")
 images = torch.tensor(given["images"]).permute(0, 1, 4, 2, 3)
 text, mask_ar = (torch.tensor(given[name]).long() for name in ("text", "mask_ar"))
 lengths = given["lengths"]
+
+
+def forward(model, budget):
+    """Returns the logits of the texts, and the model's inputs beside their types."""
+    places = torch.full((2, images.shape[1] * budget), model.config.image_token_id)
+    ids = torch.cat([places, text], 1)
+    is_real = torch.arange(text.shape[1])[None] < torch.tensor(lengths)[:, None]
+    valid = torch.cat([torch.ones_like(places), is_real], 1)
+    types = torch.cat([torch.zeros_like(places), mask_ar], 1)
+    batch = {"input_ids": ids, "attention_mask": valid, "pixel_values": images}
+    logits = model(**batch, token_type_ids=types).logits[:, places.shape[1] :]
+    return logits, (batch, types)
+
+
 for folder in sorted(root.glob("*/release")):
     model, told = AutoModelForImageTextToText.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True
@@ -26,21 +41,11 @@ for folder in sorted(root.glob("*/release")):
     assert not wrong, (folder, wrong)
     found = {}
     for budget in set(model.config.budgets) & {16, 64, 256}:
-        places = torch.full((2, images.shape[1] * budget), model.config.image_token_id)
-        ids = torch.cat([places, text], 1)
-        valid = torch.cat(
-            [
-                torch.ones_like(places),
-                torch.arange(text.shape[1])[None] < torch.tensor(lengths)[:, None],
-            ],
-            1,
-        )
-        types = torch.cat([torch.zeros_like(places), mask_ar], 1)
-        logits = model(ids, attention_mask=valid, pixel_values=images, token_type_ids=types).logits
-        found[f"logits{budget}"] = logits[:, places.shape[1] :].numpy()
+        logits, (batch, types) = forward(model, budget)
+        found[f"logits{budget}"] = logits.numpy()
         # Without types, the tokens that have labels are the answer.
+        ids, valid = batch["input_ids"], batch["attention_mask"]
         labels = torch.where((types * valid).bool(), ids, -100)
-        batch = {"input_ids": ids, "attention_mask": valid, "pixel_values": images}
         found[f"loss{budget}"] = model(**batch, labels=labels).loss.numpy()
         found[f"shared{budget}"] = model(**batch, labels=labels, num_items_in_batch=50).loss.numpy()
         # To generate, prompts end together: padding stands on their left.
@@ -58,26 +63,41 @@ for folder in sorted(root.glob("*/release")):
     half = model.to(torch.bfloat16)
     tables = [half._float_table() for _ in range(2)]
     assert tables[0] is tables[1]
-    half.get_input_embeddings().weight.mul_(2)
+    tied = model.config.text["tied"]
+    (half.get_input_embeddings() if tied else half.lm_head).weight.mul_(2)
     assert torch.equal(half._float_table(), 2 * tables[0])
     np.savez(folder.parent / "found.npz", **found)
 
-processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-texts = json.loads((root / "texts.json").read_text())
-encoded = [processor.tokenizer(one, add_special_tokens=False)["input_ids"] for one in texts]
-decoded = [processor.tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded]
-with Image.open(root / "photo.png") as photo, Image.open(root / "ink.png") as ink:
-    inputs = processor(
-        images=[photo, [ink]], text=["answer en\n", "so it is"], budget=max(processor.budgets)
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+    texts = json.loads((root / "texts.json").read_text())
+    encoded = [processor.tokenizer(one, add_special_tokens=False)["input_ids"] for one in texts]
+    decoded = [processor.tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded]
+    with Image.open(root / "photo.png") as photo, Image.open(root / "ink.png") as ink:
+        inputs = processor(
+            images=[photo, [ink]], text=["answer en\n", "so it is"], budget=max(processor.budgets)
+        )
+    (folder.parent / "texts_found.json").write_text(
+        json.dumps(
+            {
+                "encoded": encoded,
+                "decoded": decoded,
+                "input_ids": inputs["input_ids"].tolist(),
+                "attention_mask": inputs["attention_mask"].tolist(),
+            }
+        )
     )
-(root / "texts_found.json").write_text(
-    json.dumps(
-        {
-            "encoded": encoded,
-            "decoded": decoded,
-            "input_ids": inputs["input_ids"].tolist(),
-            "attention_mask": inputs["attention_mask"].tolist(),
-        }
-    )
-)
-np.save(root / "pixels.npy", inputs["pixel_values"].numpy())
+    np.save(folder.parent / "pixels.npy", inputs["pixel_values"].numpy())
+
+# A release of before there were families states none of their facts.
+before = shutil.copytree(root / "parcel" / "release", root / "before")
+config = json.loads((before / "config.json").read_text())
+for name in ("facts", "projector", "tie_word_embeddings"):
+    del config[name]
+for name in ("family", "rope_scaling", "local_rope_base", "query_scale", "norm_eps", "tied"):
+    del config["text"][name]
+del config["vision"]["family"]
+(before / "config.json").write_text(json.dumps(config))
+model = AutoModelForImageTextToText.from_pretrained(before, trust_remote_code=True)
+budget = max(set(model.config.budgets) & {16, 64, 256})
+logits, _ = forward(model, budget)
+np.savez(root / "before.npz", logits=logits.numpy(), budget=budget)

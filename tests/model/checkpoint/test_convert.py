@@ -13,10 +13,12 @@ from model.checkpoint import array_files, exporter, translate
 from model.checkpoint.digest import flatten_params
 from model.checkpoint.exporter import export_checkpoint
 from model.checkpoint.folder import load_config, load_params, tokenizer_path
-from model.checkpoint.importer import open_source
+from model.checkpoint.importer import import_checkpoint, open_source
 from model.checkpoint.names import NamesError
+from model.checkpoint.target import RequestError
 from model.config import ModelConfig
 from model.presets import paligemma2_3b
+from model.text.tokenizer import Tokenizer
 from tests.model.checkpoint.converted import (
     ODD,
     as_void,
@@ -29,6 +31,8 @@ from tests.model.checkpoint.converted import (
     random_params,
     write_hugging_face,
 )
+from tests.model.families.references import DECODERS, TOWERS
+from tests.model.families.test_parity import weights
 from tests.model.tiny_data import write_tokenizer
 
 PUBLISHED_PARAMETERS = 3_032_094_960
@@ -203,3 +207,50 @@ def test_the_published_model_matches_name_by_name():
 
 def _abstract(cfg):
     return vlm.abstract_params(cfg)
+
+
+def llava(folder, *, later=False, **config):
+    """Writes a LLaVA, whose embedding has more rows than its tokenizer has pieces."""
+    vision, text = TOWERS["clip_a"], {**DECODERS["llama_a"], "vocab_size": 320}
+    tensors = weights(vision, text, "llava")
+    config = {"model_type": "llava", "vision_config": vision, "text_config": text, **config}
+    return write_hugging_face(
+        folder, later_names(tensors) if later else tensors, json.dumps(config)
+    )
+
+
+def test_a_llava_comes_in_from_either_layout(tmp_path):
+    made = [
+        dict(open_source(llava(tmp_path / name, later=later)).parameters())
+        for name, later in (("before", False), ("after", True))
+    ]
+    assert made[0].keys() == made[1].keys()
+    for path, x in made[0].items():
+        np.testing.assert_array_equal(x, made[1][path], err_msg=path)
+    assert made[0]["text/head"].shape == made[0]["text/embedding"].shape == (320, 20)
+    assert len(made[0]["vision/blocks/mlp/up/kernel"]) == 1  # Of two, as the last is unused.
+
+
+def test_the_vocabulary_of_a_llava_gets_places_and_masks(tmp_path):
+    folder = llava(tmp_path / "hf")
+    plain = dict(open_source(folder).parameters())
+    pieces = Tokenizer(write_tokenizer(folder / "tokenizer.model")).num_pieces
+    source = open_source(folder)
+    assert import_checkpoint(source, tmp_path / "made", None)
+    made = dict(flatten_params(load_params(tmp_path / "made")))
+    for path in ("text/embedding", "text/head"):
+        assert made[path].shape == (pieces + 1152, 20)
+        np.testing.assert_array_equal(made[path][:pieces], plain[path][:pieces])
+    assert not (tmp_path / "made" / "hugging_face.json").exists()
+    with pytest.raises(RequestError, match=r"got clip, llama and mlp: `parcel release` writes"):
+        export_checkpoint(tmp_path / "made", tmp_path / "back", None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("vision_feature_layer", -1), ("vision_feature_select_strategy", "full")],
+)
+def test_a_llava_of_other_features_is_refused(tmp_path, field, value):
+    folder = llava(tmp_path / "hf", **{field: value})
+    with pytest.raises(ValueError, match=rf"config\.json: llava\.{field} must be"):
+        open_source(folder)
