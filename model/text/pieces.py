@@ -5,7 +5,6 @@ tokenizer.model    SentencePiece                 Gemma, PaliGemma, Llama 2, `tra
 tokenizer.json     byte-level pairs (BPE)        Llama 3; needs the library tokenizers
 """
 
-import importlib
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +104,7 @@ class _SentencePieces:
 class _ByteLevelPieces:
     def __init__(self, path: str | Path) -> None:
         try:
-            tokenizers = importlib.import_module("tokenizers")
+            import tokenizers  # pyright: ignore[reportMissingImports]  # Only these files need it.
         except ModuleNotFoundError:
             raise ValueError(
                 f"{path} is a tokenizer.json, which the library tokenizers reads: "
