@@ -12,6 +12,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -252,4 +255,48 @@ time_t time(time_t *into) {
   if (now != (time_t)-1) now += shift() / 1000000000LL;
   if (into) *into = now;
   return now;
+}
+
+/* Waits until a time of the realtime clock: the kernel knows the clock that is not shifted. Without
+   this, a clock that is behind has such a wait end at once, and its caller wait again, at full load. */
+
+static struct timespec kernel_time(const struct timespec *until) {
+  int64_t all = until->tv_sec * 1000000000LL + until->tv_nsec - page->ahead_ns;
+  if (all < 0) all = 0;
+  return (struct timespec){all / 1000000000LL, all % 1000000000LL};
+}
+
+long syscall(long number, ...) {
+  static long (*real)(long, ...);
+  if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+  long a[6];
+  va_list rest;
+  va_start(rest, number);
+  for (int i = 0; i < 6; i++) a[i] = va_arg(rest, long);
+  va_end(rest);
+  struct timespec until;
+  if (number == SYS_futex && a[3] && page && page->ahead_ns &&
+      (a[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET && (a[1] & FUTEX_CLOCK_REALTIME)) {
+    until = kernel_time((const struct timespec *)a[3]);
+    a[3] = (long)&until;
+  }
+  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+  static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+  /* Without a version it would be that of 1999. */
+  if (!real) *(void **)&real = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+  /* glibc's mark of a condition whose times are of the monotonic clock. */
+  if (!page || !page->ahead_ns || (cond->__data.__wrefs & 2)) return real(cond, mutex, until);
+  struct timespec shifted = kernel_time(until);
+  return real(cond, mutex, &shifted);
+}
+
+int sem_timedwait(sem_t *restrict sem, const struct timespec *restrict until) {
+  REAL(sem_timedwait);
+  if (!page || !page->ahead_ns) return real(sem, until);
+  struct timespec shifted = kernel_time(until);
+  return real(sem, &shifted);
 }
