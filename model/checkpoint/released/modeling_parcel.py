@@ -255,6 +255,54 @@ class M3SelfAttention(nn.Module):
         return self.mlp(self.second(self.first(pool(features, budget))))
 
 
+class TokenFlex(nn.Module):
+    """Connector that pools the features to a square of any side, followed by a gated MLP."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        width = config.vision["width"]
+        hidden = config.connector["mlp_dim"] or config.vision["mlp_dim"]
+        self.norm = layer_norm(width)
+        self.gate = nn.Linear(width, hidden)
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        grid, side = round(features.shape[1] ** 0.5), round(budget**0.5)
+        square = features.transpose(1, 2).unflatten(2, (grid, grid))
+        cells = self.norm(F.adaptive_avg_pool2d(square, side).flatten(2).transpose(1, 2))
+        return self.fc2(F.silu(self.gate(cells)) * self.fc1(cells))
+
+
+class IdSelection(nn.Module):
+    """Connector that chooses features which are important and unlike each other."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        # In turn, the token of the highest score is chosen, and the scores of tokens that are like
+        # it fall. arXiv:2604.05601, equations 7 to 9.
+        unit = F.normalize(features.float(), dim=-1)
+        cosine = unit @ unit.transpose(1, 2)
+        nearness = torch.exp(-20.0 * (1.0 - cosine).clamp(min=0.0) ** 2)
+        scores = cosine.mean(dim=2)
+        low, high = scores.amin(1, keepdim=True), scores.amax(1, keepdim=True)
+        scores = (scores - low) / (high - low).clamp(min=1e-12)
+        rows = torch.arange(len(features), device=features.device)
+        chosen = []
+        for _ in range(budget):
+            best = scores.argmax(dim=1)
+            fallen = (scores - nearness[rows, best] * scores[rows, best, None]).clamp(min=0.0)
+            scores = torch.where(scores < 0, scores, fallen)
+            scores[rows, best] = -1.0
+            chosen.append(best)
+        places = torch.stack(chosen, dim=1).sort(dim=1).values
+        return features[rows[:, None], places]
+
+
 class Mqt(nn.Module):
     """Connector in which the first `budget` learned queries attend to the features."""
 
@@ -351,7 +399,16 @@ class Parcel(nn.Module):
 # neither JAX nor the training code. `routing["module"]` of config.json names one of them.
 CONNECTORS = {
     module.__name__: module
-    for module in (Vanilla, M3, M3SelfAttention, Mqt, MqtSelfAttention, Parcel)
+    for module in (
+        Vanilla,
+        M3,
+        M3SelfAttention,
+        Mqt,
+        MqtSelfAttention,
+        Parcel,
+        TokenFlex,
+        IdSelection,
+    )
 }
 
 
