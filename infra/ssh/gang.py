@@ -143,7 +143,7 @@ def ssh_command(host: Host, args: argparse.Namespace) -> list[str]:
 
 
 def request_for(rank: int, hosts: Sequence[Host], args: argparse.Namespace) -> dict[str, Any]:
-    """Returns what `infra.ssh.host` is to run for a member."""
+    """Returns the command and environment of a member, as `infra.ssh.host` reads them."""
     host, num_slices = hosts[rank], hosts[-1].slice + 1
     return {
         "command": args.command[1:],

@@ -68,6 +68,7 @@ def ready_node(name: str, zone: str, project: str | None, wait: float) -> Mappin
         state = node.get("state", "in no state")
         if state == "READY":
             return node
+        # One that is being made or repaired becomes ready by itself; a preempted one never does.
         if state not in _COMING or time.monotonic() > deadline:
             raise LaunchError(f"TPU VM {name} must be READY, but is {state}.")
         time.sleep(_STATE_INTERVAL)

@@ -146,7 +146,7 @@ class ObjectClient(abc.ABC):
 
     @abc.abstractmethod
     def whole_sum(self, stored: StoredObject) -> WholeSum | None:
-        """Returns what is known of all bytes of an object, for who reads it in ranges."""
+        """Returns a check of an object's bytes for readers of ranges; None if there is none."""
 
     @abc.abstractmethod
     def is_transient(self, error: Exception) -> bool:
@@ -154,7 +154,7 @@ class ObjectClient(abc.ABC):
 
     @abc.abstractmethod
     def reason(self, error: Exception) -> str:
-        """Returns what is wrong, in one line, without credentials."""
+        """Returns the cause of an error, in one line, without credentials."""
 
     def with_retries(self, request: Callable[[], _T]) -> _T:
         """Makes a request, and retries it after a pause if that may help.

@@ -1,4 +1,4 @@
-"""What a family of decoders is: the facts that all its sizes share."""
+"""The facts that all sizes of a family of decoders share."""
 
 import dataclasses
 import typing

@@ -1,4 +1,4 @@
-"""What a family of image towers is: the facts that all its sizes share."""
+"""The facts that all sizes of a family of image towers share."""
 
 import dataclasses
 import typing

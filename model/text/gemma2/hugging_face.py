@@ -16,18 +16,25 @@ def read(text: HuggingFaceConfig) -> dict[str, Any]:
         "hidden_activation": "gelu_pytorch_tanh",
     }
     check_fixed(text, "text_config", fixed)
+    base, scaling = read_rope(text, 10_000.0)
+    return {
+        **read_heads(text),
+        "rope_base": base,
+        "rope_scaling": scaling,
+        "sliding_window": read_window(text, 4096, period=2),
+    }
+
+
+def read_heads(text: HuggingFaceConfig) -> dict[str, Any]:
+    """Returns the fields of `TextConfig` that say what heads a decoder has, as of Gemma 3's too."""
     # transformers writes only settings that differ from its defaults, so what is absent has the
     # default of its config class.
     head_dim, scale = text.get("head_dim", 256), text.get("query_pre_attn_scalar", 256)
-    base, scaling = read_rope(text, 10_000.0)
     return {
         "num_heads": text.get("num_attention_heads", 8),
         "num_kv_heads": text.get("num_key_value_heads", 4),
         "head_dim": head_dim,
         "query_scale": 0.0 if scale == head_dim else float(scale),
-        "rope_base": base,
-        "rope_scaling": scaling,
-        "sliding_window": read_window(text, 4096, period=2),
     }
 
 

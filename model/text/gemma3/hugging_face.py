@@ -3,6 +3,7 @@
 from typing import Any
 
 from model.config_fields import HuggingFaceConfig, check_fixed
+from model.text.gemma2.hugging_face import read_heads
 from model.text.rope_fields import read_rope, read_window
 
 MODEL_TYPES = ("gemma3_text",)
@@ -20,17 +21,15 @@ def read(text: HuggingFaceConfig) -> dict[str, Any]:
         "use_bidirectional_attention": False,
     }
     check_fixed(text, "text_config", fixed)
-    head_dim, scale = text.get("head_dim", 256), text.get("query_pre_attn_scalar", 256)
+    # Layers that see everything and local ones have rotary positions of their own; in the older
+    # spelling, those of local layers are one field of another name.
     base, scaling = read_rope(text, 1_000_000.0, "full_attention")
     local = {**text, "rope_theta": text.get("rope_local_base_freq", 10_000.0), "rope_scaling": None}
     local_base, stretched = read_rope(local, 10_000.0, "sliding_attention")
     if stretched:
         raise ValueError("config.json: text_config's sliding layers must have rope_type default.")
     return {
-        "num_heads": text.get("num_attention_heads", 8),
-        "num_kv_heads": text.get("num_key_value_heads", 4),
-        "head_dim": head_dim,
-        "query_scale": 0.0 if scale == head_dim else float(scale),
+        **read_heads(text),
         "rope_base": base,
         "rope_scaling": scaling,
         "local_rope_base": local_base,
