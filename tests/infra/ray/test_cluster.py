@@ -65,8 +65,13 @@ def first(name: str) -> psutil.Process:
 
 
 def without_files() -> None:
-    """Deletes what Ray keeps in the folder of temporary files."""
-    shutil.rmtree(session_of(first("raylet")))
+    """Deletes what Ray keeps in the folder of temporary files.
+
+    Ray's processes delete and make files there meanwhile, and its end deletes the folder itself.
+    """
+    session = Path(session_of(first("raylet")))
+    shutil.rmtree(session, ignore_errors=True)
+    assert not (session / "sockets").exists()
 
 
 def session_of(raylet: psutil.Process) -> str:
