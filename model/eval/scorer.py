@@ -204,11 +204,11 @@ class Totals:
             name = "" if is_whole else item.groups[metric.mean_over]
             # A central difference: the score with one copy of the item more, and with one less.
             sums = copies[name]
-            sums.add(item)
+            sums.weigh(item, 1)
             more = score(sums)
-            sums.add(item, -2)
+            sums.weigh(item, -2)
             less = score(sums)
-            sums.add(item)
+            sums.weigh(item, 1)
             return (more - less) / 2 * _COPIES / len(parts)
 
         # The score itself: a plain mean over its parts, or of all items.

@@ -5,3 +5,9 @@ CHOICES = "answer en  {text} choose from: {choices}"
 
 BETWEEN = " \t "
 """Separator of the choices."""
+
+SHORT_ANSWER = "Answer the question using a single word or phrase."
+"""Source: haotian-liu/LLaVA `docs/Evaluation.md`; LLaVA-1.5, arXiv 2310.03744, table 7."""
+
+LETTER = "Answer with the option's letter from the given choices directly."
+"""As `SHORT_ANSWER`, for questions with choices."""

@@ -96,7 +96,8 @@ class Benchmark:
       rows: its rows in the paper's tables.
       num_train: examples of `final_split`, as published; 0 for a zero-shot benchmark.
       recipes: side of the images [pixels] -> recipe of its fine-tuning.
-      parent: for a zero-shot benchmark, the benchmark whose fine-tuned checkpoint is scored.
+      parent: for a zero-shot benchmark, the benchmark whose fine-tuned checkpoint is scored; "" if
+        it is scored with a pretraining's only.
       num_frames: frames per video; 0 for images.
       frame_stride: distance between frames, counted at 25 frames a second; 26 is about 1 s
         [frames].
@@ -130,8 +131,9 @@ class Benchmark:
                 f"prompt may hold {', '.join(f'{{{f}}}' for f in sorted(_FIELDS))}, "
                 f"got {{{min(unknown)}}} in {self.prompt!r}."
             )
-        # Either it is trained, or it is scored with a checkpoint that its parent trained.
-        if bool(self.parent) == bool(self.final_split):
+        # Either it is trained, or it is scored with a checkpoint that its parent trained; with
+        # neither, with that of a pretraining stage.
+        if self.parent and self.final_split:
             raise ValueError(
                 f"{self.name} must have a final_split or, if it is zero-shot, a parent; got "
                 f"final_split={self.final_split!r}, parent={self.parent!r}."

@@ -16,7 +16,15 @@ from pipelines.sources.remote_sensing import rsvqa
 from pipelines.sources.segmentation import refcoco
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.video import captions, questions
-from pipelines.sources.vqa import aokvqa, counting, photos, scene_graphs
+from pipelines.sources.vqa import (
+    aokvqa,
+    counting,
+    mmbench,
+    mme,
+    mmmu,
+    photos,
+    scene_graphs,
+)
 from pipelines.sources.web import annotated, examples, images
 
 _READERS = (
@@ -31,6 +39,9 @@ _READERS = (
     images,
     marvl,
     media_files,
+    mmbench,
+    mme,
+    mmmu,
     multilingual,
     nlvr,
     pages,

@@ -16,8 +16,10 @@ from infra.errors import raised_at
 from infra.references import load_reference, module_reference
 from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
+from model.eval.metrics.choice import mmbench, mmmu, summarize_mmbench
 from model.eval.metrics.cider import Documents, cider
 from model.eval.metrics.miou import miou
+from model.eval.metrics.mme import mme, summarize_mme
 from model.eval.metrics.nlvr import nlvr
 from model.eval.metrics.pope import pope
 from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
@@ -77,6 +79,9 @@ METRICS: dict[str, Metric] = {
     "rsvqa": Metric(score=rsvqa, by=("question_type",), mean_over="question_type"),
     "nlvr": Metric(score=nlvr, by=("lang",), mean_over="lang"),
     "pope": Metric(score=pope, by=("kind",), mean_over="kind"),
+    "mme": Metric(score=mme, by=("task",), mean_over="task", summarize=summarize_mme),
+    "mmbench": Metric(score=mmbench, by=("category",), summarize=summarize_mmbench),
+    "mmmu": Metric(score=mmmu, by=("subject",)),
     "miou": Metric(score=miou, reads_masks=True),
 }
 

@@ -35,33 +35,51 @@ class Sums:
 
     def __init__(self) -> None:
         self.num = 0
-        self.units: dict[str, bool] = {}
         self._totals: dict[str, Fraction] = {}
+        self._units: dict[str, _Unit] = {}
 
-    def add(self, item: ItemScore, times: int = 1) -> None:
-        """Counts an item `times` times; a negative number takes it back."""
+    def add(self, item: ItemScore) -> None:
+        """Counts an item."""
+        # One wrong question makes its unit inconsistent, whichever came first.
+        if item.unit:
+            unit = self._units.get(item.unit, _Unit())
+            right = unit.right and item.score == 1
+            self._units[item.unit] = _Unit(right=right, size=unit.size + 1, weight=unit.weight)
+        self.weigh(item, 1)
+
+    def weigh(self, item: ItemScore, times: int) -> None:
+        """Counts an item that was added `times` times more; a negative number takes it back."""
         self.num += times
         # A float is a fraction with a power of two below, so these sums are exact: 0.1 + 0.2 + 0.3
         # is the same in every order, and on however many machines the parts were summed.
         for name, value in {"score": item.score, **item.also}.items():
             self._totals[name] = self._totals.get(name, Fraction(0)) + times * Fraction(value)
-        # One wrong question makes its unit inconsistent, whichever came first.
         if item.unit:
-            self.units[item.unit] = self.units.get(item.unit, True) and item.score == 1
+            unit = self._units[item.unit]
+            self._units[item.unit] = dataclasses.replace(unit, weight=unit.weight + times)
 
     def merge(self, other: Self) -> None:
         """Counts the items of another part of the data."""
         self.num += other.num
         for name, total in other._totals.items():
             self._totals[name] = self._totals.get(name, Fraction(0)) + total
-        for unit, right in other.units.items():
-            self.units[unit] = self.units.get(unit, True) and right
+        for name, unit in other._units.items():
+            mine = self._units.get(name, _Unit())
+            self._units[name] = _Unit(
+                right=mine.right and unit.right,
+                size=mine.size + unit.size,
+                weight=mine.weight + unit.weight,
+            )
 
     def copies(self, times: int) -> "Sums":
-        """Returns the sums of `times` copies of every item."""
+        """Returns the sums of `times` copies of every item; units stay as large as they are."""
         copied = Sums()
-        copied.num, copied.units = times * self.num, dict(self.units)
+        copied.num = times * self.num
         copied._totals = {name: times * total for name, total in self._totals.items()}
+        copied._units = {
+            name: dataclasses.replace(unit, weight=times * unit.weight)
+            for name, unit in self._units.items()
+        }
         return copied
 
     def total(self, name: str = "score") -> float:
@@ -71,6 +89,25 @@ class Sums:
     def measures(self) -> list[str]:
         """Returns the names of the measures other than the score."""
         return [name for name in self._totals if name != "score"]
+
+    def consistency(self) -> "PartScore | None":
+        """Returns the share of units with every question right; None if there are no units."""
+        if not self._units:
+            return None
+        # A unit counts as often as its questions do on average: once, but in `copies`.
+        weights = [Fraction(unit.weight, unit.size) for unit in self._units.values()]
+        right = sum(w for w, unit in zip(weights, self._units.values(), strict=True) if unit.right)
+        score = 100 * float(right) / float(sum(weights))
+        return PartScore(score=score, num=len(self._units), sum=float(right))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Unit:
+    """A unit: whether all its questions are right, their number, and how often these count."""
+
+    right: bool = True
+    size: int = 0
+    weight: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,9 +144,8 @@ class Result:
 def summarize(sums: Sums) -> dict[str, PartScore]:
     """Returns the mean score under "score", and the means of all other measures."""
     means = {name: mean(sums.total(name), sums.num) for name in ["score", *sorted(sums.measures())]}
-    if sums.units:
-        means["consistency"] = mean(float(sum(sums.units.values())), len(sums.units))
-    return means
+    consistency = sums.consistency()
+    return means | ({"consistency": consistency} if consistency else {})
 
 
 def mean(total: float, num: int) -> PartScore:

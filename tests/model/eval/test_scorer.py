@@ -20,6 +20,9 @@ ANSWERS = {
     "science_qa": ["The answer is A.", "The answer is B."],
     "pope": ["yes", "no"],
     "nlvr": ["True", "False"],
+    "mme": ["yes", "no"],
+    "mmbench": ["A", "B"],
+    "mmmu": ["A", "B"],
 }
 LANGS, KINDS = ["en", "de", "sw"], ["human", "augmented", ""]
 
@@ -39,6 +42,11 @@ def _rows(metric: str):
             "question_type": st.sampled_from(["comp", "presence"]),
             "issimple": st.sampled_from([-1, 0, 1]),
             "identifier": st.sampled_from(["dev-1-0-0", "dev-1-1-0", "dev-1-0-1"]),
+            "task": st.sampled_from(["count", "OCR"]),
+            "image": st.sampled_from(["count/1", "OCR/2"]),
+            "question": st.sampled_from([7, 8, 9]),
+            "options": st.just(["a cat", "a red dog"]),
+            "id": st.sampled_from(["x/1", "x/2"]),
         }
     )
     return st.lists(st.tuples(text, fields), min_size=1, max_size=8)
@@ -158,7 +166,7 @@ def test_languages_have_their_own_document_frequencies():
     )
 )
 def test_every_item_counts_for_the_mean_whatever_its_group(metric: str, field: str, rows):
-    right, wrong = {"nlvr": ("True", "False"), "pope": ("yes", "no")}.get(metric, ("a b c d", "x"))
+    right, wrong = ANSWERS.get(metric, ("a b c d", "x"))
     scorer, groups = Scorer(metric), {}
     for is_right, value in rows:
         fields = {"answers": [right]} | ({} if value == "absent" else {field: value})
@@ -247,6 +255,44 @@ def test_a_unit_is_consistent_if_all_of_it_is_right():
     rows = [(text, {"answers": ["True"], "identifier": name}) for name, text in said.items()]
     parts = _scorer("nlvr", rows).finish().result.parts
     assert (parts["consistency"].score, parts["consistency"].num) == (50.0, 2)
+
+
+def test_an_image_of_mme_counts_if_both_of_its_questions_are_right():
+    right, wrong = ("Yes, it is.", {"answers": ["yes"]}), ("no", {"answers": ["yes"]})
+    rows = [
+        (said, {**fields, "task": task, "image": image})
+        for task, image, (said, fields) in (
+            ("count", "count/1", right),
+            ("count", "count/1", right),
+            ("count", "count/2", right),
+            ("count", "count/2", wrong),
+            ("OCR", "OCR/1", wrong),
+            ("OCR", "OCR/1", right),
+        )
+    ]
+    scored = _scorer("mme", rows).finish()
+    # count: acc 3/4 and acc+ 1/2; OCR: 1/2 and 0. Their means are 5/8 and 1/4.
+    parts = {name: part.score for name, part in scored.result.parts.items()}
+    assert (parts["task/count"], parts["task/OCR"]) == (62.5, 25.0)
+    assert scored.result.total.score == 43.75
+    # More of the first question of count/1: its acc rises by (1 - 3/4) / 4, its acc+ by half of
+    # (1 - 1/2) / 2. The mean of both is half of the score, and there are 6 questions.
+    assert scored.pseudo_values is not None
+    assert scored.pseudo_values[0] == pytest.approx(0.4375 + 6 / 2 * (1 / 16 + 1 / 8) / 2, abs=1e-6)
+
+
+def test_a_question_of_mmbench_counts_if_each_of_its_rotations_is_right():
+    said = {(7, "A"): "A", (7, "B"): "B.", (8, "A"): "A", (8, "B"): "A", (9, "C"): "(C)"}
+    rows = [
+        (text, {"answers": [letter], "question": name, "options": ["x", "y", "z"]})
+        for (name, letter), text in said.items()
+    ]
+    scored = _scorer("mmbench", rows).finish()
+    assert scored.result.total.score == pytest.approx(200 / 3)
+    assert scored.result.parts["rotations"].score == 80.0
+    # More of a rotation of question 7 is half as much of one of three questions.
+    assert scored.pseudo_values is not None
+    assert scored.pseudo_values[0] == pytest.approx(2 / 3 + 5 * (1 - 2 / 3) / 3 / 2, abs=1e-5)
 
 
 def test_scorers_of_other_metrics_do_not_merge():

@@ -90,7 +90,7 @@ def test_nothing_is_trained_on_that_is_scored():
 def test_recipes_of_two_resolutions():
     for row in BENCHMARKS.values():
         sides = [224] if row.num_frames else [224, 448]
-        assert list(row.recipes) == ([] if row.parent else sides), row.name
+        assert list(row.recipes) == (sides if row.final_split else []), row.name
     gqa, infovqa = get_benchmark("gqa").recipes, get_benchmark("infovqa").recipes
     assert (gqa[224].freeze_vision, gqa[448].freeze_vision) == (False, True)
     assert (infovqa[224].batch_size, infovqa[448].batch_size) == (256, 128)
@@ -125,4 +125,4 @@ def test_unknown_names_are_answered_with_the_list():
     with pytest.raises(ValueError, match=r"prompt may hold .*, got \{q\} in 'ask \{q\}'"):
         dataclasses.replace(get_benchmark("nlvr"), prompt="ask {q}")
     with pytest.raises(ValueError, match="nlvr must have a final_split or, if it is zero-shot"):
-        dataclasses.replace(get_benchmark("nlvr"), final_split="")
+        dataclasses.replace(get_benchmark("nlvr"), parent="gqa")

@@ -94,6 +94,24 @@ def write_pope(root: Path) -> None:
     put_parquet(root / "pope/data/test-00000-of-00003.parquet", row, {**row, "category": "popular"})
 
 
+def write_mme(root: Path) -> None:
+    rows = [
+        {
+            "question_id": f"{task}/000000006040.jpg",
+            "image": picture(),
+            "question": text,
+            "answer": answer,
+            "category": task,
+        }
+        for task in ("count", "code_reasoning")
+        for text, answer in (
+            ("Is it one? Please answer yes or no.", "Yes"),
+            ("Are there two?", "No"),
+        )
+    ]
+    put_parquet(root / "mme/data/test-00000-of-00004-a25dbe3b44c4fda6.parquet", *rows)
+
+
 def write_nocaps(root: Path) -> None:
     row = {
         "image": picture(),

@@ -3,12 +3,19 @@
 Every writer makes one good row at least for each split a test reads, and one that is malformed.
 """
 
+import base64
+import csv
 import io
 from pathlib import Path
 
+import pyarrow as pa
 from PIL import Image
+from pyarrow import parquet
 
-from tests.pipelines.sources.writing import put_json, put_lines
+from pipelines.sources.registry import SOURCES
+from tests.pipelines.sources.writing import put_image, put_json, put_lines, put_text
+
+MMMU_SUBJECTS = [names[0].partition("/")[0] for names in SOURCES["mmmu"].files("validation")]
 
 
 def ten(first: str, other: str = "no") -> list[dict]:
@@ -152,3 +159,57 @@ def write_pope(root: Path) -> None:
         "label": "yes",
     }
     put_lines(root / "pope/coco_pope_random.json", [row, {**row, "label": "perhaps"}])
+
+
+def write_mme(root: Path) -> None:
+    release = root / "mme/MME_Benchmark_release_version"
+    asked = ("Is it one? Please answer yes or no.\tYes\n", "Are there two?\tNo\n")
+    for task in ("existence", "count", "position", "color", "OCR"):
+        put_text(release / task / "000000006040.txt", "".join(asked))
+        put_image(release / task / "000000006040.jpg")
+    for task in ("posters", "celebrity", "scene", "landmark", "artwork"):
+        put_text(release / task / "questions_answers_YN/tt0048028.txt", "".join(asked))
+        put_image(release / task / "images/tt0048028.jpg")
+    put_text(release / "count/000000000001.txt", "Is it two?\tMaybe\nIs it?\n")
+    for task in ("commonsense_reasoning", "numerical_calculation", "text_translation"):
+        put_text(release / task / "0001.txt", "".join(asked))
+        put_image(release / task / "0001.png")
+    put_text(release / "code_reasoning/0001.txt", asked[0])
+
+
+def write_mmbench(root: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30), "navy").save(buffer, "PNG")
+    picture = base64.b64encode(buffer.getvalue()).decode()
+    header = ["index", "question", "hint", *"ABCD", "answer", "category", "image"]
+    rows = [
+        [7, "What is it?", 'Look, it says\t"x".', "sand", "None", "", "", "A", "ocr", picture],
+        [1_000_007, "What is it?", "", "None", "sand", "", "", "B", "ocr", "7"],
+        [8, "Which?", "nan", "a", "b", "c", "", "D", "ocr", picture],
+        [9, "Which?", "", "a", "b", "c", "d", "C", "ocr", "99"],
+    ]
+    path = root / "mmbench/mmbench_dev_20230712.tsv"
+    path.parent.mkdir(parents=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t").writerows([header, *rows])
+
+
+def write_mmmu(root: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30), "navy").save(buffer, "PNG")
+    row = {
+        "question": "Which <image 1>?",
+        "options": "['$6', 'none of \"these\"']",
+        "answer": "B",
+        "question_type": "multiple-choice",
+        "image_1": {"bytes": buffer.getvalue(), "path": None},
+        "image_2": None,
+    }
+    for subject in MMMU_SUBJECTS:
+        name = f"validation_{subject}"
+        open_row = {**row, "options": "[]", "answer": "['3', 'three']", "question_type": "open"}
+        rows = [{**row, "id": f"{name}_1"}, {**open_row, "id": f"{name}_2"}]
+        rows += [{**row, "id": f"{name}_3", "answer": "E"}] * (subject == "Art")
+        path = root / f"mmmu/{subject}/validation-00000-of-00001.parquet"
+        path.parent.mkdir(parents=True)
+        parquet.write_table(pa.Table.from_pylist(rows), path)

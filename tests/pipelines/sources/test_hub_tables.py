@@ -97,6 +97,15 @@ def test_nocaps_has_no_domain(tmp_path, read_source):
     assert not rejects
 
 
+def test_mmes_table_has_all_tasks(tmp_path, read_source):
+    hub_layouts.write_mme(tmp_path)
+    for split, task in (("perception", "count"), ("cognition", "code_reasoning")):
+        items, rejects = read_source("mme", split, tmp_path)
+        assert [i.meta["task"] for i in items] == [task] * 2
+        assert items[0].prefix.startswith("Is it one?\n")
+        assert not rejects
+
+
 def test_rows_without_names_are_numbered(tmp_path, read_source):
     hub_layouts.write_ai2d(tmp_path)
     hub_layouts.write_science_qa(tmp_path)

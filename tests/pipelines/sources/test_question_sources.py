@@ -8,6 +8,9 @@ from tests.pipelines.sources.question_layouts import (
     write_countbenchqa,
     write_gqa,
     write_marvl,
+    write_mmbench,
+    write_mme,
+    write_mmmu,
     write_nlvr,
     write_okvqa,
     write_pope,
@@ -168,6 +171,64 @@ def test_pope_is_yes_or_no(tmp_path, read_source):
     ]
     assert paths(items) == ["pope/val2014/COCO_val2014_000000000042.jpg"]
     assert [r.reason for r in rejects] == ["label must be yes or no, got 'perhaps'"]
+
+
+def test_mme_has_two_questions_about_each_image(tmp_path, read_source):
+    write_mme(tmp_path)
+    items, rejects = read_source("mme", "perception", tmp_path)
+    assert len(items) == 20
+    of_count = [item for item in items if item.meta["task"] == "count"]
+    assert [(i.id, i.prefix, i.answers, i.meta["image"]) for i in of_count] == [
+        (
+            f"mme/perception/count/000000006040#{text}",
+            f"{text}\nAnswer the question using a single word or phrase.",
+            (answer,),
+            "count/000000006040",
+        )
+        for text, answer in (("Is it one?", "yes"), ("Are there two?", "no"))
+    ]
+    assert "mme/MME_Benchmark_release_version/scene/images/tt0048028.jpg" in paths(items)
+    assert [r.reason for r in rejects] == [
+        "answer must be Yes or No, got 'maybe'",
+        "line must be a question, a tab and an answer, got 'Is it?'",
+    ]
+    items, _ = read_source("mme", "cognition", tmp_path)
+    assert len(items) == 7
+    assert paths(items)[-1].endswith("code_reasoning/0001.png")
+
+
+def test_mmbench_asks_each_rotation_with_its_letters(tmp_path, read_source):
+    write_mmbench(tmp_path)
+    items, rejects = read_source("mmbench", "dev", tmp_path)
+    assert items[0].prefix == (
+        'Look, it says\t"x".\nWhat is it?\nA. sand\nB. None\n'
+        "Answer with the option's letter from the given choices directly."
+    )
+    assert [(i.id, i.answers, i.meta["question"]) for i in items] == [
+        ("mmbench/dev/7.jpg#7", ("A",), 7),
+        ("mmbench/dev/7.jpg#1000007", ("B",), 7),
+    ]
+    assert items[1].prefix.startswith("What is it?\nA. None\nB. sand\n")
+    assert items[0].media == items[1].media
+    assert [r.reason for r in rejects] == [
+        "answer must be one of A, B, C, got 'D'",
+        "image must be base64 or an earlier row's index, got '99'",
+    ]
+
+
+def test_mmmu_has_thirty_subjects_and_open_questions(tmp_path, read_source):
+    write_mmmu(tmp_path)
+    items, rejects = read_source("mmmu", "validation", tmp_path)
+    assert len(items) == 60
+    first, second = items[:2]
+    assert first.prefix == (
+        'Which <image 1>?\n(A) $6\n(B) none of "these"\n\n'
+        "Answer with the option's letter from the given choices directly."
+    )
+    assert first.meta == {"subject": "Accounting", "options": ["$6", 'none of "these"']}
+    assert second.prefix.endswith("?\nAnswer the question using a single word or phrase.")
+    assert (second.answers, second.meta["options"]) == (("3", "three"), [])
+    assert [r.reason for r in rejects] == ["answer must be one of A, B, got ['E']"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.eval.metrics.anls import anls, anls_big_vision, edit_distance
+from model.eval.metrics.choice import mmmu
 from model.eval.metrics.contractions import CONTRACTIONS
+from model.eval.metrics.mme import mme
 from model.eval.metrics.nlvr import nlvr
 from model.eval.metrics.pope import pope
 from model.eval.metrics.registry import METRICS, get_metric
@@ -257,3 +259,68 @@ def test_metrics_need_no_jax():
     code = "import sys; sys.modules['jax'] = None; import model.eval.scorer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr[-800:]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "letter"),
+    [
+        ("B", "B"),
+        ("B.", "B"),
+        ("(B) a pile of sand", "B"),
+        ("Not A but B", "B"),
+        ("(A) or, rather, B", "A"),
+        ("It is surely a pile of sand", "B"),
+        ("Of a heap of stones and a pile of sand, a heap of stones", "A"),
+    ],
+)
+def test_the_letter_of_a_choice(prediction: str, letter: str):
+    fields = {"options": ["a heap of stones", "a pile of sand"], "id": "mmmu/1"}
+    for answer in "AB":
+        scored = mmmu(prediction, {**fields, "answers": [answer]})
+        assert isinstance(scored, ItemScore)
+        assert scored.score == float(answer == letter)
+        assert scored.also == {"unparsed": 0.0}
+
+
+def test_a_prediction_that_names_no_choice_is_a_guess_that_its_question_draws():
+    options = ["w", "x", "y", "z"]
+    scores = [
+        mmmu("?", {"options": options, "id": f"mmmu/{n}", "answers": ["C"]}) for n in range(400)
+    ]
+    assert 70 < sum(item.score for item in scores) < 130
+    assert all(item.also == {"unparsed": 1.0} for item in scores)
+    again = mmmu("I cannot", {"options": options, "id": "mmmu/7", "answers": ["C"]})
+    assert again == scores[7]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "score"),
+    [
+        ("3.5", ["3.50"], 1.0),
+        ("So the speed is 3.5 m/s.", ["3.5"], 1.0),
+        ("The answer is 1,200", ["1200"], 1.0),
+        ("v = 12", ["12", "twelve"], 1.0),
+        ("v = 12", ["2"], 0.0),
+        ("The Ionic order", ["ionic"], 1.0),
+        ("Doric", ["ionic"], 0.0),
+        ("because", ["b"], 0.0),
+        ("It is b", ["b"], 1.0),
+    ],
+)
+def test_open_questions(prediction: str, answers: list[str], score: float):
+    assert mmmu(prediction, {"answers": answers}).score == score
+
+
+@pytest.mark.parametrize(
+    ("prediction", "score", "invalid"),
+    [
+        ("Yes", 1.0, 0.0),
+        ("yes, it is", 1.0, 0.0),
+        ("No.", 0.0, 0.0),
+        ("It is, yes", 0.0, 1.0),
+        ("", 0.0, 1.0),
+    ],
+)
+def test_mme_reads_the_first_four_characters(prediction: str, score: float, invalid: float):
+    item = mme(prediction, {"answers": ["yes"], "task": "count", "image": "count/1"})
+    assert (item.score, item.also["invalid"], item.unit) == (score, invalid, "count/1")
