@@ -33,22 +33,24 @@ def _rows(metric: str):
     fewest = 2 if metric == "vqav2" else 1
     alone = metric in (*ANSWERS, "relaxed_accuracy", "tallyqa")
     answers = st.lists(text, min_size=fewest, max_size=fewest if alone else 3)
-    fields = st.fixed_dictionaries(
-        {
-            "answers": answers,
-            "lang": st.sampled_from(LANGS),
-            "kind": st.sampled_from(KINDS),
-            "answer_type": st.sampled_from(["yes/no", "other"]),
-            "question_type": st.sampled_from(["comp", "presence"]),
-            "issimple": st.sampled_from([-1, 0, 1]),
-            "identifier": st.sampled_from(["dev-1-0-0", "dev-1-1-0", "dev-1-0-1"]),
+    drawn = {
+        "answers": answers,
+        "lang": st.sampled_from(LANGS),
+        "kind": st.sampled_from(KINDS),
+        "answer_type": st.sampled_from(["yes/no", "other"]),
+        "question_type": st.sampled_from(["comp", "presence"]),
+        "issimple": st.sampled_from([-1, 0, 1]),
+        "identifier": st.sampled_from(["dev-1-0-0", "dev-1-1-0", "dev-1-0-1"]),
+    }
+    if metric in ("mme", "mmbench", "mmmu"):
+        drawn |= {
             "task": st.sampled_from(["count", "OCR"]),
             "image": st.sampled_from(["count/1", "OCR/2"]),
             "question": st.sampled_from([7, 8, 9]),
             "options": st.just(["a cat", "a red dog"]),
             "id": st.sampled_from(["x/1", "x/2"]),
         }
-    )
+    fields = st.fixed_dictionaries(drawn)
     return st.lists(st.tuples(text, fields), min_size=1, max_size=8)
 
 
