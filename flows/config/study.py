@@ -130,7 +130,7 @@ class StudyConfig:
         tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
     ] = ("vanilla", "m3", "mqt", "parcel")
     budgets: Annotated[
-        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        tuple[Annotated[int, Field(ge=1, le=1024)], ...],
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
     train_budgets: dict[Method, tuple[int, ...]] = dataclasses.field(default_factory=dict)
