@@ -1,6 +1,7 @@
 """A connector and its author's torch module on equal weights; what is said where they differ."""
 
 import dataclasses
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -145,6 +146,16 @@ def test_a_python_that_is_none_is_named(
     with pytest.raises(RequestError, match="PARCEL_TORCH_PYTHON") as raised:
         compare(tiny_config("m3"), TorchClass(file=tmp_path / "prefix.py", name="Prefix"))
     assert told in str(raised.value)
+
+
+def test_without_torch_the_cure_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if importlib.util.find_spec("torch"):
+        pytest.skip("torch is beside the project")
+    monkeypatch.delenv("PARCEL_TORCH_PYTHON", raising=False)
+    (tmp_path / "prefix.py").write_text(PREFIX)
+    told = "--torch needs PARCEL_TORCH_PYTHON, a Python that has torch .*/pip install torch"
+    with pytest.raises(RequestError, match=told):
+        compare(tiny_config("m3"), TorchClass(file=tmp_path / "prefix.py", name="Prefix"))
 
 
 def test_a_class_is_named_by_its_file_or_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -80,6 +80,7 @@ def test_a_pair_is_named_by_family_or_published_size(parcel, folder: Path):
             "must be a multiple of 8, 16 at least, for 'parcel_fixed2', got 14",
         ),
         (["check-connector", "parcl"], "NAME must be one of vanilla, m3, "),
+        (["check-connector", "m3", "--torch", "no.py:X"], "--torch: there is no file no.py; name "),
         (["check-connector", "own_nothing.py:X"], "NAME: there is no file"),
         (["check-connector", "own_ripples_here.py:Nobody"], "own_ripples_here has no 'Nobody'"),
         (["flops", "--connector", "own_ripples_here:Nobody"], "--connector: own_ripples_here "),
