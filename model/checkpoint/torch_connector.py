@@ -197,7 +197,8 @@ def _tokens(
         return nnx.merge(structure, params)(features, bucket=bucket, budget=budget)
 
     supported = budgets.supported_budgets(cfg)
-    for budget in supported[:: -(-(-len(supported) // _BUDGETS))][::-1]:
+    stride = -(-len(supported) // _BUDGETS)
+    for budget in reversed(supported[::-stride]):
         # In the program that training runs it in, so that a few are compiled.
         bucket = budgets.bucket_of(cfg, budget)
         yield budget, np.asarray(run(bucket.size, params, np.int32(budget)))[:, :budget]
