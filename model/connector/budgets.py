@@ -1,21 +1,23 @@
 """Soft-token budgets: those that a connector serves, their shape buckets, and the draw of a step.
 
-| patches       | 16 x 16        | 32 x 32              | 24 x 24            | anchors                |
-|---------------|----------------|----------------------|--------------------|------------------------|
-| vanilla       | 256            | 1024                 | 576                |                        |
-| m3, m3_sa     | 4, 16, 64, 256 | 4, 16, 64, 256, 1024 | 1, 9, 36, 144, 576 |                        |
-| avgpool4      | 16             | 64                   | 36                 |                        |
-| avgpool2      | 64             | 256                  | 144                |                        |
-| mqt, mqt_sa   | 2 ... 256      | 2 ... 1024           | 2 ... 576          |                        |
-| parcel        | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16, 64, (256); 36, 144 |
-| parcel_fixed4 | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16; 36                 |
-| parcel_fixed2 | 64 ... 256     | 64 ... 1024          | 144 ... 576        | 64; 144                |
+| patches     | 16 x 16        | 32 x 32              | 24 x 24            | anchors              |
+|-------------|----------------|----------------------|--------------------|----------------------|
+| vanilla     | 256            | 1024                 | 576                |                      |
+| m3, m3_sa   | 4, 16, 64, 256 | 4, 16, 64, 256, 1024 | 1, 9, 36, 144, 576 |                      |
+| avgpool4    | 16             | 64                   | 36                 |                      |
+| avgpool2    | 64             | 256                  | 144                |                      |
+| mqt, mqt_sa | 2 ... 256      | 2 ... 1024           | 2 ... 576          |                      |
+| parcel      | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16, 64, 256; 36, 144 |
+| ... _fixed4 | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16; 36               |
+| ... _fixed2 | 64 ... 256     | 64 ... 1024          | 144 ... 576        | 64; 144              |
 
-Patches are those of 224, of 448, and of CLIP-L's 336 px; `...` are even numbers; `parcel` stands for
-its ablations `parcel_vit_only` and `parcel_dual`, too. Source: PARCEL, section 3 and app. Implementation Details; M3 for
-its own at 24 x 24. The ablations exist at 224 px only: at 448 px poolings keep their kernel, and
-fixed routings their number of anchors [inferred]. At 24 x 24 the paper's poolings of 4 x 4 and
-2 x 2 patches make the anchors [inferred]; see `routing.halves`.
+Patches are those of 224, of 448, and of CLIP-L's 336 px; "..." is every even number between. PARCEL's
+ablations `parcel_vit_only` and `parcel_dual` are as `parcel`, which has 256 anchors on 32 x 32 only.
+
+Source: PARCEL, section 3 and app. Implementation Details; M3 for its own at 24 x 24. The ablations
+exist at 224 px only: at 448 px poolings keep their kernel, and fixed routings their number of
+anchors [inferred]. At 24 x 24 the paper's poolings of 4 x 4 and 2 x 2 patches make the anchors
+[inferred]; see `routing.halves`.
 """
 
 import dataclasses
