@@ -11,8 +11,8 @@
 | ... _fixed4 | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16; 36               |
 | ... _fixed2 | 64 ... 256     | 64 ... 1024          | 144 ... 576        | 64; 144              |
 
-Patches are those of 224, of 448, and of CLIP-L's 336 px; "..." is every even number between. PARCEL's
-ablations `parcel_vit_only` and `parcel_dual` are as `parcel`, which has 256 anchors on 32 x 32 only.
+Patches are those of 224, of 448, and of CLIP-L's 336 px; "..." is every even number between. The
+ablations `parcel_vit_only` and `parcel_dual` are as `parcel`, which has 256 anchors on 32 x 32.
 
 Source: PARCEL, section 3 and app. Implementation Details; M3 for its own at 24 x 24. The ablations
 exist at 224 px only: at 448 px poolings keep their kernel, and fixed routings their number of
