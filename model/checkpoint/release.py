@@ -42,17 +42,23 @@ _OWN_MODEL_FILE = "own_model.py"
 _OWN_MODEL = '''\
 """The model of this release: its connector is its author's own."""
 
+from .configuration_parcel import ParcelConfig
 from .modeling_parcel import ParcelForConditionalGeneration
 from .{module} import {name}
+
+
+class OwnConnectorConfig(ParcelConfig):
+    """Configuration of this model alone: transformers takes models by their configuration's class."""
 
 
 class OwnConnectorForConditionalGeneration(ParcelForConditionalGeneration):
     """Model that answers prompts about images, with the connector `{name}`."""
 
+    config_class = OwnConnectorConfig
     connector_class = {name}
     _no_split_modules = [*ParcelForConditionalGeneration._no_split_modules, "{name}"]
 '''
-"""`own_model.py`; `auto_map` names its class."""
+"""`own_model.py`; `auto_map` names its classes."""
 
 
 def write_release(
@@ -91,9 +97,12 @@ def write_release(
         "eos_token_id": tokenizer.eos_id,
         "pad_token_id": tokenizer.pad_id,
     }
+    config = "configuration_parcel.ParcelConfig"
     model = "modeling_parcel.ParcelForConditionalGeneration"
     if author is not None:
-        model = f"{_OWN_MODEL_FILE.removesuffix('.py')}.OwnConnectorForConditionalGeneration"
+        own = _OWN_MODEL_FILE.removesuffix(".py")
+        config = f"{own}.OwnConnectorConfig"
+        model = f"{own}.OwnConnectorForConditionalGeneration"
     supported = budgets.supported_budgets(cfg)
     texts = {
         **tokenizer.files,
@@ -104,7 +113,7 @@ def write_release(
                 "architectures": [model.partition(".")[2]],
                 "model_type": "parcel",
                 "auto_map": {
-                    "AutoConfig": "configuration_parcel.ParcelConfig",
+                    "AutoConfig": config,
                     "AutoModel": model,
                     "AutoModelForCausalLM": model,
                     "AutoModelForImageTextToText": model,

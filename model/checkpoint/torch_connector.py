@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -164,7 +165,7 @@ def compare(
       RequestError: if there is no Python with torch; says the cure.
     """
     python = _torch_python()
-    params = drawn_params(cfg) if params is None else params
+    weights: dict[str, Any] = drawn_params(cfg) if params is None else params
     features = drawn_features(cfg)
     with tempfile.TemporaryDirectory(prefix="parcel-torch-") as name:
         # The files lie as in a release, so that the class is imported here as there.
@@ -176,12 +177,12 @@ def compare(
         settings = {"class": author.name, "file": str(author.file), "config": torch_settings(cfg)}
         (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
         np.save(folder / "features.npy", features)
-        weights = {
+        arrays = {
             torch_name(path): torch_layout(path, np.asarray(leaf))
-            for path, leaf in flatten_params(params)
+            for path, leaf in flatten_params(weights)
         }
-        np.savez(folder / "weights.npz", **weights)
-        for budget, tokens in _tokens(cfg, params, features):
+        np.savez(folder / "weights.npz", allow_pickle=False, **arrays)
+        for budget, tokens in _tokens(cfg, weights, features):
             np.save(folder / f"tokens{budget}.npy", tokens)
         return _check_of(_run(python, folder), author.name)
 
@@ -194,7 +195,7 @@ def _tokens(
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(bucket: int, params: Any, budget: Any) -> Any:
-        return nnx.merge(structure, params)(features, bucket=bucket, budget=budget)
+        return nnx.merge(structure, params)(jnp.asarray(features), bucket=bucket, budget=budget)
 
     supported = budgets.supported_budgets(cfg)
     stride = -(-len(supported) // _BUDGETS)

@@ -25,6 +25,7 @@ from model.data.text import prefix_ids
 from model.decode.generate import generate
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from pipelines.images.square import ImageSpec, prepare_image
+from tests.model.checkpoint.releases import CONFIGS, PAIRS, TEXTS, release
 from tests.model.text.vocabularies import write_llama
 from tests.model.tiny_models import batch, text_logits
 from tests.slices import day_slice
