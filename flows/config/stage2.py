@@ -45,7 +45,7 @@ class ResolutionConfig:
     sources: tuple[SourceConfig, ...] | None = None
     connectors: dict[str, ConnectorConfig] = dataclasses.field(default_factory=dict)
     budgets: Annotated[
-        tuple[Annotated[int, Field(ge=2)], ...] | None,
+        tuple[Annotated[int, Field(ge=1)], ...] | None,
         Field(json_schema_extra={"uniqueItems": True}),
     ] = None
     train_budgets: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)

@@ -34,6 +34,7 @@ from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.connector.config import ConnectorConfig
 from model.connector.registry import KINDS
+from model.connector.routing import halves
 from model.masks.config import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig
@@ -129,7 +130,7 @@ class StudyConfig:
         tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
     ] = ("vanilla", "m3", "mqt", "parcel")
     budgets: Annotated[
-        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        tuple[Annotated[int, Field(ge=1, le=1024)], ...],
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
     train_budgets: dict[Method, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -199,9 +200,10 @@ class StudyConfig:
                 f"model.text.vocab_size must be tokenizer.vocab_size + {len(EXTRA_TOKENS)} = "
                 f"{vocabulary}, got {self.model.text.vocab_size}."
             )
-        # `num_patches` itself may be odd: all tokens is always a budget, pooled ones are even.
+        # Budgets of queries are even, and those of pooled grids, all tokens among them, may be odd.
         full = self.model.vision.num_patches
-        if wrong := [b for b in self.budgets if b != full and (b > full or b % 2)]:
+        squares = {side * side for side in halves(self.model.vision.grid)}
+        if wrong := [b for b in self.budgets if b not in squares and (b > full or b % 2)]:
             raise ValueError(
                 f"budgets: no method serves {wrong}. Accepted: even ones from 2 to {full}."
             )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flows.config.user_checkpoint import checkpoint_config
 from flows.lineage.card import CheckpointOrigin, model_card
 from flows.lineage.export import export_lineage
 from flows.lineage.open_store import open_store
@@ -16,9 +17,16 @@ from flows.steps.lookup import find_cast
 from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
+from infra.store.stored_folder import open_stored_folder
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.release import write_release
 from model.checkpoint.target import RequestError, atomic_output
+from model.checkpoint.torch_connector import (
+    OWN_FILE,
+    TorchClass,
+    compare_checkpoint,
+    torch_class,
+)
 from model.files import CONFIG
 
 CARD, CROISSANT = "README.md", "croissant"
@@ -27,7 +35,7 @@ _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 
 def release_checkpoint(
-    name: str, out: Path, *, licence: str, dtype: str, store: str
+    name: str, out: Path, *, licence: str, dtype: str, store: str, torch: str | None = None
 ) -> Iterator[str]:
     """Writes a release, whole or not at all, and yields lines that say what was written.
 
@@ -37,11 +45,14 @@ def release_checkpoint(
       licence: licence for the card, as the Hub spells it; "" states none.
       dtype: dtype of the tensors, "float32" or "bfloat16".
       store: the store that holds artifacts [URI].
+      torch: torch class of a connector of one's own, as file.py:Class; None for a built-in one.
 
     Raises:
-      ConfigError: if there is no such checkpoint, or it cannot be released.
+      ConfigError: if there is no such checkpoint, or it cannot be released, or its connector and
+        the torch class give other tokens on its weights.
     """
     folder = Path(name)
+    compared = ""
     origin = None if (folder / CONFIG).is_file() else _origin(open_store(store), name)
     # Weights, card and descriptions go to a temporary folder, which becomes `out` only at the end:
     # a release without its card never looks finished.
@@ -49,7 +60,10 @@ def release_checkpoint(
         with atomic_output(out) as target:
             target.mkdir()
             place = folder if origin is None else origin.checkpoint.uri
-            cfg = write_release(place, target, _DTYPES[dtype])
+            author = None if torch is None else torch_class(torch)
+            if author is not None:
+                compared = _compared(place, author, origin, store)
+            cfg = write_release(place, target, _DTYPES[dtype], author)
             text = model_card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")
             described = 0
@@ -65,7 +79,26 @@ def release_checkpoint(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     yield f"{out}: {cfg.connector.kind} for transformers, {dtype}, with its card"
+    if compared:
+        yield f"{OWN_FILE}: {compared}"
     yield f"{described} datasets described in {CROISSANT}/"
+
+
+def _compared(
+    place: str | Path, author: TorchClass, origin: CheckpointOrigin | None, store: str
+) -> str:
+    """Returns how near the author's torch class is to the checkpoint's connector.
+
+    Raises:
+      ConfigError: if it is not near enough, or cannot be run.
+    """
+    folder = open_stored_folder(place).local_folder((CONFIG,))
+    # The class of the connector comes with the checkpoint's code, wherever it is.
+    checkpoint_config(folder, "" if origin is None else origin.checkpoint.key, store)
+    check = compare_checkpoint(place, author)
+    if not check.holds:
+        raise ConfigError(f"--torch: {check.detail}.")
+    return check.detail
 
 
 def _origin(store: Store, name: str) -> CheckpointOrigin:

@@ -85,7 +85,7 @@ class Sweep:
         ),
     ] = ()
     budgets: Annotated[
-        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        tuple[Annotated[int, Field(ge=1, le=1024)], ...],
         Field(
             description="Budgets to add to the study's own (or its Stage 2's), in soft tokens per "
             "frame.",

@@ -130,8 +130,8 @@ def _spectra(
         pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)
         if pooled and routing.kernel != 1:  # Vanilla's tokens are the features themselves.
             side = round(pooled**0.5)
-            if side * side != pooled:
-                continue  # A user's own connector whose tokens do not form a square grid.
+            if side * side != pooled or side == 1:
+                continue  # A user's own tokens need not form a square, and one cell has no waves.
             cells = _grid(tokens[:count, :pooled], side)
             yield POOLED, budget, side, spectral.power_spectrum(cells)
         if weights is not None:

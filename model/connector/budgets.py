@@ -1,18 +1,23 @@
 """Soft-token budgets: those that a connector serves, their shape buckets, and the draw of a step.
 
-| method                               | at 224 px        | at 448 px              | anchors       |
-|--------------------------------------|------------------|------------------------|---------------|
-| vanilla                              | 256              | 1024                   |               |
-| m3, m3_sa                            | 4, 16, 64, 256   | 4, 16, 64, 256, 1024   |               |
-| avgpool4                             | 16               | 64                     |               |
-| avgpool2                             | 64               | 256                    |               |
-| mqt, mqt_sa                          | even, 2 ... 256  | even, 2 ... 1024       |               |
-| parcel, parcel_vit_only, parcel_dual | even, 16 ... 256 | even, 16 ... 1024      | 16, 64, (256) |
-| parcel_fixed4                        | even, 16 ... 256 | even, 16 ... 1024      | 16            |
-| parcel_fixed2                        | even, 64 ... 256 | even, 64 ... 1024      | 64            |
+| patches     | 16 x 16        | 32 x 32              | 24 x 24            | anchors              |
+|-------------|----------------|----------------------|--------------------|----------------------|
+| vanilla     | 256            | 1024                 | 576                |                      |
+| m3, m3_sa   | 4, 16, 64, 256 | 4, 16, 64, 256, 1024 | 1, 9, 36, 144, 576 |                      |
+| avgpool4    | 16             | 64                   | 36                 |                      |
+| avgpool2    | 64             | 256                  | 144                |                      |
+| mqt, mqt_sa | 2 ... 256      | 2 ... 1024           | 2 ... 576          |                      |
+| parcel      | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16, 64, 256; 36, 144 |
+| ... _fixed4 | 16 ... 256     | 16 ... 1024          | 36 ... 576         | 16; 36               |
+| ... _fixed2 | 64 ... 256     | 64 ... 1024          | 144 ... 576        | 64; 144              |
 
-Source: PARCEL, section 3 and app. Implementation Details. Its ablations exist at 224 px only: at
-448 px poolings keep their kernel, and fixed routings their number of anchors [inferred].
+Patches are those of 224, of 448, and of CLIP-L's 336 px; "..." is every even number between. The
+ablations `parcel_vit_only` and `parcel_dual` are as `parcel`, which has 256 anchors on 32 x 32.
+
+Source: PARCEL, section 3 and app. Implementation Details; M3 for its own at 24 x 24. The ablations
+exist at 224 px only: at 448 px poolings keep their kernel, and fixed routings their number of
+anchors [inferred]. At 24 x 24 the paper's poolings of 4 x 4 and 2 x 2 patches make the anchors
+[inferred]; see `routing.halves`.
 """
 
 import dataclasses
@@ -32,6 +37,9 @@ _ROUTED_BUCKETS = {
     32: (62, 160, 254, 344, 432, 520, 608, 696, 784, 864, 944, 1024),
 }
 _EVEN_BUCKETS = {16: tuple(range(32, 257, 32)), 32: (*range(88, 1024, 88), 1024)}
+_SPREAD_BUCKETS = 10
+"""About how many shapes other grids have. At 24 x 24 patches, in LLaVA-1.5, 10 cost 1.05 by the
+step's FLOPs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +78,9 @@ def check_budget(cfg: ConnectedConfig, budget: int) -> None:
 def num_anchors(cfg: ConnectedConfig, budget: int) -> int:
     """Returns how many of `budget` soft tokens are pooled anchors (PARCEL's routing).
 
-    16 anchors below 64 tokens, 64 below 256, 256 above; never as many as there are patches. With
-    a fixed routing always the same. Source: PARCEL, section 3; 0 for connectors without anchors.
+    16 anchors below 64 tokens, 64 below 256, 256 above; never as many as there are patches. On
+    24 x 24 patches 36 and 144, as their poolings have the same kernels [inferred]. With a fixed
+    routing always the same. Source: PARCEL, section 3; 0 for connectors without anchors.
     """
     return cfg.connector.routing.num_anchors(cfg.vision.grid, budget)
 
@@ -113,9 +122,10 @@ def check_connector(cfg: ConnectedConfig) -> None:
             f"vision.width must be a multiple of 4 for {kind!r} (sine and cosine of two axes), "
             f"got {width}."
         )
-    if grid % routing.factor:
+    if grid % routing.factor or grid < routing.smallest_grid:
+        least = f", {routing.smallest_grid} at least," if grid < routing.smallest_grid else ""
         raise ValueError(
-            f"vision.image_px / vision.patch_px must be a multiple of {routing.factor} for "
+            f"vision.image_px / vision.patch_px must be a multiple of {routing.factor}{least} for "
             f"{kind!r}, got {grid}."
         )
     _check_buckets(cfg)
@@ -211,15 +221,22 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
         max_buckets = len(_ROUTED_BUCKETS[32])
         # Thinned from the largest downwards, so that the largest is among them.
         return supported[:: -max(1, -(-len(supported) // max_buckets))][::-1]
-    measured_buckets = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
+    stated = routing.anchor_grids or routing.anchor_halves
+    measured_buckets = _ROUTED_BUCKETS if len(stated) > 1 else _EVEN_BUCKETS
     if grid in measured_buckets:
         return tuple(size for size in measured_buckets[grid] if size >= supported[0])
-    if routing.anchor_grids:
-        # The number of anchors changes at each count but the first. A bucket has one number of
-        # anchors, so one must end just below each of these counts.
-        return (*(count - 2 for count in routing.anchor_counts(grid)[1:]), grid * grid)
-    step = max(grid * grid // 8, 2)
-    return tuple(sorted({*range(step, grid * grid, step), grid * grid}))
+    # The number of anchors changes at each count but the first. A bucket has one number of
+    # anchors, so one must end just below each of these counts.
+    starts = routing.anchor_counts(grid) or supported[:1]
+    ends = (*(count - 2 for count in starts[1:]), supported[-1])
+    if stated and grid < min(_ROUTED_BUCKETS):
+        return ends
+    # The others lie below each end, a step apart. On 24 x 24 patches, with 36 and 144 anchors:
+    #
+    #     88 142 | 198 252 306 360 414 468 522 576
+    step = -(-(supported[-1] - supported[0]) // (2 * _SPREAD_BUCKETS)) * 2
+    spans = zip(starts, ends, strict=True)
+    return tuple(sorted(size for first, end in spans for size in range(end, first, -step)))
 
 
 def _describe(supported: tuple[int, ...]) -> str:

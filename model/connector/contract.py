@@ -109,6 +109,25 @@ def check_shapes(cfg: ConnectedConfig) -> None:
             raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {promise.detail}")
 
 
+def drawn_features(cfg: ConnectedConfig, seed: int = 0) -> Float[np.ndarray, "B P C"]:
+    """Returns random features of a few images, in float32."""
+    shape = (_BATCH, cfg.vision.num_patches, cfg.vision.width)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def drawn_params(cfg: ConnectedConfig) -> typing.Any:
+    """Returns random parameters of the connector, a nested dict; none of them is zero."""
+    state = nnx.state(build_connector(cfg, rngs=nnx.Rngs(7)))
+    # Parameters that start at zero (biases, a gate) would hide what depends on them.
+    draw = np.random.default_rng(1)
+
+    def with_noise(x: typing.Any) -> typing.Any:
+        noise = 0.1 * draw.normal(size=x.shape).astype(np.float32)
+        return x * (1 + noise) if np.any(x) else noise
+
+    return jax.tree.map(with_noise, nnx.to_pure_dict(state))
+
+
 class _BrokenError(Exception):
     """A promise is not kept."""
 
@@ -132,9 +151,8 @@ class _ConnectorTrial:
         self.cfg = cfg
         self.supported = budgets.supported_budgets(cfg)
         self.shapes = budgets.buckets(cfg)
-        shape = (_BATCH, cfg.vision.num_patches, cfg.vision.width)
-        draw = np.random.default_rng(0)
-        self.features, self.weights = (draw.normal(size=shape).astype(np.float32) for _ in "fw")
+        self.features = drawn_features(cfg)
+        self.weights = drawn_features(cfg, seed=2)
         self._results: dict[tuple[int, int], _Result] = {}
 
     def programs(self) -> str:
@@ -269,15 +287,7 @@ class _ConnectorTrial:
 
     @functools.cached_property
     def _params(self) -> typing.Any:
-        state = nnx.state(build_connector(self.cfg, rngs=nnx.Rngs(7)))
-        # Parameters that start at zero (biases, a gate) would hide what depends on them.
-        draw = np.random.default_rng(1)
-
-        def with_noise(x: typing.Any) -> typing.Any:
-            noise = 0.1 * draw.normal(size=x.shape).astype(np.float32)
-            return x * (1 + noise) if np.any(x) else noise
-
-        return jax.tree.map(with_noise, nnx.to_pure_dict(state))
+        return drawn_params(self.cfg)
 
     def _tokens(
         self, params: typing.Any, features: typing.Any, bucket: int, budget: Int32[Array, ""]

@@ -25,7 +25,7 @@ from collections.abc import Callable
 
 from infra.references import load_reference
 from model.connector.costs import attention_flops, mlp_flops
-from model.connector.routing import DOUBLING, Routing
+from model.connector.routing import ALL_HALVES, Routing
 from model.vision.config import VisionConfig
 
 
@@ -131,7 +131,7 @@ class BuiltIn:
     has_parameters: bool = True
 
 
-_PARCEL = Routing(anchor_grids=DOUBLING[1:], reads="anchors and queries")
+_PARCEL = Routing(anchor_halves=ALL_HALVES, reads="anchors and queries")
 
 
 def _parcel(**changes: typing.Any) -> BuiltIn:
@@ -151,14 +151,14 @@ CONNECTORS: dict[str, BuiltIn] = {
         pooling_flops,
         has_parameters=False,
     ),
-    "m3": _m3(Routing(grids=DOUBLING)),
+    "m3": _m3(Routing(halved=True)),
     "mqt": BuiltIn("model.connector.mqt", "Mqt", Routing(reads="nothing"), mqt_flops),
     "parcel": _parcel(),
     "avgpool4": _m3(Routing(kernel=4)),
     "avgpool2": _m3(Routing(kernel=2)),
-    # At 224 px an average pooling of 4 x 4 patches makes 16 anchors, one of 2 x 2 makes 64.
-    "parcel_fixed4": _parcel(anchor_grids=(4,)),
-    "parcel_fixed2": _parcel(anchor_grids=(8,)),
+    # Their names are those of the poolings at 224 px: 4 x 4 patches for 16 anchors, 2 x 2 for 64.
+    "parcel_fixed4": _parcel(anchor_halves=(0,)),
+    "parcel_fixed2": _parcel(anchor_halves=(1,)),
     "parcel_vit_only": _parcel(reads="nothing"),
     "parcel_dual": _parcel(reads="anchors"),
     "mqt_sa": BuiltIn(
@@ -168,7 +168,7 @@ CONNECTORS: dict[str, BuiltIn] = {
         mqt_self_attention_flops,
     ),
     "m3_sa": BuiltIn(
-        "model.connector.m3", "M3SelfAttention", Routing(grids=DOUBLING), m3_self_attention_flops
+        "model.connector.m3", "M3SelfAttention", Routing(halved=True), m3_self_attention_flops
     ),
     # Squares of even sides: at 224 px those of 4, 8, 12 and 16, the paper's last three.
     "tokenflex": BuiltIn(

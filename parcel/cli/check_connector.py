@@ -34,13 +34,21 @@ def check_connector(
         str | None,
         typer.Option(metavar="NAME", help="Another decoder, likewise: gemma3-4b, vicuna-7b, ..."),
     ] = None,
+    torch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.PY:CLASS",
+            help="Also compare it with a torch module on equal weights, at each budget; "
+            "PARCEL_TORCH_PYTHON names a Python that has torch and transformers.",
+        ),
+    ] = None,
 ) -> None:
     """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
     from flows.study.check_connector import check_user_connector
 
     broken = False
     # All checks are run: who writes a connector sees every broken promise at once.
-    for finding in check_user_connector(name, config, vision, text):
+    for finding in check_user_connector(name, config, vision, text, torch):
         typer.echo(f"{finding.name:10} {'ok    ' if finding.holds else 'BROKEN'} {finding.detail}")
         broken |= not finding.holds
     raise typer.Exit(1 if broken else 0)

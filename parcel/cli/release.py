@@ -31,10 +31,18 @@ def release(
     dtype: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Dtype of the tensors.")
     ] = "float32",
+    torch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.PY:CLASS",
+            help="Torch class of a connector of your own, for the release to hold; it is first "
+            "compared as by `parcel check-connector --torch`.",
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Writes a checkpoint that transformers loads, at every budget, with a card of its lineage."""
     from flows.lineage.release import release_checkpoint as lines_of
 
-    for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, store=store):
+    for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, torch=torch, store=store):
         typer.echo(line)

@@ -54,7 +54,11 @@ _SHARED_SERVER: dict[str, str] = {}
 
 def environment(store: Path) -> dict[str, str]:
     """The user's environment, without what would lead a test to the user's own server or store."""
-    others = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
+    others = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "PARCEL_")) or name == "PARCEL_TORCH_PYTHON"
+    }
     return {
         **others,
         **_SHARED_SERVER,

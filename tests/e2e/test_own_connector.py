@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from infra.store.store import Store
 from tests.e2e.conftest import SMALLEST, parcel
+from tests.torch_python import run_torch, torch_python
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "own_connector.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("parcel ")]
+FILES = r"connectors(?:_torch)?\.py|ripple\.yaml|ripple-chartqa|spectra|picture\.png"
 SMALL = """
 base: {smallest}
 hygiene: null
@@ -25,10 +28,10 @@ train_budgets: {{parcel: [16, 256], "connectors.py:Ripple": [16, 256]}}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the two files that the page has one write."""
+    """A folder with the files that the page has one write."""
     folder = tmp_path_factory.mktemp("ripple")
     blocks = re.findall(r"```(?:yaml|python)\n# (\w+\.\w+)(.*?)```", PAGE, re.DOTALL)
-    assert [name for name, _ in blocks] == ["connectors.py", "ripple.yaml"]
+    assert [name for name, _ in blocks] == ["connectors.py", "ripple.yaml", "connectors_torch.py"]
     for name, text in blocks:
         (folder / name).write_text(f"#{text}")
     assert len((folder / "connectors.py").read_text().splitlines()) <= 40
@@ -41,10 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     """Runs a command of the page; files are named by their place, as the command runs elsewhere."""
-    words = [
-        re.sub(r"^(connectors\.py|ripple\.yaml|spectra|picture\.png)(?=:|$)", rf"{folder}/\1", word)
-        for word in shlex.split(line)[1:]
-    ]
+    words = [re.sub(rf"^({FILES})(?=:|$)", rf"{folder}/\1", word) for word in shlex.split(line)[1:]]
     return parcel(folder / "store", *words, timeout=900)
 
 
@@ -55,9 +55,9 @@ def done(folder: Path, line: str) -> str:
 
 
 def test_what_the_page_shows_works(folder: Path):
-    first, explain, train, results, flops, beside, spectral = COMMANDS
+    first, explain, train, results, flops, beside, spectral = COMMANDS[:-2]
     promised = [line for line in PAGE.splitlines() if re.match(r"\w+ +ok ", line)]
-    assert done(folder, first).splitlines() == promised
+    assert done(folder, first).splitlines() == promised[:-1]  # The last one is of torch.
     assert re.search(r"new +intermediary connectors:Ripple", done(folder, explain))
     assert "17 made, 0 re-used" in done(folder, train)
     assert re.search(r"\| connectors:Ripple \|( \d+\.\d \|){2}", done(folder, results))
@@ -72,6 +72,37 @@ def test_what_the_page_shows_works(folder: Path):
     done(folder, spectral.replace("CHECKPOINT", found[1]))
     (entry,) = json.loads((folder / "spectra" / "spectra.json").read_text())["checkpoints"]
     assert {curve["what"] for curve in entry["curves"]} == {"features", "queries"}
+
+
+def test_its_torch_module_is_compared_and_released(folder: Path):
+    torch_python()
+    check, release = COMMANDS[-2:]
+    assert re.search(r"^torch +ok +Ripple is within 1e-05 of ours at 128 ", done(folder, check))
+    trained = next(
+        a
+        for a in Store(folder / "store").artifacts("checkpoint")
+        if a.manifest.name.startswith("transfer connectors:Ripple chartqa")
+    )
+    # A module that computes something else is refused, and leaves nothing.
+    file = folder / "connectors_torch.py"
+    code = file.read_text()
+    file.write_text(code.replace("pool(features, 16)", "pool(features, 64)"))
+    refused = run(folder, release.replace("CHECKPOINT", trained.key))
+    assert refused.returncode == 2
+    assert "--torch: Ripple differs from ours by " in refused.stderr
+    assert not (folder / "ripple-chartqa").exists()
+    file.write_text(code)
+    said = done(folder, release.replace("CHECKPOINT", trained.key))
+    assert "own_connector.py: Ripple is within 1e-05 of ours" in said
+
+    out = folder / "ripple-chartqa"
+    assert (out / "own_connector.py").read_text() == code
+    shutil.copyfile(folder / "picture.png", out / "image.png")
+    (block,) = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
+    (budget,) = re.findall(r"budget=(\d+)", block)
+    (out / "example.py").write_text(block)
+    predict = f"parcel predict {trained.key} picture.png --prompt 'caption en' --budget {budget}"
+    assert run_torch(out, "example.py") == done(folder, predict)
 
 
 def test_its_code_is_the_step_s_and_nobody_else_s(folder: Path):

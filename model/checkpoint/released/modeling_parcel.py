@@ -608,6 +608,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
     """Model that answers prompts about images, at any budget that the connector serves."""
 
     config_class = ParcelConfig
+    connector_class: ClassVar[Any] = None
+    """Class of a connector that its author wrote; None takes the one that the config names."""
     main_input_name = "input_ids"
     _no_split_modules: ClassVar = ["VisionLayer", "TextLayer", *CONNECTORS]
     _supports_cache_class = True
@@ -615,7 +617,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__(config)
         self.vision_tower = nn.ModuleDict({"vision_model": VisionModel(config)})
-        self.connector = CONNECTORS[config.routing["module"]](config)
+        connector_class = self.connector_class or CONNECTORS[config.routing["module"]]
+        self.connector = connector_class(config)
         self.multi_modal_projector = Projector(config)
         self.language_model = nn.ModuleDict({"model": TextModel(config)})
         if not config.text["tied"]:

@@ -167,7 +167,8 @@ def test_a_pairs_config_is_its_bases_with_other_towers():
     assert (llava.model.projector, llava.model.text.tied) == ("mlp", False)
     served = {method: llava.budgets_of(method) for method in llava.methods}
     assert served["vanilla"] == (576,)
-    assert served["mqt"] == served["parcel"] == (16, 36, 64, 144, 576)
+    assert served["m3"] == (1, 9, 36, 144, 576)  # As published for LLaVA.
+    assert served["mqt"] == served["parcel"] == (36, 144, 576)
 
 
 @pytest.mark.slow

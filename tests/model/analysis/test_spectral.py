@@ -1,11 +1,15 @@
 """Spectra of grids whose spectrum is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.analysis import spectral
+from model.analysis.measure import measure_spectra
+from tests.model.tiny_models import VISION, init_params, tiny_config
 
 sides = st.integers(2, 17)
 
@@ -155,3 +159,12 @@ def test_attention_to_stripes_puts_the_power_where_the_stripes_are():
     seen = spectral.attended_power_spectrum(features, stripes.reshape(1, 256) / 256)
     shares = spectral.normalized(spectral.radial_mean_power(seen))
     np.testing.assert_allclose(shares, np.arange(1, 9) == 6, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_pooling_to_one_cell_has_no_curve():
+    vision = dataclasses.replace(VISION, image_px=24 * VISION.patch_px)
+    cfg = tiny_config("m3", vision=vision)
+    image = np.random.default_rng(0).integers(0, 256, (48, 48, 3), np.uint8)
+    curves = measure_spectra(cfg, init_params(cfg, 0), [image], (1, 9, 144))
+    assert [(curve.budget, curve.grid) for curve in curves] == [(None, 24), (9, 3), (144, 12)]

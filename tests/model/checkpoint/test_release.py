@@ -1,12 +1,11 @@
 """Releases: what transformers computes from one is what we compute; what cannot be released."""
 
 import ast
-import dataclasses
 import functools
 import io
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -16,70 +15,23 @@ from PIL import Image, ImageOps
 
 from model import vlm
 from model.checkpoint.array_files import BFLOAT16, read_safetensors_folder
-from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.fast_tokenizer import fast_tokenizer
-from model.checkpoint.folder import save_checkpoint
-from model.checkpoint.release import CODE, write_release
+from model.checkpoint.release import write_release
 from model.checkpoint.target import RequestError
-from model.config import ModelConfig
+from model.checkpoint.torch_connector import CODE, TorchClass
 from model.connector import budgets
-from model.connector.registry import KINDS
 from model.data.pixels import decode_images
 from model.data.text import prefix_ids
 from model.decode.generate import generate
-from model.text.config import RopeScaling
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from pipelines.images.square import ImageSpec, prepare_image
+from tests.model.checkpoint.releases import CONFIGS, PAIRS, TEXTS, release
 from tests.model.text.vocabularies import write_llama
-from tests.model.tiny_models import batch, text_logits, tiny_config
+from tests.model.tiny_models import batch, text_logits
 from tests.slices import day_slice
 from tests.torch_python import run_torch, torch_python
 
-TEXTS = ["how many red boxes are there?", "answer en 12 cats, é and more\n", "  two  spaces"] * 9
 BUDGETS = (16, 64, 256)
-
-
-def _configs() -> Mapping[str, ModelConfig]:
-    """Every connector, every switch of one, and what towers can differ in."""
-    made = {kind: tiny_config(kind) for kind in KINDS}
-    mqt, parcel = made["mqt"], made["parcel"]
-    positional = dataclasses.replace(mqt.connector, mqt_keys="positional", mlp_dim=9)
-    made["mqt-positional"] = dataclasses.replace(mqt, connector=positional)
-    keyed = dataclasses.replace(parcel.connector, parcel_key_positions=True, mlp_dim=9)
-    made["parcel-keyed"] = dataclasses.replace(parcel, connector=keyed)
-    made["uncapped"] = dataclasses.replace(parcel, attn_softcap=0.0, final_softcap=0.0)
-    # Low enough that a missing cap is seen, and not so low that logits saturate and tie.
-    made["capped"] = dataclasses.replace(parcel, attn_softcap=0.3, final_softcap=5.0)
-    local = dataclasses.replace(parcel.text, sliding_window=5, rope_base=100.0, query_scale=14.0)
-    made["local"] = dataclasses.replace(parcel, text=local)
-    uncapped = {"attn_softcap": 0.0, "final_softcap": 0.0}
-    text = dataclasses.replace(parcel.text, depth=7, sliding_window=5, query_scale=14.0)
-    gemma3 = dataclasses.replace(
-        text,
-        family="gemma3",
-        rope_base=1000.0,
-        rope_scaling=RopeScaling(kind="linear", factor=8.0),
-        local_rope_base=100.0,
-    )
-    siglip2 = dataclasses.replace(parcel.vision, family="siglip2")
-    made["siglip2+gemma3"] = dataclasses.replace(parcel, vision=siglip2, text=gemma3, **uncapped)
-    stretched = RopeScaling(kind="llama3", factor=4.0, high_freq_factor=3.0, original_length=24)
-    llama = dataclasses.replace(
-        parcel.text, family="llama", tied=False, norm_eps=1e-5, rope_scaling=stretched
-    )
-    clip = dataclasses.replace(parcel.vision, family="clip")
-    made["clip+llama"] = dataclasses.replace(
-        parcel, vision=clip, text=llama, projector="mlp", **uncapped
-    )
-    return {
-        name: dataclasses.replace(cfg, text=dataclasses.replace(cfg.text, vocab_size=1500))
-        for name, cfg in made.items()
-    }
-
-
-CONFIGS = _configs()
-PAIRS = ["siglip2+gemma3", "clip+llama"]
-"""Of the families that a PaliGemma has not."""
 
 
 @pytest.fixture(scope="module")
@@ -94,35 +46,6 @@ def pieces_of(pieces: Path) -> dict[str, Path]:
     """The tokenizer of each release: that of a Llama puts a space before every text."""
     llama = write_llama(pieces.with_name("llama.model"), TEXTS)
     return {name: llama if "llama" in name else pieces for name in CONFIGS}
-
-
-def _params(cfg: ModelConfig) -> vlm.Params:
-    """Random everywhere: fresh biases are 0 and fresh norms 1, which would hide a mistake."""
-    rng = np.random.default_rng(3)
-    # Of seven blocks with norms of heads, whose scale is stored minus 1, larger ones would make
-    # rounding grow beyond what is compared.
-    middle = 0.0 if cfg.text.family == "gemma3" else 1.0
-    return unflatten_params(
-        {
-            path: np.asarray(
-                0.2 * rng.normal(size=leaf.shape)
-                + path.endswith("scale") * (middle if path.startswith("text/") else 1.0),
-                np.float32,
-            )
-            for path, leaf in flatten_params(vlm.abstract_params(cfg))
-        }
-    )
-
-
-def _release(root: Path, cfg: ModelConfig, pieces: Path, dtype: object = np.float32) -> vlm.Params:
-    params = _params(cfg)
-    for name in ("checkpoint", "release"):
-        (root / name).mkdir(parents=True)
-    save_checkpoint(
-        root / "checkpoint", model=cfg, params=params, tokenizer=pieces, mask_codec=None
-    )
-    write_release(root / "checkpoint", root / "release", np.dtype(dtype))
-    return params
 
 
 def _texts() -> list[str]:
@@ -140,7 +63,7 @@ def computed(
     """All releases, run by torch once; and the parameters behind them."""
     torch_python()
     root = tmp_path_factory.mktemp("releases")
-    params = {name: _release(root / name, cfg, pieces_of[name]) for name, cfg in CONFIGS.items()}
+    params = {name: release(root / name, cfg, pieces_of[name]) for name, cfg in CONFIGS.items()}
     example = batch(num_images=2)
     lengths = np.array([7, 10])
     arrays = {"images": example.images, "text": example.text, "mask_ar": example.mask_ar}
@@ -155,7 +78,7 @@ def computed(
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    "name", day_slice([*CONFIGS], ["vanilla", "m3", "mqt", "parcel", "capped", *PAIRS])
+    "name", day_slice([*CONFIGS], ["vanilla", "m3", "mqt", "parcel", "capped", "own", *PAIRS])
 )
 def test_transformers_computes_what_we_do(
     name: str, computed: tuple[Path, dict], pieces_of: dict[str, Path]
@@ -288,7 +211,7 @@ def test_a_release_of_before_there_were_families_is_a_paligemma(computed: tuple[
 
 
 def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
-    params = _release(tmp_path, CONFIGS["parcel"], pieces, BFLOAT16)
+    params = release(tmp_path, CONFIGS["parcel"], pieces, BFLOAT16)
     arrays = read_safetensors_folder(tmp_path / "release")
     total = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert sum(int(np.prod(shape)) for shape in arrays.shapes.values()) == total
@@ -298,14 +221,22 @@ def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
 
 
 def test_a_connector_of_ones_own_is_refused_before_it_is_imported(pieces: Path, tmp_path: Path):
-    _release(tmp_path, CONFIGS["mqt"], pieces)
+    release(tmp_path, CONFIGS["mqt"], pieces)
     config = tmp_path / "checkpoint" / "model.json"
     config.write_text(config.read_text().replace('"mqt"', '"nowhere:Mine"'))
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(RequestError, match=r"connector\.kind must be one of .*nowhere:Mine"):
+    told = r"connector\.kind must be one of .*nowhere:Mine.*--torch"
+    with pytest.raises(RequestError, match=told):
         write_release(tmp_path / "checkpoint", out, np.dtype(np.float32))
     assert not any(out.iterdir())
+
+
+def test_a_torch_class_is_for_a_connector_of_ones_own(pieces: Path, tmp_path: Path):
+    release(tmp_path, CONFIGS["mqt"], pieces)
+    author = TorchClass(file=tmp_path / "mine.py", name="Mine")
+    with pytest.raises(RequestError, match=r"--torch is for a connector of your own, got 'mqt'"):
+        write_release(tmp_path / "checkpoint", tmp_path, np.dtype(np.float32), author)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,30 @@ def test_every_method_serves_its_published_budgets(kinds: list, at_224: tuple, a
         assert budgets.supported_budgets(model(kind, 448)) == at_448
 
 
+@pytest.mark.parametrize(
+    ("kind", "at_336"),
+    [
+        ("m3", (1, 9, 36, 144, 576)),
+        ("m3_sa", (1, 9, 36, 144, 576)),
+        ("avgpool4", (36,)),
+        ("parcel", even(36, 576)),
+        ("parcel_fixed4", even(36, 576)),
+        ("parcel_fixed2", even(144, 576)),
+        ("mqt", even(2, 576)),
+    ],
+)
+def test_on_24_x_24_patches_poolings_are_those_of_llava(kind: str, at_336: tuple):
+    cfg = model(kind, 336)
+    assert budgets.supported_budgets(cfg) == at_336
+    # As many programs as on other grids, each for one number of anchors.
+    declared = budgets.buckets(cfg)
+    assert len(declared) <= 12
+    for budget in at_336:
+        bucket = budgets.bucket_of(cfg, budget)
+        assert (bucket in declared, bucket.size >= budget) == (True, True)
+        assert bucket.num_anchors == budgets.num_anchors(cfg, budget)
+
+
 def test_parcel_has_121_budgets():
     assert len(budgets.supported_budgets(PARCEL)) == 121
 
@@ -209,9 +233,14 @@ def test_an_unsupported_budget_is_refused_with_the_list(kind: str, budget: int, 
 
 @pytest.mark.parametrize(
     ("kind", "px", "factor"),
-    [("parcel", 140, 8), ("parcel_fixed2", 112, 16), ("avgpool4", 140, 4), ("m3", 126, 2)],
+    [
+        ("parcel", 140, "4"),
+        ("parcel", 56, "4, 8 at least,"),
+        ("parcel_fixed2", 112, "8, 16 at least,"),
+        ("avgpool4", 140, "4"),
+    ],
 )
-def test_a_grid_that_pooling_does_not_divide_is_refused(kind: str, px: int, factor: int):
+def test_a_grid_that_pooling_does_not_divide_is_refused(kind: str, px: int, factor: str):
     told = f"vision.patch_px must be a multiple of {factor} for '{kind}', got {px // 14}"
     with pytest.raises(ValueError, match=told):
         model(kind, px)

@@ -94,12 +94,17 @@ def test_one_that_is_none_is_told_in_a_line(kind: str, told: str):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({}, "must state its budgets: kernel, grids or sizes"),
+        ({}, "must state its budgets: kernel, grids, halved or sizes"),
         ({"kernel": 2, "grids": (2, 4)}, "one of kernel and grids, not both"),
         ({"sizes": (4, 2)}, "routing.sizes must be positive and ascending"),
         ({"sizes": (2, 5)}, r"routing.sizes must be even, got \[5\]"),
         ({"reads": "everything"}, "routing.reads must be None or one of nothing, anchors"),
         ({"sizes": (2,), "anchor_grids": (2,)}, "anchor_grids must come without sizes"),
+        (
+            {"anchor_grids": (2,), "anchor_halves": (0,), "reads": "anchors"},
+            "anchor_grids must come without anchor_halves",
+        ),
+        ({"anchor_halves": (1, 0), "reads": "anchors"}, "anchor_halves must be 0 or more, and asc"),
     ],
 )
 def test_a_routing_that_contradicts_itself_is_refused(values: dict, told: str):

@@ -64,7 +64,7 @@ def test_ours_are_checked_the_same_way(parcel, folder: Path):
 def test_a_pair_is_named_by_family_or_published_size(parcel, folder: Path):
     code, out, err = parcel("check-connector", "m3", "--vision", "clip-l-336", "--text", "llama")
     assert (code, err) == (0, "")
-    assert "budgets    ok     4, 16, 64\n" in out  # Of 24 x 24 patches.
+    assert "budgets    ok     1, 9, 36, 144, 576\n" in out  # Of 24 x 24 patches.
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,11 @@ def test_a_pair_is_named_by_family_or_published_size(parcel, folder: Path):
         ),
         (["check-connector", "m3", "--text", "gema3"], "got 'gema3'; did you mean gemma3?"),
         (
-            ["check-connector", "parcel_fixed2", "--vision", "clip"],
-            "must be a multiple of 16 for 'parcel_fixed2', got 24",
+            ["check-connector", "parcel_fixed2", "--vision", "clip-b-224"],
+            "must be a multiple of 8, 16 at least, for 'parcel_fixed2', got 14",
         ),
         (["check-connector", "parcl"], "NAME must be one of vanilla, m3, "),
+        (["check-connector", "m3", "--torch", "no.py:X"], "--torch: there is no file no.py; name "),
         (["check-connector", "own_nothing.py:X"], "NAME: there is no file"),
         (["check-connector", "own_ripples_here.py:Nobody"], "own_ripples_here has no 'Nobody'"),
         (["flops", "--connector", "own_ripples_here:Nobody"], "--connector: own_ripples_here "),
