@@ -48,7 +48,11 @@ from .{module} import {name}
 
 
 class OwnConnectorConfig(ParcelConfig):
-    """Configuration of this model alone: transformers takes models by their configuration's class."""
+    """Configuration of this model, by whose class transformers finds the model."""
+
+    # Stated, since transformers 5 gives a configuration without it one of its own.
+    def __init__(self, **settings):
+        super().__init__(**settings)
 
 
 class OwnConnectorForConditionalGeneration(ParcelForConditionalGeneration):
