@@ -30,6 +30,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.registry import CONNECTORS, KINDS
 from model.files import CONFIG
+from model.prompt.registry import PALIGEMMA
 from model.text.registry import decoder_facts
 from model.vision.registry import tower_facts
 
@@ -55,7 +56,8 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
       dtype: type of the written tensors, float32 or bfloat16.
 
     Raises:
-      RequestError: if there is no torch code for the connector, as for a user's own.
+      RequestError: if there is no torch code for the connector, as for a user's own, or for the
+        prompt template.
       ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
@@ -67,6 +69,11 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
             f"{kind!r}: there is no torch code for it."
         )
     cfg = load_config(checkpoint)
+    if cfg.prompt != PALIGEMMA:
+        raise RequestError(
+            f"prompt must be {PALIGEMMA} to be released, got {cfg.prompt}: the torch code has no "
+            f"other."
+        )
     # Whatever is wrong with the checkpoint, such as a tokenizer without a fast form, shows before
     # the first file is written.
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))

@@ -24,7 +24,8 @@ sources: [{{reader: llava_pretrain}}, {{reader: llava_instruct}}]
 mask_codec: null
 prepare: {{num_shards: 1, max_reject_rate: 0.1, tasks: []}}
 model:
-  vision: {{family: clip, image_px: 32, patch_px: 4, width: 16, depth: 2, mlp_dim: 20, num_heads: 2}}
+  vision:
+    {{family: clip, image_px: 32, patch_px: 4, width: 16, depth: 2, mlp_dim: 20, num_heads: 2}}
   text:
     {{family: llama, width: 24, depth: 2, mlp_dim: 28, num_heads: 3, num_kv_heads: 3, head_dim: 8}}
   connector: {{num_heads: 4}}
@@ -129,8 +130,4 @@ def test_a_checkpoint_of_the_instruction_stage_is_scored_as_it_is(folder: Path):
     (first, *_) = (found for found in store.artifacts("predictions"))
     answered = json.loads((first.path / "predictions.jsonl").read_text().splitlines()[0])
     assert answered["prefix"].endswith("it?\nAnswer the question using a single word or phrase.")
-    assert "gqa" in done.stdout
-
-    again = parcel(folder / "store", "run", "study.yaml", cwd=folder)
-    assert again.returncode == 0, again.stderr[-3000:]
-    assert by_name("predictions").keys() == predictions.keys()
+    assert "| gqa" in done.stdout
