@@ -92,6 +92,7 @@ class TransferValues(TypedDict, total=False):
     reader: str
     train: dict[str, Any] | None
     eval_text_len: int | None
+    zero_shot: bool
     prepare: PrepareValues | None
 
 

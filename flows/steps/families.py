@@ -40,8 +40,8 @@ def model_entries(model: Any, prompt: str | None = None) -> dict[str, Any]:
       prompt: the prompt template that it is trained in; None is its own.
     """
     vision, text = (model.get(part, {}).get("family") for part in ("vision", "text"))
-    prompt = prompt or model.get("prompt") or PROMPT
-    return family_entries(vision or VISION, text or TEXT, prompt)
+    own = model.get("prompt") or PROMPT
+    return family_entries(vision or VISION, text or TEXT, prompt or own)
 
 
 def conversion_modules(vision: str, text: str) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def test_a_checkpoint_of_the_instruction_stage_is_scored_as_it_is(folder: Path):
     # A conversation is one record, whatever its turns; one without a picture is named.
     counts = datasets["prepare mixture/llava_instruct"].counts
     assert (counts["inputs"], counts["records"], counts["rejected"]) == (40, 40, 0)
-    assert "llava_v1_5_mix665k.json" in counts["not_read"]
+    assert "llava_v1_5_mix665k.json" in str(counts["not_read"])
     assert set(checkpoints) == {"stage1 vanilla", "instruct vanilla", "instruct mqt"}
     assert checkpoints["instruct mqt"].counts["steps"] == 5
     assert checkpoints["instruct mqt"].inputs["init"].key == checkpoints["stage1 vanilla"].key
@@ -130,4 +130,4 @@ def test_a_checkpoint_of_the_instruction_stage_is_scored_as_it_is(folder: Path):
     (first, *_) = (found for found in store.artifacts("predictions"))
     answered = json.loads((first.path / "predictions.jsonl").read_text().splitlines()[0])
     assert answered["prefix"].endswith("it?\nAnswer the question using a single word or phrase.")
-    assert "| gqa" in done.stdout
+    assert "--cell gqa/" in done.stdout

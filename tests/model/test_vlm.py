@@ -131,18 +131,19 @@ def test_suffix_is_causal_and_prefix_is_not():
 def test_a_causal_template_sees_what_is_read_before_and_no_masked_slot():
     cfg, data = tiny_config("mqt", prompt="llava"), batch()
     params, graph = init_params(cfg, 1), vlm.structure(cfg)
-    text, before = data.text[1:, :10], np.where(np.arange(10) < 3, BEFORE_IMAGES, 0)[None]
+    text, before = np.asarray(data.text[1:, :10]), np.arange(10)[None] < 3
+    before = np.where(before, BEFORE_IMAGES, 0)
 
     def logits(text: np.ndarray, images: np.ndarray, slots: vlm.Slots) -> np.ndarray:
         prompt = vlm.Prompt(images, text, mask_ar=before)
         return np.asarray(text_logits(graph, params, prompt, slots))[0]
 
-    images, usual = data.images[1:], vlm.Slots(8, 4)
+    images, usual = np.asarray(data.images[1:]), vlm.Slots(8, 4)
     reference = logits(text, images, usual)
     np.testing.assert_allclose(reference, logits(text, images, vlm.Slots(4, 4)), atol=1e-5)
 
-    def changed(*arguments: np.ndarray) -> list[bool]:
-        return [*(np.abs(logits(*arguments, usual) - reference).max(axis=1) > 1e-5)]
+    def changed(text: np.ndarray, images: np.ndarray) -> list[bool]:
+        return [*(np.abs(logits(text, images, usual) - reference).max(axis=1) > 1e-5)]
 
     # A token changes itself and what is read after it; the images, all text but that before them.
     assert changed(_with(text, 1), images) == [False] + [True] * 9
