@@ -9,6 +9,8 @@ import typing
 from infra.store.digest import NOT_IDENTITY
 from model.connector import budgets
 from model.connector.config import ConnectorConfig
+from model.prompt.registry import PALIGEMMA, prompt_template
+from model.prompt.template import PromptTemplate
 from model.text.config import TextConfig
 from model.text.registry import decoder_family
 from model.vision.config import PositionInit, VisionConfig
@@ -32,6 +34,7 @@ class ModelConfig:
       final_softcap: the same on output logits (published: 30 in pretraining, 0 in transfers).
       projector: layers from features to the decoder's width: one, "linear", or two with a GELU
         between them, "mlp", as in LLaVA-1.5.
+      prompt: how questions, images and answers stand in a row: the name of a prompt template.
       projector_init: "zeros" as published, for pretrained towers; "xavier" for training from
         scratch, where zeros would hide the image from the decoder in the first steps.
       position_init: "normal" as published, or "sincos": fixed 2-D features as initial values, so
@@ -55,6 +58,7 @@ class ModelConfig:
     attn_softcap: float = 50.0
     final_softcap: float = 30.0
     projector: Projector = "linear"
+    prompt: str = PALIGEMMA
     projector_init: typing.Literal["zeros", "xavier"] = "zeros"
     position_init: PositionInit = "normal"
     dtype: Dtype = "float32"
@@ -84,5 +88,15 @@ class ModelConfig:
             raise ValueError(f"projector must be linear or mlp, got {self.projector!r}.")
         if self.remat not in typing.get_args(Remat):
             raise ValueError(f"remat must be none, minimal or full, got {self.remat!r}.")
+        _ = self.template
         # Last: whether a connector fits depends on the sizes of the vision tower, checked by now.
         budgets.check_connector(self)
+
+    @property
+    def template(self) -> PromptTemplate:
+        """The prompt template that it is asked in."""
+        return prompt_template(self.prompt)
+
+    def asked_in(self, prompt: str | None) -> "ModelConfig":
+        """Returns the model with another prompt template; None leaves its own."""
+        return self if prompt is None else dataclasses.replace(self, prompt=prompt)

@@ -10,6 +10,10 @@ The structure is hashable: pass it as a static argument. Sequence layout and mas
 Token i sees token j iff cumsum(mask_ar)[j] <= cumsum(mask_ar)[i] and j is valid: images, prefix
 and separator see each other, the suffix sees them and what is before it. Positions count only
 valid tokens, so a masked slot has the same effect as an absent one.
+
+A causal prompt template sees by position alone, and may have text before the images. In arrays
+soft tokens still come first, then all text; a `mask_ar` of `BEFORE_IMAGES` says what is read before
+them.
 """
 
 import dataclasses
@@ -25,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
 from model.config import ModelConfig
 from model.connector.build import build_connector
+from model.prompt.template import BEFORE_IMAGES
 from model.text.decoder import Adapter, Decoder, Rows
 from model.text.dropout import Dropout
 from model.text.loss import chunked_losses, weighted_loss
@@ -109,8 +114,9 @@ class Prompt(typing.NamedTuple):
         each gets the same budget.
       text: token ids, prefix first, padded on the right; lengths may differ.
       mask_input: 1 on real tokens, 0 on padding; None means that all are real, as in training.
-      mask_ar: 0 where earlier tokens see the token too, 1 where it starts a causal step; None
-        means all zeros: a prefix without a suffix.
+      mask_ar: 0 where earlier tokens see the token too, 1 where it starts a causal step,
+        `BEFORE_IMAGES` where it is read before the images; None means all zeros: a prefix without a
+        suffix.
       real: False on rows that only fill up the batch; None means that all are real.
     """
 
@@ -274,6 +280,8 @@ def embed_sequence(
     x = jnp.concatenate([soft, text], axis=1)
     valid = jnp.concatenate([soft_valid, text_valid(prompt)], axis=1)
     mask_ar = jnp.zeros_like(prompt.text) if prompt.mask_ar is None else prompt.mask_ar
+    if model.cfg.template.causal:
+        return _causal_rows(x, valid, mask_ar == BEFORE_IMAGES), valid
     # One image in a bucket of 3 at budget 2, prefix p q, suffix s t; i2 is a masked slot:
     #
     #                i0 i1 i2  p  q  s  t      i0 to q see    1  1  .  1  1  .  .
@@ -289,6 +297,30 @@ def embed_sequence(
     # Only valid tokens are counted, so text has the positions it would have without masked slots.
     positions = jnp.cumsum(valid.astype(jnp.int32), axis=1) - 1
     return Rows(x, positions, mask), valid
+
+
+def _causal_rows(
+    x: Float[Array, "B L D"], valid: Bool[Array, "B L"], before: Bool[Array, "B T"]
+) -> Rows:
+    """Returns rows that see by position, some of whose text is read before the images."""
+    # Text a b, then one image in a bucket of 3 at budget 2, then text c d; i2 is a masked slot:
+    #
+    #                i0 i1 i2  a  b  c  d
+    #     before                1  1  0  0
+    #     valid       1  1  0  1  1  1  1
+    #     position    2  3  .  0  1  4  5      c sees 0 to 4: all but d
+    num_slots = x.shape[1] - before.shape[1]
+    counts = valid.astype(jnp.int32)
+    slots, text = counts[:, :num_slots], counts[:, num_slots:]
+    num_before = jnp.sum(jnp.where(before, text, 0), axis=1, keepdims=True)
+    num_soft = jnp.sum(slots, axis=1, keepdims=True)
+    places = [
+        num_before + jnp.cumsum(slots, axis=1),
+        jnp.where(before, 0, num_soft) + jnp.cumsum(text, axis=1),
+    ]
+    positions = jnp.concatenate(places, axis=1) - 1
+    mask = (positions[:, None, :] <= positions[:, :, None]) & valid[:, None, :]
+    return Rows(x, positions, mask)
 
 
 def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:

@@ -33,8 +33,9 @@ class TransferConfig:
       reader: reader of a benchmark of yours: "jsonl", "csv", or a function as "file.py:name",
         "module:name" or an entry point of `parcel.readers`; "" for a published benchmark.
       path: the benchmark's folder below the data root; "" takes the usual one, that of its name.
-      prompt: template of the prefix in a benchmark of yours, for rows that do not hold the whole
-        prefix; {text} stands for the row's question, {lang} for its language.
+      prompt: template of the prefix; {text} stands for the row's question, {lang} for its language.
+        A published benchmark has its own, which another one with the same fields may replace; in a
+        benchmark of yours it is for rows that do not hold the whole prefix.
       metric: name of a metric in the registry, or a function of yours as in `reader`, or an entry
         point of `parcel.metrics`; "" takes the registry's for the benchmark.
       decoding: how answers are decoded; None takes the registry's number of beams, else greedy.
@@ -51,6 +52,7 @@ class TransferConfig:
       prepare: preparation settings of the benchmark; None takes the study's, without augmentation.
       eval_limit: most examples evaluated per row; None takes the whole split.
       transfer: whether the benchmark is fine-tuned on and scored; False only prepares its splits.
+      zero_shot: whether it is scored with the checkpoint of the last stage, without fine-tuning.
       allow_train_on_eval: whether training on the scored splits is allowed.
     """
 
@@ -69,6 +71,7 @@ class TransferConfig:
     prepare: PrepareConfig | None = None
     eval_limit: Annotated[int, Field(ge=1)] | None = None
     transfer: bool = True
+    zero_shot: bool = False
     allow_train_on_eval: bool = False
 
 
@@ -135,8 +138,10 @@ def decoding_of(name: str, transfer: TransferConfig) -> Decoding:
 
 def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
     """Returns the source of a benchmark; for a published one, `transfer` may be None."""
-    if name in BENCHMARKS or transfer is None:
+    if transfer is None or (name in BENCHMARKS and not transfer.prompt):
         return name
+    if name in BENCHMARKS:
+        return OwnSource(reader=name, name=name, prompt=transfer.prompt)
     prompt = benchmark_of(name, transfer).prompt
     reader = reader_reference(f"transfers.{name}.reader", transfer.reader, OWN_FORMATS)
     return OwnSource(reader=reader, name=name, prompt=prompt)
@@ -162,6 +167,14 @@ def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
 def trained_on(name: str) -> str:
     """Returns the benchmark whose checkpoints score this one: its parent if it is zero-shot."""
     return (BENCHMARKS[name].parent or name) if name in BENCHMARKS else name
+
+
+def training_of(name: str, transfer: TransferConfig) -> str:
+    """Returns the benchmark whose fine-tuning makes the checkpoints that score this one.
+
+    It is "" where the stages alone make them.
+    """
+    return "" if transfer.zero_shot else trained_on(name)
 
 
 def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str, str]:
@@ -201,12 +214,19 @@ def check_transfer(name: str, transfer: TransferConfig) -> None:
 
 
 def _check_published(name: str, transfer: TransferConfig) -> None:
-    for field in ("reader", "prompt"):
-        if value := getattr(transfer, field):
-            raise ValueError(
-                f"transfers.{name}.{field} must be left out, got {value!r}: {name} is a published "
-                f"benchmark, which has its own; a benchmark of yours needs another name."
-            )
+    if transfer.reader:
+        raise ValueError(
+            f"transfers.{name}.reader must be left out, got {transfer.reader!r}: {name} is a "
+            f"published benchmark, which has its own; a benchmark of yours needs another name."
+        )
+    # A field that its rows do not fill would be an error at the first of them.
+    fields = prompt_fields(BENCHMARKS[name].prompt)
+    if unknown := prompt_fields(transfer.prompt) - fields:
+        accepted = ", ".join(f"{{{field}}}" for field in sorted(fields))
+        raise ValueError(
+            f"transfers.{name}.prompt may hold {accepted or 'no field'}, got {{{min(unknown)}}} in "
+            f"{transfer.prompt!r}."
+        )
     # Both the benchmark and, for a zero-shot one, the parent that its checkpoints learn from.
     if missing := {name, trained_on(name)} - set(SOURCES):
         raise ValueError(
@@ -275,10 +295,12 @@ def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:
     """Returns the fields of `TrainConfig` that the registry states for a benchmark.
 
     Args:
-      benchmark: a benchmark with at least one recipe.
+      benchmark: a benchmark; without recipes, its prompts' length is all that is stated.
       image_px: side of the model's images; takes the recipe for the largest side up to it, or the
         one for the smallest side [pixels].
     """
+    if not benchmark.recipes:
+        return {"text_len": benchmark.text_len}
     sides = sorted(benchmark.recipes)
     recipe = benchmark.recipes[max((side for side in sides if side <= image_px), default=sides[0])]
     return {

@@ -40,9 +40,15 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     if keep.transfers not in last_readers:
         return set()
     reader = last_readers[keep.transfers]
-    manifests = (artifact.manifest for artifact in artifacts)
+    manifests = [artifact.manifest for artifact in artifacts]
     keys = {m.inputs["checkpoint"].key for m in manifests if m.kind == reader}
-    return {key for key in keys if kind_of_key(key) != "cast"}
+    # A stage that is scored zero-shot stays: it is no transfer, and more may begin from it.
+    stages = {m.key for m in manifests if m.kind == "checkpoint" and not _is_transfer(m.name)}
+    return {key for key in keys - stages if kind_of_key(key) != "cast"}
+
+
+def _is_transfer(name: str) -> bool:
+    return name.startswith("transfer ")
 
 
 def describe_disk_use(view: Store, artifacts: Collection[Artifact], keep: KeepConfig) -> str:
@@ -89,7 +95,8 @@ def describe_future_disk_use(
     # Where their files are let go, checkpoints that are scored do not count; their casts do.
     pruned: set[Step] = set()
     if keep.transfers in ("predictions", "bfloat16"):
-        pruned = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}
+        scored = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}
+        pruned = {step for step in scored if _is_transfer(step.name)}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
     for step in steps:

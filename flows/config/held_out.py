@@ -33,19 +33,20 @@ def check_held_out(
         if not transfer.transfer or transfer.allow_train_on_eval:
             continue
         training_benchmark = trained_on(name)
-        # What a row's checkpoints have read: the benchmark's own training split, and the mixture.
+        # What a row's checkpoints have read: the benchmark's own training split, unless nothing is
+        # fine-tuned, and the mixture.
         folder, split = train_data(name, transfers)
         entry = training_benchmark if training_benchmark in transfers else name
         field = f"transfers.{entry}.train_split"
-        training_splits = [
+        tuned = [
             (
                 field,
                 source_spec(source_of(training_benchmark, transfers.get(training_benchmark))),
                 folder,
                 split,
-            ),
-            *mixture,
+            )
         ]
+        training_splits = [*mixture] if transfer.zero_shot else [*tuned, *mixture]
         scored_source = source_spec(source_of(name, transfer))
         for row in rows_of(name, transfer):
             for field, spec, folder, split in training_splits:

@@ -180,10 +180,12 @@ def data_folders(config: StudyConfig) -> set[str]:
             for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
         }
         for name, transfer in view.transfers.items():
+            folders.add(transfer.path or source_spec(source_of(name, transfer)).folder)
+            if transfer.zero_shot:
+                continue
             training_benchmark = trained_on(name)
             folder, _ = train_data(name, view.transfers)
             folders |= {
-                transfer.path or source_spec(source_of(name, transfer)).folder,
                 folder
                 or source_spec(
                     source_of(training_benchmark, view.transfers.get(training_benchmark))

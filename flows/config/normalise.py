@@ -92,6 +92,7 @@ class TransferValues(TypedDict, total=False):
     reader: str
     train: dict[str, Any] | None
     eval_text_len: int | None
+    zero_shot: bool
     prepare: PrepareValues | None
 
 
@@ -436,6 +437,9 @@ def _with_recipe(
     if "total_steps" in train:
         recipe.pop("epochs", None)  # It would take precedence over the user's `total_steps`.
     filled: TransferValues = {**transfer, "train": {**recipe, **train}}
+    # What has neither a training split nor a parent can only be scored as the stages end.
+    if not (benchmark.parent or benchmark.final_split):
+        filled = {"zero_shot": True, **filled}
     if benchmark.parent and benchmark.text_len != BENCHMARKS[benchmark.parent].text_len:
         # Its prompts are of another length than those that its checkpoints were trained on.
         filled = {"eval_text_len": benchmark.text_len, **filled}

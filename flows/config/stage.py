@@ -10,7 +10,7 @@ from model.train.config import TrainConfig
 
 RESERVED = (
     "start", "stage1", "intermediary", "stage2", "mask_codec",
-    "prepare", "transfer", "evaluate", "chance", "results",
+    "prepare", "transfer", "zero-shot", "evaluate", "chance", "results",
 )  # fmt: skip
 """Names that stages of one's own cannot have: first words of other steps' names."""
 

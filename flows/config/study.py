@@ -16,6 +16,7 @@ from flows.config.benchmark import (
     check_transfer,
     rows_of,
     trained_on,
+    training_of,
 )
 from flows.config.compute import ComputeConfig
 from flows.config.disk_use import KeepConfig
@@ -200,6 +201,11 @@ class StudyConfig:
                 f"model.text.vocab_size must be tokenizer.vocab_size + {len(EXTRA_TOKENS)} = "
                 f"{vocabulary}, got {self.model.text.vocab_size}."
             )
+        if not self.model.template.reads_question:
+            raise ValueError(
+                f"model.prompt must be a template with questions, got {self.model.prompt}, which "
+                f"is for a stage's train.prompt."
+            )
         # Budgets of queries are even, and those of pooled grids, all tokens among them, may be odd.
         full = self.model.vision.num_patches
         squares = {side * side for side in halves(self.model.vision.grid)}
@@ -272,6 +278,14 @@ class StudyConfig:
                     f"start must have a checkpoint for every method, got none for "
                     f"{', '.join(missing)}."
                 )
+        if self.zero_shot and self.num_seeds > 1:
+            raise ValueError(
+                f"num_seeds must be 1 where transfers.{self.zero_shot[0]} is zero_shot, got "
+                f"{self.num_seeds}: such scores differ by pretraining alone (num_pretrain_seeds). "
+                f"Benchmarks to fine-tune on with several seeds are a study of their own, which "
+                f"re-uses the stages."
+            )
+        self._check_zero_shot_stages()
         _ = self._stage_places
         is_trained = self.stage1 is not None or self.intermediary is not None or self.stages
         if not is_trained and self.num_pretrain_seeds > 1:
@@ -281,6 +295,19 @@ class StudyConfig:
             )
         # Building the other views checks each as a whole: budgets, transfers, sizes.
         _ = self.resolutions
+
+    def _check_zero_shot_stages(self) -> None:
+        # A start has its own connector, or none: only vanilla is what it says it is.
+        stages = [stage for stage in self.stages if stage.resolution is None]
+        if not self.zero_shot or self.stage1 or self.intermediary or self.at:
+            return
+        trained = {m for stage in stages for m in stage.methods or self.methods}
+        for method in self.methods:
+            if method not in trained and self.connector_of(method) != REFERENCE:
+                raise ValueError(
+                    f"transfers.{self.zero_shot[0]}.zero_shot must come with a stage that trains "
+                    f"{method}, got none: only {REFERENCE} can be scored as it starts."
+                )
 
     @functools.cached_property
     def _stage_places(self) -> dict[str, tuple[int, tuple[Method, ...]]]:
@@ -551,12 +578,18 @@ class StudyConfig:
 
     @property
     def fine_tunings(self) -> dict[str, TrainConfig]:
-        """Fine-tuned benchmark -> its recipe; a zero-shot benchmark counts as its parent."""
-        scored = [name for name, entry in self.transfers.items() if entry.transfer]
+        """Fine-tuned benchmark -> its recipe; one that is scored with a parent counts as that."""
         return {
-            trained_on(name): self.transfers.get(trained_on(name), self.transfers[name]).train
-            for name in scored
+            trained_on(name): self.transfers.get(trained_on(name), entry).train
+            for name, entry in self.transfers.items()
+            if entry.transfer and training_of(name, entry)
         }
+
+    @property
+    def zero_shot(self) -> tuple[str, ...]:
+        """The benchmarks that are scored with the checkpoint of the last stage."""
+        entries = self.transfers.items()
+        return tuple(name for name, entry in entries if entry.transfer and entry.zero_shot)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

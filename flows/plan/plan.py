@@ -201,9 +201,8 @@ def plan_of(
         trainings = [planner.pretraining(*stage) for stage in _pretrainings(config)]
         pretrainings = tuple(trainings)
         for view in config.resolutions:
-            if not config.fine_tunings:
-                break
-            for planned in (planner.transfers, planner.evaluations):
+            parts = [planner.transfers] if view.fine_tunings else []
+            for planned in (*parts, planner.evaluations) if view.rows else parts:
                 trainings += [planned(view, method, pretrainings) for method in view.methods]
     return ResourcePlan(
         study=config.name,

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from flows.config.benchmark import trained_on
+from flows.config.benchmark import training_of
 from flows.config.stage_list import Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.plan.parts import PlannedProgram, with_planned_microbatch
@@ -160,9 +160,10 @@ def _shapes_of(train: TrainConfig) -> ProgramConfig:
 def _evaluation_programs(
     view: StudyConfig, method: Method, topology: Topology
 ) -> Iterator[tuple[str, DeviceProgram]]:
-    model = view.model_of(method, transfer=True)
-    free = SHARE * (topology.chip.program_bytes - _BFLOAT16 * num_params(model))
+    free = SHARE * (topology.chip.program_bytes - _BFLOAT16 * num_params(view.model_of(method)))
     for row in view.rows.values():
+        training = training_of(row.benchmark, view.transfers[row.benchmark])
+        model = view.model_of(method, transfer=bool(training))
         config, images = decode_of(view, row.benchmark), num_images_of(view, row.benchmark)
         for budget in view.budgets_of(method):
             needed = row_bytes(
@@ -174,7 +175,7 @@ def _evaluation_programs(
                 beams=config.decoding.beams,
             )
             rows = rows_that_fit(config.batch_size, needed, free)
-            where = f"evaluation {trained_on(row.benchmark)}{view.at} {method}"
+            where = f"evaluation {training or 'zero-shot'}{view.at} {method}"
             yield (
                 f"{where}, tower",
                 TowerProgram(model=model, rows=rows, num_images=images),

@@ -17,6 +17,7 @@ from flows.config.benchmark import (
     source_of,
     train_data,
     trained_on,
+    training_of,
 )
 from flows.config.groups import check_groups
 from flows.config.input_files import input_file_paths, input_files_spec
@@ -54,6 +55,9 @@ from pipelines.sources.registry import source_spec
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
+
+ZERO_SHOT = "zero-shot"
+"""Name, in a table, of the training behind the rows that a stage's checkpoint is scored on."""
 
 
 def graph_of(
@@ -106,7 +110,7 @@ class _GraphBuilder:
         #   train      datasets ─▶ tokenizer, mask codec
         #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2, by `stages_of`
         #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
-        #   evaluate   checkpoint, evaluation split ─▶ predictions
+        #   evaluate   checkpoint (zero-shot: the last stage), evaluation split ─▶ predictions
         #              predictions, evaluation split ─▶ scores
         #              checkpoint ─▶ cast, with `keep.transfers: bfloat16`
         #   report     scores, chance, screened ─▶ results
@@ -122,6 +126,8 @@ class _GraphBuilder:
             if self.last >= PHASES.index("transfer"):
                 for view in self.config.resolutions:
                     cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
+                    if view.zero_shot and self.last >= PHASES.index("evaluate"):
+                        cells |= self._zero_shot(view, datasets, vocabulary_steps, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
         return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results, study=self.config)
@@ -364,50 +370,15 @@ class _GraphBuilder:
                         },
                         keys={"train": f"{config.prefix}transfers.{benchmark}.train"},
                     )
-                    predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
-                    scores: dict[CellKey, Step] = {}
-                    if self.last >= PHASES.index("evaluate"):
-                        for row, answers, spec in evaluations:
-                            cell = CellKey(
-                                benchmark=row, method=method, budget=spec.budget, seed=seed
-                            )
-                            words = f"{method} {row} seed={seed} budget={spec.budget}"
-                            data = datasets[f"{row}/eval"]
-                            # Two rows that differ in their metric only share their predictions.
-                            answered = predictions.setdefault(
-                                (data, answers),
-                                Step(
-                                    kind="predictions",
-                                    name=f"evaluate {words}",
-                                    config=answers,
-                                    inputs={"checkpoint": checkpoint, "data": data},
-                                ),
-                            )
-                            scores[cell] = Step(
-                                kind="scores",
-                                name=f"score {words}",
-                                config=spec,
-                                inputs={
-                                    "predictions": answered,
-                                    "data": data,
-                                    **_mask_codec(spec.metric, vocabulary_steps),
-                                },
-                            )
-                    cells |= scores
                     compute = config.compute
                     jobs = [StepJob(steps=(checkpoint,), **compute.of_cell)]
-                    # A job of its own, which may ask for other devices than training.
-                    if scores:
-                        jobs.append(
-                            StepJob(
-                                steps=tuple(predictions.values()),
-                                cpus=compute.cpus_of_evaluation,
-                                gpus=compute.gpus_of_evaluation,
-                                pieces=compute.evaluation_pieces,
-                            )
+                    if evaluations and self.last >= PHASES.index("evaluate"):
+                        scored = method, seed, checkpoint
+                        scores, scoring = self._score(
+                            config, scored, evaluations, datasets, vocabulary_steps
                         )
-                        # On a worker, too: a user's own metric may be slow, or end its process.
-                        jobs.append(StepJob(steps=tuple(scores.values()), cpus=1))
+                        cells |= scores
+                        jobs += scoring
                         # After the predictions, which are of the float32 parameters.
                         if config.keep.transfers == "bfloat16":
                             cast = Step(
@@ -418,6 +389,90 @@ class _GraphBuilder:
                             jobs.append(StepJob(steps=(cast,), cpus=1))
                     self.nodes.append(GraphNode(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
+
+    def _zero_shot(
+        self,
+        config: StudyConfig,
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
+        checkpoints: Mapping[tuple[str, Method, int], Step],
+    ) -> dict[CellKey, Step]:
+        """Adds a node per method and pretraining, in which its last stage is scored as it is.
+
+        One checkpoint answers all zero-shot benchmarks. Their cells stand under the one transfer
+        seed of the pretraining, so that all rows of a table have the same seeds.
+        """
+        cells: dict[CellKey, Step] = {}
+        for method in config.methods:
+            evaluations = _evaluations(config, "", method)
+            for pretrain, seed in config.seed_pairs:
+                checkpoint = checkpoints[config.at, method, pretrain]
+                scored = method, seed, checkpoint
+                scores, scoring = self._score(
+                    config, scored, evaluations, datasets, vocabulary_steps
+                )
+                cells |= scores
+                name = f"zero-shot {method}{config.at} seed={seed}"
+                self.nodes.append(GraphNode(name=name, jobs=tuple(scoring)))
+        return cells
+
+    def _score(
+        self,
+        config: StudyConfig,
+        scored: tuple[Method, int, Step],
+        evaluations: list[tuple[str, EvaluateSpec, ScoreSpec]],
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
+    ) -> tuple[dict[CellKey, Step], list[StepJob]]:
+        """Returns the steps that score a checkpoint, and the jobs of these and of its answers.
+
+        Args:
+          config: the study at a resolution.
+          scored: the method, the transfer seed and the checkpoint.
+          evaluations: what it is scored on.
+          datasets: name -> the step that makes a dataset.
+          vocabulary_steps: role -> the step of the tokenizer and of the mask codec.
+        """
+        method, seed, checkpoint = scored
+        predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
+        scores: dict[CellKey, Step] = {}
+        for row, answers, spec in evaluations:
+            cell = CellKey(benchmark=row, method=method, budget=spec.budget, seed=seed)
+            words = f"{method} {row} seed={seed} budget={spec.budget}"
+            data = datasets[f"{row}/eval"]
+            # Two rows that differ in their metric only share their predictions.
+            answered = predictions.setdefault(
+                (data, answers),
+                Step(
+                    kind="predictions",
+                    name=f"evaluate {words}",
+                    config=answers,
+                    inputs={"checkpoint": checkpoint, "data": data},
+                ),
+            )
+            scores[cell] = Step(
+                kind="scores",
+                name=f"score {words}",
+                config=spec,
+                inputs={
+                    "predictions": answered,
+                    "data": data,
+                    **_mask_codec(spec.metric, vocabulary_steps),
+                },
+            )
+        compute = config.compute
+        jobs = [
+            # A job of its own, which may ask for other devices than training.
+            StepJob(
+                steps=tuple(predictions.values()),
+                cpus=compute.cpus_of_evaluation,
+                gpus=compute.gpus_of_evaluation,
+                pieces=compute.evaluation_pieces,
+            ),
+            # On a worker, too: a user's own metric may be slow, or end its process.
+            StepJob(steps=tuple(scores.values()), cpus=1),
+        ]
+        return scores, jobs
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
         # The table's inputs, by role:
@@ -437,6 +492,8 @@ class _GraphBuilder:
             )
             for view in self.config.resolutions
             for name, row in view.rows.items()
+            # Guesses are learnt from the training split, which only a fine-tuning prepares.
+            if training_of(row.benchmark, view.transfers[row.benchmark])
         }
         # Contamination is reported only if the pictures were left in the mixture.
         hygiene = self.config.hygiene
@@ -463,9 +520,10 @@ class _GraphBuilder:
 def _evaluations(
     config: StudyConfig, training_benchmark: str, method: Method
 ) -> list[tuple[str, EvaluateSpec, ScoreSpec]]:
-    """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones.
+    """Returns the evaluations of a checkpoint: the rows of its benchmark and of its children.
 
-    Each is a row, the answers to it, and their score.
+    Of "" it is a stage's checkpoint, and the rows are those of all zero-shot benchmarks. Each is a
+    row, the answers to it, and their score.
     """
     #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
     return [
@@ -477,6 +535,7 @@ def _evaluations(
                 connector=config.connector_of(method),
                 vision=config.model.vision.family,
                 text=config.model.text.family,
+                prompt=config.model.prompt,
             ),
             ScoreSpec(
                 benchmark=entry.benchmark,
@@ -485,7 +544,7 @@ def _evaluations(
             ),
         )
         for row, entry in config.rows.items()
-        if trained_on(entry.benchmark) == training_benchmark
+        if training_of(entry.benchmark, config.transfers[entry.benchmark]) == training_benchmark
         for budget in config.budgets_of(method)
     ]
 
@@ -538,7 +597,9 @@ def _probed_row(config: StudyConfig) -> str:
     # The benchmark's own row first; without any, one that is scored with its training.
     rows = [name for name, row in config.rows.items() if row.benchmark == probe.benchmark]
     scored = [
-        name for name, row in config.rows.items() if trained_on(row.benchmark) == probe.benchmark
+        name
+        for name, row in config.rows.items()
+        if training_of(row.benchmark, config.transfers[row.benchmark]) == probe.benchmark
     ]
     return (rows or scored)[0]
 
@@ -625,7 +686,10 @@ def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
         # The paper's headline retention is over rows at 224 px only.
         groups={"main": main} if 1 < len(main) < len(config.rows) and not config.at else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
-        trainings={name: trained_on(row.benchmark) for name, row in config.rows.items()},
+        trainings={
+            name: training_of(row.benchmark, config.transfers[row.benchmark]) or ZERO_SHOT
+            for name, row in config.rows.items()
+        },
         costs=costs_of(config),
         resolution=config.model.vision.image_px if several else None,
     )
@@ -673,7 +737,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
         # whichever of the two the config names first.
         training_benchmark = trained_on(name)
-        if f"{training_benchmark}{config.at}/train" not in specs:
+        if not transfer.zero_shot and f"{training_benchmark}{config.at}/train" not in specs:
             parent = config.transfers.get(training_benchmark)
             prepare = _prepare_of(config, parent or transfer)
             path, split = train_data(name, config.transfers)

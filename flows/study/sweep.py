@@ -43,7 +43,7 @@ Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
 _OPEN = Decision(mean=0.0, low=-np.inf, high=np.inf, num_seeds=0)
 """The decision where no seed has all its scores."""
 
-_SEED = re.compile(r" seed=(\d+)$")
+_SEED = re.compile(r" seed=(\d+)(?: |$)")
 _MAX_NAMES = 4
 """Most sorts of new cells, or transfers, named in one line; the others are only counted."""
 
@@ -260,13 +260,21 @@ class SweepRun:
             )
 
     def check(self) -> None:
-        """Checks that the methods to compare exist and share a budget; does not read the store.
+        """Checks the methods to compare and the seeds to add; does not read the store.
 
         Raises:
           ConfigError: naming what is wrong.
         """
         if self.sweep.until_decided:
             _method_pairs(self.config, self.sweep.compare)
+        # Such scores have no transfer seed: only another pretraining gives another one.
+        if self.config.zero_shot and (self.sweep.until_decided or self.sweep.add_seeds):
+            field = "until_decided" if self.sweep.until_decided else "add_seeds"
+            raise ConfigError(
+                f"{field} must be left out where transfers.{self.config.zero_shot[0]} is "
+                f"zero_shot: it adds transfer seeds; add pretrainings, add_pretrain_seeds "
+                f"(--add-pretrain-seeds)."
+            )
 
     def passes(self) -> Iterator[Explanation]:
         """Yields the verdicts on the studies to run, each drawn when those before it are done.
@@ -458,13 +466,15 @@ class SweepRun:
         sweep, config = self.sweep, self.config
         widest = dataclasses.replace(
             config,
-            num_seeds=max(sweep.max_seeds, config.num_seeds),
+            num_seeds=1 if config.zero_shot else max(sweep.max_seeds, config.num_seeds),
             num_pretrain_seeds=max(sweep.max_pretrain_seeds, config.num_pretrain_seeds),
         )
-        # First a cheap guess from checkpoint names. It may be too wide, since other studies in the
-        # store may have used the same seeds; explaining it finds the checkpoints of this study.
+        # First a cheap guess from names, of transfers or of what is scored without any. It may be
+        # too wide, since other studies in the store may have used the same seeds; explaining it
+        # finds the checkpoints of this study.
         view = self.store.snapshot()
-        names = (_SEED.search(a.manifest.name) for a in view.artifacts("checkpoint"))
+        kind = "predictions" if config.zero_shot else "checkpoint"
+        names = (_SEED.search(a.manifest.name) for a in view.artifacts(kind))
         likely = _with_seeds(config, widest, {int(name[1]) for name in names if name})
         explanation = self.explain(likely, view)
         seeds = {

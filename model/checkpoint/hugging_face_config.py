@@ -16,6 +16,7 @@ from model.checkpoint.names import table
 from model.config import ModelConfig, Projector
 from model.config_fields import check_fixed
 from model.layouts import Names
+from model.prompt.registry import PALIGEMMA
 from model.text.registry import DECODERS
 from model.vision.registry import TOWERS
 from pipelines.records.codes import EXTRA_TOKENS
@@ -43,6 +44,7 @@ class CheckpointFacts(typing.NamedTuple):
       vocab_size: rows of the embedding that count; the file may have more.
       attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
       projector: layers between them.
+      prompt: the prompt template that it was trained in.
       has_extra_tokens: whether the vocabulary has PaliGemma's tokens of places and masks.
     """
 
@@ -52,6 +54,7 @@ class CheckpointFacts(typing.NamedTuple):
     attn_softcap: float = 50.0
     final_softcap: float = 30.0
     projector: Projector = "linear"
+    prompt: str = PALIGEMMA
     has_extra_tokens: bool = True
 
     @property
@@ -66,18 +69,21 @@ class _Container(typing.NamedTuple):
 
     Attributes:
       projector: layers between them.
+      prompt: its prompt template.
       fixed: settings that are built into our model.
     """
 
     projector: Projector
+    prompt: str
     fixed: Mapping[str, Any]
 
 
 _CONTAINERS = {
-    "paligemma": _Container("linear", {}),
+    "paligemma": _Container("linear", PALIGEMMA, {}),
     # Features are those before the last block, without the class token: the family's own.
     "llava": _Container(
         "mlp",
+        "llava",
         {
             "vision_feature_layer": -2,
             "vision_feature_select_strategy": "default",
@@ -131,6 +137,7 @@ def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
         attn_softcap=decoder.softcaps[0],
         final_softcap=decoder.softcaps[1],
         projector=container.projector,
+        prompt=container.prompt,
         has_extra_tokens=kind == "paligemma",
     )
 

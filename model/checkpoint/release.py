@@ -37,6 +37,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.registry import CONNECTORS, KINDS
 from model.files import CONFIG
+from model.prompt.registry import PALIGEMMA
 
 _OWN_MODEL_FILE = "own_model.py"
 _OWN_MODEL = '''\
@@ -78,7 +79,8 @@ def write_release(
         None for a built-in one.
 
     Raises:
-      RequestError: if there is no torch code for the connector, or too much.
+      RequestError: if there is no torch code for the connector, or too much, or none for the prompt
+        template.
       ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
@@ -92,6 +94,11 @@ def write_release(
     if author is not None and kind in KINDS:
         raise RequestError(f"--torch is for a connector of your own, got {kind!r}; leave it out.")
     cfg = load_config(checkpoint)
+    if cfg.prompt != PALIGEMMA:
+        raise RequestError(
+            f"prompt must be {PALIGEMMA} to be released, got {cfg.prompt}: the torch code has no "
+            f"other."
+        )
     # Whatever is wrong with the checkpoint, such as a tokenizer without a fast form, shows before
     # the first file is written.
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))

@@ -67,6 +67,7 @@ def model_config(shapes: Mapping[str, Shape], facts: CheckpointFacts) -> ModelCo
         attn_softcap=facts.attn_softcap,
         final_softcap=facts.final_softcap,
         projector=facts.projector,
+        prompt=facts.prompt,
     )
 
 

@@ -217,7 +217,9 @@ class AnswerProgram:
                 ((self.rows,), np.bool_),
             )
         )
-        prompt = vlm.Prompt(vlm.EncodedImages(features), text, text, real=real)  # type: ignore[arg-type]
+        has_lead = self.model.template.lead is not None
+        ar = text if has_lead else None
+        prompt = vlm.Prompt(vlm.EncodedImages(features), text, text, ar, real=real)  # type: ignore[arg-type]
         bucket = budgets.exact_bucket(self.model, self.budget).size
         static = ("structure", "max_new_tokens", "stop", "decoding")
         lowered = jax.jit(decode_tokens, static_argnames=static).lower(

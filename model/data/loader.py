@@ -20,6 +20,7 @@ from model.data.sampling import choose_texts, choose_window, words_generator
 from model.data.text import TextRow, fit_words, train_row
 from model.masks.codec import MaskCodec
 from model.masks.tokens import MaskTokens
+from model.prompt.registry import PALIGEMMA
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
@@ -237,6 +238,7 @@ class Loader:
       mask_codec: codec of the masks; None where there are no masks.
       image_px: side of the model's images [pixels].
       seeds: seeds of the stage; those of the order and the texts are used, for windows too.
+      prompt: name of the prompt template.
       host: index of this host, which makes its own rows of every batch.
       num_hosts: number of hosts that share every batch.
 
@@ -253,6 +255,7 @@ class Loader:
         mask_codec: MaskCodec | None,
         image_px: int,
         seeds: Seeds,
+        prompt: str = PALIGEMMA,
         host: int = 0,
         num_hosts: int = 1,
     ) -> None:
@@ -265,7 +268,7 @@ class Loader:
         size = config.batch_size // num_hosts
         self._rows = slice(host * size, (host + 1) * size)
         self._text_len, self._seed, self._image_px = config.text_len, seeds.texts, image_px
-        self._tokenizer = tokenizer
+        self._tokenizer, self._prompt = tokenizer, prompt
         self._masks = MaskTokens(mask_codec)
         self._num_threads = max(_LEAST_DECODE_THREADS, num_cores())
         self._pool = ThreadPoolExecutor(self._num_threads)
@@ -325,8 +328,11 @@ class Loader:
         suffix = self._masks.fill(draw.place, record, suffix_number)
         if record.task == "ocr":
             rng = words_generator(self._seed, draw.number)
-            suffix = fit_words(self._tokenizer, prefix, suffix, self._text_len, rng)
-        return train_row(self._tokenizer, prefix, suffix, self._text_len)
+            suffix = fit_words(
+                self._tokenizer, prefix, suffix, self._text_len, rng, prompt=self._prompt
+            )
+        turns = (prefix, suffix), *record.turns
+        return train_row(self._tokenizer, turns, self._text_len, prompt=self._prompt)
 
 
 def stack_rows(rows: Sequence[TextRow]) -> Batch:

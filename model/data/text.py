@@ -1,19 +1,33 @@
-r"""Token rows, BOS prefix "\n" suffix EOS, with masks of causal and of supervised tokens.
+r"""Token rows of a prompt template, with masks of causal and of supervised tokens.
+
+PaliGemma's is BOS prefix "\n" suffix EOS behind the images:
 
     train   [BOS p p \n s s EOS 0 0]      mask_ar   [0 0 0 0 1 1 1 1 1]
                                           mask_loss [0 0 0 0 1 1 1 0 0]
     eval    [BOS p p \n 0 0 0 0]          mask_input[1 1 1 1 0 0 0 0]
 
-Source: big_vision `configs/proj/paligemma/transfers/common.py` (combine_and_keep_{train,eval}).
+LLaVA's has text before the images, marked by -1, and any number of turns:
+
+    train   [BOS l l q q s EOS q q s EOS] mask_ar   [-1 -1 -1 0 0 1 1 1 1 1 1]
+                                          mask_loss [ 0  0  0 0 0 1 1 0 0 1 1]
+
+Source: big_vision `configs/proj/paligemma/transfers/common.py` (combine_and_keep_{train,eval});
+haotian-liu/LLaVA `llava/train/train.py` (preprocess_v1, preprocess_plain).
 """
 
 import bisect
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
 
+from model.prompt.registry import PALIGEMMA, prompt_template
+from model.prompt.template import BEFORE_IMAGES, PromptTemplate
 from model.text.tokenizer import Tokenizer
+
+Turn = tuple[str, str]
+"""A question and its answer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,26 +39,55 @@ class TextRow:
     mask_loss: Int[np.ndarray, " T1"]
 
 
-def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> TextRow:
-    """Returns a row of text_len + 1 tokens; longer texts are cut, so EOS may be lost."""
-    prefix_tokens = prefix_ids(tokenizer, prefix)
-    suffix_tokens = [*tokenizer.encode(suffix), tokenizer.eos_id]
+def train_row(
+    tokenizer: Tokenizer, turns: Sequence[Turn], text_len: int, *, prompt: str = PALIGEMMA
+) -> TextRow:
+    """Returns a row of text_len + 1 tokens; longer texts are cut, so EOS may be lost.
+
+    Args:
+      tokenizer: the tokenizer.
+      turns: prefix and suffix of an example, and of its later turns.
+      text_len: number of tokens that the model reads.
+      prompt: name of the prompt template.
+    """
+    template = prompt_template(prompt)
+    ids = _lead_ids(tokenizer, template)
+    steps = [0 if template.lead is None else BEFORE_IMAGES] * len(ids)
+    num_lead, learned = len(ids), [0] * len(ids)
+    for number, (question, answer) in enumerate(turns):
+        read = _question_ids(tokenizer, template, question, number)
+        written = _answer_ids(tokenizer, template, question, answer, number)
+        ids += read + written
+        # What comes after an answer is causal, as the answer itself is.
+        steps += [min(number, 1)] * len(read) + [1] * len(written)
+        learned += [0] * len(read) + [1] * len(written)
+    # The token behind the images is predicted by the last of them, whose output nothing reads. Only
+    # in a template without questions is it one to learn.
+    if template.lead is not None and len(learned) > num_lead:
+        learned[num_lead] = 0
     return TextRow(
-        text=_fit_length([*prefix_tokens, *suffix_tokens], text_len + 1, tokenizer.pad_id),
-        mask_ar=_fit_length([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 1),
-        mask_loss=_fit_length([0] * len(prefix_tokens) + [1] * len(suffix_tokens), text_len + 1, 0),
+        text=_fit_length(ids, text_len + 1, tokenizer.pad_id),
+        mask_ar=_fit_length(steps, text_len + 1, 1),
+        mask_loss=_fit_length(learned, text_len + 1, 0),
     )
 
 
 def fit_words(
-    tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int, rng: np.random.Generator
+    tokenizer: Tokenizer,
+    prefix: str,
+    suffix: str,
+    text_len: int,
+    rng: np.random.Generator,
+    *,
+    prompt: str = PALIGEMMA,
 ) -> str:
     """Returns a suffix that fits: words of a longer one are dropped at random, the others kept.
 
     Text that is read off a picture stays in raster order and ends with EOS (PaliGemma,
     arXiv:2407.07726, section 3.2.5: "ocr").
     """
-    room = text_len - len(prefix_ids(tokenizer, prefix))  # EOS takes one of text_len + 1 tokens.
+    # EOS takes one of text_len + 1 tokens.
+    room = text_len - len(prefix_ids(tokenizer, prefix, prompt))
     if len(tokenizer.encode(suffix)) <= room:
         return suffix
     words = suffix.split(" ")
@@ -63,17 +106,84 @@ def fit_words(
 
 
 def eval_row(
-    tokenizer: Tokenizer, prefix: str, text_len: int
-) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
-    """Returns (text, mask_input) of text_len tokens; a prefix that is too long is cut."""
-    read = prefix_ids(tokenizer, prefix)
-    text = _fit_length(read, text_len, tokenizer.pad_id)
-    return text, _fit_length([1] * len(read), text_len, 0)
+    tokenizer: Tokenizer, prefix: str, text_len: int, *, prompt: str = PALIGEMMA
+) -> dict[str, Int[np.ndarray, " T"]]:
+    """Returns the fields of a `vlm.Prompt` of text_len tokens, one row of each.
+
+    A prefix that is too long is cut; a template that closes a question keeps its closing.
+
+    Raises:
+      ValueError: if the template has no questions, or `text_len` has no room for one.
+    """
+    template = prompt_template(prompt)
+    if not template.reads_question:
+        raise ValueError(f"prompt {prompt} has no question, so nothing can be answered with it.")
+    read = prefix_ids(tokenizer, prefix, prompt)
+    if len(read) > text_len and template.closing is not None:
+        closing = len(read) - len(prefix_ids(tokenizer, prefix, prompt, is_open=True))
+        if closing + len(prefix_ids(tokenizer, "", prompt, is_open=True)) >= text_len:
+            raise ValueError(
+                f"text_len (eval_text_len) must leave room for a question in prompt {prompt}, got "
+                f"{text_len}."
+            )
+        read = read[: text_len - closing] + read[len(read) - closing :]
+    row = {
+        "text": _fit_length(read, text_len, tokenizer.pad_id),
+        "mask_input": _fit_length([1] * len(read), text_len, 0),
+    }
+    if template.lead is not None:
+        lead = [BEFORE_IMAGES] * len(_lead_ids(tokenizer, template))
+        row["mask_ar"] = _fit_length(lead, text_len, 0)
+    return row
 
 
-def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
-    """Returns BOS, the prefix and the separator."""
-    return [tokenizer.bos_id, *tokenizer.encode(prefix), tokenizer.newline_id]
+def prefix_ids(
+    tokenizer: Tokenizer, prefix: str, prompt: str = PALIGEMMA, *, is_open: bool = False
+) -> list[int]:
+    """Returns the tokens before an answer; `is_open` leaves out what closes the question."""
+    template = prompt_template(prompt)
+    if is_open:
+        template = dataclasses.replace(template, closing="")
+    lead = _lead_ids(tokenizer, template)
+    return lead + _question_ids(tokenizer, template, prefix, 0)
+
+
+def answer_text(tokenizer: Tokenizer, ids: Sequence[int], prompt: str = PALIGEMMA) -> str:
+    """Returns the text of an answer's tokens, without the template's gap before it."""
+    text, template = tokenizer.decode(ids), prompt_template(prompt)
+    # LLaVA strips both ends: `llava/eval/model_vqa_loader.py`.
+    return text.strip() if template.gap else text
+
+
+def _lead_ids(tokenizer: Tokenizer, template: PromptTemplate) -> list[int]:
+    """Returns the tokens before the images, or BOS where there are none."""
+    return [tokenizer.bos_id, *tokenizer.encode(template.lead or "")]
+
+
+def _question_ids(
+    tokenizer: Tokenizer, template: PromptTemplate, question: str, number: int
+) -> list[int]:
+    ids = tokenizer.encode(_question_text(template, question, number))
+    return [*ids, tokenizer.newline_id] if template.closing is None else ids
+
+
+def _answer_ids(
+    tokenizer: Tokenizer, template: PromptTemplate, question: str, answer: str, number: int
+) -> list[int]:
+    """Returns the tokens of an answer and what ends it."""
+    end = [tokenizer.eos_id] if template.end is None else []
+    written = f"{template.gap}{answer}{template.end or ''}"
+    if template.closing is None:
+        return [*tokenizer.encode(written), *end]
+    # Tokenized with its question, as a space belongs to the word behind it; what is not the
+    # question's is the answer's.
+    read = _question_text(template, question, number)
+    return [*tokenizer.encode(read + written)[len(tokenizer.encode(read)) :], *end]
+
+
+def _question_text(template: PromptTemplate, question: str, number: int) -> str:
+    start = template.again if number else template.opening
+    return f"{start}{question if template.reads_question else ''}{template.closing or ''}"
 
 
 def _fit_length(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:

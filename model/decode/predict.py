@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from model import vlm
 from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
-from model.data.text import eval_row, prefix_ids
+from model.data.text import answer_text, eval_row, prefix_ids
 from model.decode.config import Decoding
 from model.decode.decoding import decode_tokens, draw_key
 from model.decode.rows import decoding_params
@@ -112,17 +112,19 @@ class Predictor:
         slots = vlm.Slots(budgets.bucket_of(self.model, budget).size, budget)
         # Prompts are padded to a multiple of a step, so that prompts of similar lengths share a
         # program.
-        num_tokens = len(prefix_ids(self._tokenizer, prompt))
+        template = self.model.prompt
+        num_tokens = len(prefix_ids(self._tokenizer, prompt, template))
         length = -(-num_tokens // _PROMPT_STEP) * _PROMPT_STEP
-        text, real = eval_row(self._tokenizer, prompt, length)
+        row = eval_row(self._tokenizer, prompt, length, prompt=template)
+        text = {name: array[None] for name, array in row.items()}
         batch = _batch(images)
         key = draw_key(decoding, 0)
-        arrays = self._params, vlm.Prompt(batch, text[None], real[None]), slots, key
+        arrays = self._params, vlm.Prompt(batch, **text), slots, key
 
         started = time.monotonic()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         choice = decoding.beams, decoding.sampling  # The seed is an argument, in `key`.
-        shape = shapes, text.shape, slots.bucket, max_tokens, choice
+        shape = shapes, length, slots.bucket, max_tokens, choice
         if shape not in self._programs:
             # Compiled here and not by a call of `jit`, so that its time is measured apart from the
             # answer's.
@@ -140,7 +142,7 @@ class Predictor:
         if self._tokenizer.eos_id in tokens:
             tokens = tokens[: tokens.index(self._tokenizer.eos_id) + 1]
         return Answer(
-            text=self._tokenizer.decode(tokens),
+            text=answer_text(self._tokenizer, tokens, template),
             tokens=tuple(tokens),
             budget=budget,
             bucket=slots.bucket,

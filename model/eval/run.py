@@ -37,7 +37,7 @@ from model.connector import budgets
 from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
-from model.data.text import eval_row, prefix_ids
+from model.data.text import answer_text, eval_row, prefix_ids
 from model.decode.config import DecodeConfig
 from model.decode.memory import free_bytes, row_bytes, rows_that_fit
 from model.decode.rows import decode_rows, decoding_params, encode_rows, local_mesh
@@ -395,15 +395,14 @@ def _batches(
         # The last batch of a shape is filled up by repeating a record, so that it needs no program
         # of its own. "real" marks the copies: decoding does not wait for their answers.
         prefixes = [record.prefix for record in fill_up(chosen, size)]
-        longest = max(len(prefix_ids(loaded.tokenizer, prefix)) for prefix in prefixes)
+        prompt = loaded.model.prompt
+        longest = max(len(prefix_ids(loaded.tokenizer, prefix, prompt)) for prefix in prefixes)
         length = prompt_length(longest, config.text_len)
-        texts, valid = zip(
-            *(eval_row(loaded.tokenizer, prefix, length) for prefix in prefixes), strict=True
-        )
+        rows = [eval_row(loaded.tokenizer, prefix, length, prompt=prompt) for prefix in prefixes]
         for _ in decoded:  # Waits, and raises what a thread raised.
             pass
         images[len(chosen) :] = images[len(chosen) - 1]
-        batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
+        batch = {"image": images, **{name: np.stack([r[name] for r in rows]) for name in rows[0]}}
         return _Numbered(number, chosen, {**batch, "real": np.arange(size) < len(chosen)})
 
     made = itertools.starmap(make, enumerate(grouped(records, config)))
@@ -469,7 +468,13 @@ def _decode(
     tokens = decode_rows(
         vlm.structure(loaded.model),
         loaded.params,
-        vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),
+        vlm.Prompt(
+            batch["image"],
+            batch["text"],
+            batch["mask_input"],
+            batch.get("mask_ar"),
+            real=batch["real"],
+        ),
         # No masked slots. An evaluation is at a few budgets, so each can have its own program,
         # which computes no slot that is not used.
         vlm.Slots(budgets.exact_bucket(loaded.model, budget).size, budget),
@@ -479,7 +484,8 @@ def _decode(
         decoding=config.decoding,
         numbers=numbers,
     )
-    return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
+    prompt = loaded.model.prompt
+    return [answer_text(loaded.tokenizer, row, prompt) for row in np.asarray(tokens).tolist()]
 
 
 def load_checkpoint(checkpoint: str) -> Loaded:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
 from model.data.config import BatchConfig
+from model.prompt.registry import prompt_template
 from model.train.lora_config import LoraConfig
 from pipelines.records.schema import SuffixSampling
 
@@ -178,6 +179,7 @@ class TrainConfig(ProgramConfig):
         goes through them in a shuffled order, one per visit, and reshuffles after the last;
         "choice" and "uniform", the benchmarks' two words for the same, draw independently.
       max_frames: most images of one example; longer videos are thinned out.
+      prompt: prompt template of its texts; None is the model's.
       save_steps: interval between resumable checkpoints [steps].
       log_steps: interval between progress reports [steps].
     """
@@ -194,6 +196,7 @@ class TrainConfig(ProgramConfig):
     mixture: tuple[tuple[str, float], ...] = ()
     sampling: SuffixSampling = "without_replacement"
     max_frames: int = 16
+    prompt: str | None = None
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
     log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
 
@@ -209,6 +212,8 @@ class TrainConfig(ProgramConfig):
         self._require("rsqrt_timescale", self.rsqrt_timescale > 0, "positive [steps]")
         self._require("rsqrt_shift", self.rsqrt_shift >= 0, "at least 0 [steps]")
         self._require("sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}")
+        if self.prompt is not None:
+            prompt_template(self.prompt)
         ok = all(weight > 0 for _, weight in self.mixture)
         self._require("mixture", ok, "(part, weight) pairs with positive weights")
         # Two weights for one part would leave open which of them counts.

@@ -178,6 +178,7 @@ def fit(
     """
     began = time.monotonic()
     check_devices(train.batch_size)
+    model = model.asked_in(train.prompt)
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its
     # batches are the programs that may be needed.
     loader = _open_loader(model, train, paths, seeds)
@@ -330,6 +331,7 @@ def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seed
         mask_codec=MaskCodec.load(paths.mask_codec) if paths.mask_codec else None,
         image_px=model.vision.image_px,
         seeds=seeds,
+        prompt=model.prompt,
         host=jax.process_index(),
         num_hosts=jax.process_count(),
     )

@@ -74,6 +74,7 @@ class HeldOut:
                 mask_codec=mask_codec,
                 image_px=model.vision.image_px,
                 seeds=_SEEDS,
+                prompt=model.prompt,
                 host=jax.process_index(),
                 num_hosts=jax.process_count(),
             )

@@ -111,6 +111,7 @@ class Probe:
             mask_codec=self._mask_codec,
             image_px=model.vision.image_px,
             seeds=_SEEDS,
+            prompt=model.prompt,
             host=jax.process_index(),
             num_hosts=jax.process_count(),
         )

@@ -45,6 +45,11 @@ def encode_example(record: Record) -> bytes:
     feature["prefixes"].bytes_list.value.extend(
         json.dumps(prefixes, ensure_ascii=False).encode() for prefixes in record.prefixes
     )
+    # Only conversations have it, so all other records are as they were without.
+    if record.turns:
+        feature["turns"].bytes_list.value.extend(
+            json.dumps(turn, ensure_ascii=False).encode() for turn in record.turns
+        )
     # `decode_example` takes 1 where it is absent, so records of pictures do without.
     if record.num_windows > 1:
         feature["num_windows"].int64_list.value.append(record.num_windows)
@@ -97,6 +102,13 @@ def _decode(data: bytes) -> Record:
     if not all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in prefixes):
         raise ValueError(f"prefixes must be lists of texts, got {prefixes!r:.100}.")
     values["prefixes"] = tuple(map(tuple, prefixes))
+    turns = [json.loads(text) for text in feature["turns"].bytes_list.value[:]]
+    if not all(
+        isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn)
+        for turn in turns
+    ):
+        raise ValueError(f"turns must be pairs of texts, got {turns!r:.100}.")
+    values["turns"] = tuple(map(tuple, turns))
     values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
     meta = json.loads(feature["meta"].bytes_list.value[0])
     if not isinstance(meta, dict):

@@ -42,6 +42,7 @@ _HOLDS = {
     "prefix": "what the model reads",
     "suffix": "texts that the model may write",
     "prefixes": "per suffix, a JSON list of what may be read before it, if that is not prefix",
+    "turns": "further turns of a conversation: JSON lists of what is read and what is written",
     "task": "caption, ocr, ... or the benchmark's name",
     "lang": "language of the suffixes",
     "source": "file of the pixels, below the data root",

@@ -33,6 +33,8 @@ class Record:
       suffixes: texts the model may write; training draws one of them.
       prefixes: for each suffix, its possible prefixes, of which training draws one: the
         expressions of an object, or the choices in different orders. Empty if it is `prefix`.
+      turns: further turns of a conversation, after the first suffix: what is read, and what is
+        written. A record with them has one prefix and one suffix.
       task: "caption", "ocr", ... or the benchmark's name.
       lang: BCP-47 language of the suffixes.
       source: the file the pixels come from, relative to the corpus root [path].
@@ -51,6 +53,7 @@ class Record:
     prefix: str
     suffixes: tuple[str, ...]
     prefixes: tuple[tuple[str, ...], ...] = ()
+    turns: tuple[tuple[str, str], ...] = ()
     task: str
     lang: str = "en"
     source: str
@@ -85,6 +88,11 @@ class Record:
             raise ValueError(
                 f"prefixes must hold at least one for each of {len(self.suffixes)} suffixes of "
                 f"record {self.id!r}, got {self.prefixes!r:.100}."
+            )
+        if self.turns and (self.prefixes or len(self.suffixes) != 1):
+            raise ValueError(
+                f"turns must come with one prefix and one suffix in record {self.id!r}, got "
+                f"{len(self.suffixes)} suffixes."
             )
         if self.meta:  # Most are empty, and `json.dumps` takes half of this method's time.
             json.dumps(self.meta)

@@ -130,6 +130,8 @@ def _make_card(part: str, record: Record) -> RecordCard:
     for prefix, suffix in itertools.zip_longest(prefixes, suffixes):
         texts += [("prefix", prefix)] if prefix is not None else []
         texts += [("suffix", suffix)] if suffix is not None else []
+    for read, written in record.turns[:_MAX_TEXTS]:
+        texts += [("prefix", read), ("suffix", written)]
     if record.answers and record.answers[:1] != record.suffixes[:1]:
         texts.append(("answers", ", ".join(record.answers)))
     # Only now: which texts are shown decides which boxes and masks are painted.

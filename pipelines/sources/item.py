@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from pipelines.benchmarks.row import fill_prompt
 from pipelines.records.licence import Licence
 from pipelines.records.schema import BadInput, Reject
 
@@ -88,6 +89,7 @@ class Item:
       prefix: the record's prefix, with a `BOX_MARKER` per box.
       suffixes: the record's suffixes, with a `BOX_MARKER` per box and a `MASK_MARKER` per mask.
       prefixes: the record's prefixes; they contain no boxes.
+      turns: the record's further turns; likewise.
       task: the record's task.
       lang: the record's language.
       boxes: x0, y0, x1, y1 of every `BOX_MARKER`, prefix first [pixels].
@@ -96,6 +98,8 @@ class Item:
       answers: the record's answers.
       meta: the record's meta.
       licence: the record's licence, as far as the row states one.
+      fields: field of the benchmark's prompt -> its text, for another prompt; empty where there is
+        none. It is not written with the item.
 
     Raises:
       BadInput: if a text is none, naming the field and the value.
@@ -107,6 +111,7 @@ class Item:
     prefix: str
     suffixes: tuple[str, ...]
     prefixes: tuple[tuple[str, ...], ...] = ()
+    turns: tuple[tuple[str, str], ...] = ()
     task: str
     lang: str = "en"
     boxes: tuple[tuple[float, ...], ...] = ()
@@ -115,6 +120,7 @@ class Item:
     answers: tuple[str, ...] = ()
     meta: dict[str, object] = dataclasses.field(default_factory=dict)
     licence: Licence = Licence()
+    fields: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         # Every record's texts come through here, whatever its reader: what is no text is a reject.
@@ -123,13 +129,15 @@ class Item:
         for name in ("suffixes", "answers", "masks"):
             for text in getattr(self, name):
                 _check_text(name, text)
-        for texts in self.prefixes:
-            for text in texts:
-                _check_text("prefixes", text)
+        for name in ("prefixes", "turns"):
+            for texts in getattr(self, name):
+                for text in texts:
+                    _check_text(name, text)
 
     def to_json(self) -> str:
         """Returns the item as one line."""
-        return json.dumps(vars(self), default=vars, ensure_ascii=False)  # `asdict` is slow.
+        values = {name: value for name, value in vars(self).items() if name != "fields"}
+        return json.dumps(values, default=vars, ensure_ascii=False)  # `asdict` is slow.
 
     @classmethod
     def from_json(cls, line: str) -> "Item":
@@ -138,7 +146,7 @@ class Item:
         # JSON has lists where the classes have tuples: items are compared, and media are keys of
         # dicts.
         raw["media"] = tuple(Media.from_fields(m) for m in raw["media"])
-        for name in ("boxes", "prefixes"):
+        for name in ("boxes", "prefixes", "turns"):
             raw[name] = tuple(tuple(texts) for texts in raw[name])
         size = raw["annotated_size"]
         raw["annotated_size"] = None if size is None else tuple(size)
@@ -155,6 +163,13 @@ def _check_text(name: str, value: object) -> None:
 
 Listing = Iterator[Item | Reject]
 """What a reader yields: items, and rejects in place of malformed rows."""
+
+
+def with_prompt(entry: Item | Reject, prompt: str) -> Item | Reject:
+    """Returns an item with another prompt, where a prompt's fields make its prefix."""
+    if isinstance(entry, Reject) or not entry.fields:
+        return entry
+    return dataclasses.replace(entry, prefix=fill_prompt(prompt, **entry.fields))
 
 
 def with_licence(entry: Item | Reject, licence: Licence) -> Item | Reject:

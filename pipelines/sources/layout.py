@@ -125,6 +125,7 @@ def question_item(
         lang=lang,
         answers=tuple(answers),
         meta=dict(meta or {}),
+        fields={"text": text, "lang": lang, **fields},
     )
 
 

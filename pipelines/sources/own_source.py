@@ -1,4 +1,4 @@
-"""The description of a source that the user wrote, in place of a name in the registry."""
+"""The description of a source with the user's own rows or prompt, in place of its name."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ PROMPT = "answer {lang} {text}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnSource:
-    """The user's own examples: their reader and their prompt.
+    """The user's own examples, or a published benchmark with the user's prompt.
 
     Attributes:
-      reader: "jsonl", "csv", or a function, "module:name".
+      reader: "jsonl", "csv", a function, "module:name", or the name of a published benchmark.
       name: prefix of the ids, and the part and task of rows that state none.
       prompt: the text the model reads; {text} is the question of a row, {lang} its language.
       code: (path, text) of the function's modules, for workers that lack them. It counts as code of

@@ -14,7 +14,7 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.pairs import marvl, nlvr
 from pipelines.sources.remote_sensing import rsvqa
 from pipelines.sources.segmentation import refcoco
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.spec import SourceSpec, with_other_prompt
 from pipelines.sources.video import captions, questions
 from pipelines.sources.vqa import (
     aokvqa,
@@ -25,7 +25,7 @@ from pipelines.sources.vqa import (
     photos,
     scene_graphs,
 )
-from pipelines.sources.web import annotated, examples, images
+from pipelines.sources.web import annotated, conversations, examples, images
 
 _READERS = (
     annotated,
@@ -34,6 +34,7 @@ _READERS = (
     captions,
     chartqa,
     coco,
+    conversations,
     counting,
     examples,
     images,
@@ -80,11 +81,13 @@ def source_spec(source: str | OwnSource) -> SourceSpec:
     """Returns the spec of a source.
 
     Args:
-      source: name of the corpus layout, or a source that the user wrote.
+      source: name of the corpus layout, or a source with the user's rows or prompt.
 
     Raises:
       ValueError: if there is no source of that name, with the list of all names.
     """
+    if isinstance(source, OwnSource) and source.reader in BENCHMARKS:
+        return with_other_prompt(SOURCES[source.reader], source.prompt)
     if isinstance(source, OwnSource):
         return (rows.row_source if source.reader in OWN_FORMATS else functions.function_source)(
             source

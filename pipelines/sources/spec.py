@@ -12,7 +12,7 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import Omission, Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
+from pipelines.sources.item import Item, Listing, with_prompt
 from pipelines.sources.layout import SHARED, find_file
 from pipelines.sources.slicing import Slice, are_disjoint, parse_slice, read_slice
 
@@ -191,6 +191,20 @@ class SourceSpec:
                     f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
         return slices
+
+
+def with_other_prompt(spec: SourceSpec, prompt: str) -> SourceSpec:
+    """Returns a benchmark's source whose questions are put in other words."""
+    read, list_unit = spec.read, spec.list_unit
+
+    def reworded(corpus: Corpus, split: str) -> Listing:
+        return (with_prompt(entry, prompt) for entry in read(corpus, split))
+
+    def reworded_unit(corpus: Corpus, unit: str) -> Listing:
+        assert list_unit is not None
+        return (with_prompt(entry, prompt) for entry in list_unit(corpus, unit))
+
+    return dataclasses.replace(spec, read=reworded, list_unit=list_unit and reworded_unit)
 
 
 def _other_names(corpus: Corpus, names: tuple[str, ...]) -> Iterator[Omission]:

@@ -42,6 +42,7 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
         prefix=prefix,
         suffixes=tuple(suffixes),
         prefixes=item.prefixes,
+        turns=item.turns,
         task=item.task,
         lang=item.lang,
         source=item.media[0].source,

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 from model import presets, vlm
 from model.attention import MASKED, MAX_BLOCK, by_einsum, by_rows
 from model.connector.config import ConnectorConfig
+from model.prompt.template import BEFORE_IMAGES
 from model.text.loss import smoothed_losses
 from tests.model.tiny_models import (
     TEXT,
@@ -125,6 +126,29 @@ def test_suffix_is_causal_and_prefix_is_not():
     assert np.abs(suffix_changed[8:] - before[8:]).max(axis=1).min() > 1e-4
     prefix_changed = logits(_with(text, 4))
     assert np.abs(prefix_changed - before).max(axis=1).min() > 1e-5
+
+
+def test_a_causal_template_sees_what_is_read_before_and_no_masked_slot():
+    cfg, data = tiny_config("mqt", prompt="llava"), batch()
+    params, graph = init_params(cfg, 1), vlm.structure(cfg)
+    text, before = np.asarray(data.text[1:, :10]), np.arange(10)[None] < 3
+    before = np.where(before, BEFORE_IMAGES, 0)
+
+    def logits(text: np.ndarray, images: np.ndarray, slots: vlm.Slots) -> np.ndarray:
+        prompt = vlm.Prompt(images, text, mask_ar=before)
+        return np.asarray(text_logits(graph, params, prompt, slots))[0]
+
+    images, usual = np.asarray(data.images[1:]), vlm.Slots(8, 4)
+    reference = logits(text, images, usual)
+    np.testing.assert_allclose(reference, logits(text, images, vlm.Slots(4, 4)), atol=1e-5)
+
+    def changed(text: np.ndarray, images: np.ndarray) -> list[bool]:
+        return [*(np.abs(logits(text, images, usual) - reference).max(axis=1) > 1e-5)]
+
+    # A token changes itself and what is read after it; the images, all text but that before them.
+    assert changed(_with(text, 1), images) == [False] + [True] * 9
+    assert changed(_with(text, 6), images) == [False] * 6 + [True] * 4
+    assert changed(text, images[:, ::-1]) == [False] * 3 + [True] * 7
 
 
 def test_bytes_are_scaled_as_pixels_are():

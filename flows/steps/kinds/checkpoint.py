@@ -246,7 +246,7 @@ def train(
         if spec.watch is not None:
             watch = Watcher(
                 spec.watch,
-                spec.model,
+                spec.model.asked_in(spec.train.prompt),
                 spec.train,
                 paths,
                 held_out=stage.held_out,
@@ -409,7 +409,7 @@ CHECKPOINT = Kind(
     also=lambda spec: connector_modules(_connector(spec)),
     entries=lambda spec: {
         _CONNECTORS: class_and_routing(_connector(spec)),
-        **model_entries(spec["model"]),
+        **model_entries(spec["model"], spec["train"].get("prompt")),
     },
     functions=lambda spec: [_connector(spec)],
     holds="checkpoint",

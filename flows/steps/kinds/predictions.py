@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from flows.steps.families import FAMILY_REGISTRIES, TEXT, VISION, family_entries
+from flows.steps.families import FAMILY_REGISTRIES, PROMPT, TEXT, VISION, family_entries
 from flows.steps.kind import Kind, StepContext
 from infra.progress import Progress
 from infra.store.digest import file_sha256, listing_sha256
@@ -30,6 +30,7 @@ class EvaluateSpec:
         earlier versions, unless it is the user's own.
       vision: family of the checkpoint's tower, likewise.
       text: family of its decoder.
+      prompt: its prompt template.
     """
 
     budget: int
@@ -37,6 +38,7 @@ class EvaluateSpec:
     connector: str = ""
     vision: str = VISION
     text: str = TEXT
+    prompt: str = PROMPT
 
 
 def make(work: StepContext) -> Iterator[Progress]:
@@ -129,7 +131,9 @@ PREDICTIONS = Kind(
     also=lambda spec: connector_modules(_connector(spec)),
     entries=lambda spec: {
         _CONNECTORS: class_and_routing(_connector(spec)),
-        **family_entries(spec.get("vision", VISION), spec.get("text", TEXT)),
+        **family_entries(
+            spec.get("vision", VISION), spec.get("text", TEXT), spec.get("prompt", PROMPT)
+        ),
     },
     functions=lambda spec: [_connector(spec)],
     holds="answers",

@@ -7,7 +7,6 @@ Files:
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from flows.steps.kind import Kind, StepContext
@@ -47,7 +46,8 @@ def make(work: StepContext) -> Iterator[Progress]:
             text
             for role in sorted(work.places)
             for record in Dataset(work.places[role]).records()
-            for text in chain(*(record.prefixes or [(record.prefix,)]), record.suffixes)
+            for texts in (*(record.prefixes or [(record.prefix,)]), record.suffixes, *record.turns)
+            for text in texts
         )
         train_tokenizer(texts, str(target), work.config.vocab_size)
     yield Progress(done=1, total=1)

@@ -48,13 +48,14 @@ def read_nlvr(corpus: Corpus, split: str) -> Listing:
     file, layout = _find_nlvr(corpus, split)
 
     def items_of_row(row: Mapping) -> Iterator[Item]:
-        label = LABELS[str(row["label"]).lower()]
+        label, sentence = LABELS[str(row["label"]).lower()], text_of(row["sentence"], "sentence")
         for name, pair in layout(file, split, row):
             yield Item(
                 id=f"nlvr/{split}/{name}",
                 part="nlvr",
                 media=tuple(corpus.media(image) for image in pair),
-                prefix=NLVR.prefix(text_of(row["sentence"], "sentence")),
+                prefix=NLVR.prefix(sentence),
+                fields={"text": sentence},
                 suffixes=(label,),
                 task="nlvr",
                 answers=(label,),

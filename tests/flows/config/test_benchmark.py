@@ -8,9 +8,10 @@ from infra.errors import ConfigError
 from pipelines.sources.registry import BENCHMARKS, main_suite
 
 
-def study(transfers: dict, image_px: int = 224):
+def study(transfers: dict, image_px: int = 224, **more):
     vision = {"image_px": image_px, "patch_px": 14}
     values = {"model": {"vision": vision}, "transfers": transfers, "budgets": [16, 64, 256]}
+    values |= more
     if image_px == 448:
         values["budgets"] = [16, 1024]
     return check_config(values, source="here")
@@ -80,6 +81,17 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
     scored = {step.name.split()[2] for node in transfers for step in node.jobs[1].steps}
     assert scored == {"nlvr", "marvl"}
     assert study({"pope": {}}).transfers["pope"].eval_text_len == 48
+
+
+def test_a_published_benchmark_may_ask_in_other_words():
+    short = "{text}\nAnswer the question using a single word or phrase."
+    transfers = {"gqa": {"prompt": short}, "pope": {"zero_shot": True}, "aokvqa_mc": {}}
+    asked = datasets_of(study(transfers, num_seeds=1))
+    assert {asked[f"gqa/{name}"].reader.prompt for name in ("train", "eval")} == {short}
+    assert asked["pope/eval"].reader == "pope"
+    assert "vqav2/train" not in asked
+    with pytest.raises(ConfigError, match=r"gqa\.prompt may hold \{text\}, got \{choices\} in"):
+        study({"gqa": {"prompt": "{text} {choices}"}})
 
 
 @pytest.mark.parametrize(

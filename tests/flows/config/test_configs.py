@@ -9,6 +9,7 @@ from flows.config.benchmark import recipe_of
 from flows.config.departures import describe_departures
 from flows.config.input_files import data_folders
 from flows.config.load import load
+from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
 from flows.plan.parts import (
     describe_parts,
@@ -171,9 +172,26 @@ def test_a_pairs_config_is_its_bases_with_other_towers():
     assert served["mqt"] == served["parcel"] == (36, 144, 576)
 
 
+def test_llavas_stages_are_as_published():
+    study = shipped("llava15")
+    align, _, instruct = stages_of(study)
+    told = [(s.name, s.recipe.batch_size, s.recipe.peak_lr) for s in (align, instruct)]
+    assert told == [("stage1", 256, 1e-3), ("instruct", 128, 2e-5)]
+    for stage, rows in ((align, 558_128), (instruct, 665_298 - 40_688)):
+        recipe = stage.recipe
+        assert recipe.total_steps == round(rows / recipe.batch_size)
+        assert (recipe.warmup, recipe.schedule, recipe.weight_decay) == (0.03, "cosine", 0)
+    assert (align.recipe.freeze_text, instruct.recipe.freeze_text) == (True, False)
+    assert align.recipe.freeze_vision
+    assert instruct.recipe.freeze_vision
+    assert (align.recipe.prompt, study.model.prompt) == ("llava-plain", "llava")
+    assert instruct.methods == study.methods
+    assert study.zero_shot == ("gqa", "pope")
+
+
 @pytest.mark.slow
-def test_one_gpu_is_enough_for_llava_by_plan(tmp_path: Path):
-    study = shipped("llava15", "methods=[vanilla, parcel]")
+def test_eight_gpus_are_enough_for_llava_by_plan(tmp_path: Path):
+    study = shipped("llava15")
     plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 11, 27))
     assert not [line for line in plan.notes if "does not fit" in line]
     assert not [row.name for row in plan.trainings if row.unknown or row.chip_hours is None]
@@ -204,7 +222,7 @@ def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
         ("pali3b_8gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
         ("pali3b_1gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
         ("siglip2_gemma3", ["start", "stage1 vanilla", "intermediary parcel"]),
-        ("llava15", ["start", "intermediary vanilla", "intermediary parcel"]),
+        ("llava15", ["start", "stage1 vanilla", "align parcel", "instruct m3"]),
     ],
 )
 def test_every_step_is_told_before_anything_runs(name: str, stages: list[str], tmp_path: Path):

@@ -61,6 +61,15 @@ def test_checkpoints_go_when_all_is_scored_and_the_next_run_finds_everything(sto
     assert {state for state, _ in told(store, study()).values()} == {"reused"}
 
 
+def test_a_stage_that_is_scored_as_it_is_stays(store: Store):
+    words = "num_seeds=1", "transfers={chartqa: {}, gqa: {zero_shot: true, path: web}}"
+    graph = graph_of(load(overrides=["methods=[vanilla,parcel]", *words]))
+    fill(store, graph)
+    finish(store)
+    let = {found.title for found in gc.delete_garbage(store, older_than=0) if found.sort == "files"}
+    assert let == {n.name for n in graph.nodes if n.name.startswith("transfer ")}
+
+
 def test_what_reads_one_again_has_it_made_again(store: Store):
     fill(store, study())
     finish(store)

@@ -71,6 +71,47 @@ def test_a_transfer_is_one_node_with_its_checkpoint_and_all_its_predictions_and_
     assert {len(n.jobs) for n in only_trained.nodes} == {1}
 
 
+def zero_shot(*overrides: str):
+    drawn = "{zero_shot: true, path: web}"  # A graph needs no files of what is drawn.
+    transfers = f"transfers={{chartqa: {{}}, gqa: {drawn}, pope: {drawn}}}"
+    return load(overrides=["num_seeds=1", "num_pretrain_seeds=2", transfers, *overrides])
+
+
+def test_zero_shot_rows_are_scored_by_the_last_stage_of_each_pretraining():
+    config = zero_shot("stages=[{name: instruct, methods: [parcel]}]")
+    graph = graph_of(config)
+    by_name = {node.name: node for node in graph.nodes}
+    for number, seed in config.seed_pairs:
+        for method, stage in (("m3", "intermediary"), ("parcel", "instruct")):
+            answering, scoring = by_name[f"zero-shot {method} seed={seed}"].jobs
+            read = {step.inputs["checkpoint"].name for step in answering.steps}
+            assert read == {f"{stage} {method} pretrain={number}"}
+            assert {step.inputs["data"].name for step in answering.steps} == {
+                "prepare gqa/eval",
+                "prepare pope/eval",
+            }
+            assert [s.inputs["predictions"] for s in scoring.steps] == [*answering.steps]
+    # Nothing is fine-tuned for them, nor are guesses learnt.
+    assert "prepare gqa/train" not in by_name
+    assert not {"chance gqa", "chance pope"} & by_name.keys()
+    assert "chance chartqa:test_human" in by_name
+    plan = results_plan(config)
+    assert {plan.trainings[row] for row in ("gqa", "pope")} == {"zero-shot"}
+    assert len(graph.cells) == len(config.seeds) * sum(
+        len(config.budgets_of(method)) for method in config.methods
+    ) * len(config.rows)
+
+
+def test_a_zero_shot_study_is_refused_transfer_seeds_and_untrained_connectors():
+    with pytest.raises(ConfigError, match=r"num_seeds must be 1 where transfers\.gqa is zero_shot"):
+        zero_shot("num_seeds=2")
+    begun = "stage1=null", "intermediary=null", "num_pretrain_seeds=1", "start=weights.npz"
+    with pytest.raises(ConfigError, match=r"zero_shot must come with a stage that trains m3"):
+        zero_shot(*begun)
+    with pytest.raises(ConfigError, match=r"zero_shot must come with a stage that trains mqt"):
+        zero_shot(*begun, "stages=[{name: instruct, after: start, methods: [m3, parcel]}]")
+
+
 def test_a_metric_is_part_of_the_scores_alone():
     def digests(metric: str) -> dict[str, set[str]]:
         overrides = [f"transfers.chartqa.metric={metric}"]

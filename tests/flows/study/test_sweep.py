@@ -118,6 +118,17 @@ def test_pretrainings_are_added_likewise(store: Store):
     assert "2 seeds of 2 pretrainings" in weekly.why_nothing()
 
 
+def test_pretrainings_alone_are_added_to_zero_shot_rows(store: Store):
+    words = "num_seeds=1", "transfers={gqa: {zero_shot: true, path: web}}"
+    weekly = firing(store, *words, add_pretrain_seeds=1, max_pretrain_seeds=3)
+    for number in (1, 2, 3):
+        assert next_of(weekly) == (1, number)
+        run(store, weekly)
+    assert next_of(weekly) is None
+    with pytest.raises(ConfigError, match=r"add_seeds must be left out where .* is zero_shot"):
+        firing(store, *words, add_seeds=1)
+
+
 def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     run(store, firing(store))
     wide = firing(store, seeds=3, budgets=[16])

@@ -220,6 +220,13 @@ def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
     np.testing.assert_array_equal(arrays["connector.feature_attn.q_proj.weight"], ours.T)
 
 
+def test_another_prompt_template_is_refused(pieces: Path, tmp_path: Path):
+    asked = dataclasses.replace(CONFIGS["mqt"], prompt="llava")
+    with pytest.raises(RequestError, match="prompt must be paligemma to be released, got llava"):
+        _release(tmp_path, asked, pieces)
+    assert not any((tmp_path / "release").iterdir())
+
+
 def test_a_connector_of_ones_own_is_refused_before_it_is_imported(pieces: Path, tmp_path: Path):
     release(tmp_path, CONFIGS["mqt"], pieces)
     config = tmp_path / "checkpoint" / "model.json"

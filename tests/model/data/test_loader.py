@@ -330,7 +330,7 @@ def test_masks_without_codec_are_an_error(data: str, tokenizer: Tokenizer):
 
 def test_train_row_layout(tokenizer: Tokenizer):
     red, sep = tokenizer.encode("red"), tokenizer.newline_id
-    row = train_row(tokenizer, "red", "red", 9)
+    row = train_row(tokenizer, [("red", "red")], 9)
     text = [2, *red, sep, *red, 1]
     assert row.text.tolist() == text + [0] * (10 - len(text))
     n = 2 + len(red)
@@ -339,10 +339,10 @@ def test_train_row_layout(tokenizer: Tokenizer):
 
 
 def test_rows_are_cut_on_the_right(tokenizer: Tokenizer):
-    row = train_row(tokenizer, "which color?", "red", 3)
+    row = train_row(tokenizer, [("which color?", "red")], 3)
     assert row.text.shape == (4,)
     assert row.mask_loss.sum() == 0
-    text, mask_input = eval_row(tokenizer, "red", 7)
+    text, mask_input = eval_row(tokenizer, "red", 7).values()
     assert text.shape == (7,)
     assert mask_input.sum() == 2 + len(tokenizer.encode("red"))
     assert text[mask_input == 0].tolist() == [0] * int((mask_input == 0).sum())
@@ -355,7 +355,7 @@ def test_rows_are_cut_on_the_right(tokenizer: Tokenizer):
 def test_words_read_off_a_picture_are_dropped_until_they_fit(tokenizer, words, seed):
     whole, text_len = " ".join(words), 12
     cut = fit_words(tokenizer, "ocr", whole, text_len, np.random.default_rng(seed))
-    row = train_row(tokenizer, "ocr", cut, text_len)
+    row = train_row(tokenizer, [("ocr", cut)], text_len)
     assert tokenizer.eos_id in row.text
     left = iter(whole.split(" "))
     assert all(word in left for word in cut.split(" ") if word)  # In their order.

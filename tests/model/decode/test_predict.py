@@ -34,7 +34,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint: Path):
     predictor = Predictor(checkpoint)
     tokenizer = Tokenizer(checkpoint / "tokenizer.model")
-    text, real = eval_row(tokenizer, PROMPT, 16)
+    text, real = eval_row(tokenizer, PROMPT, 16).values()
     for budget in (16, 22, 30):
         answer = predictor.answer(IMAGES, PROMPT, budget=budget, max_tokens=5)
         assert (answer.bucket, predictor.num_programs) == (30, 1)

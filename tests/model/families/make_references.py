@@ -80,11 +80,25 @@ def whole(name: str, tower: str, text: str) -> dict[str, np.ndarray]:
     )
     config._attn_implementation = "eager"
     model = _with_weights(AutoModelForImageTextToText.from_config(config))
+    arrays = _behind(model, tower, text, placeholder, num_before=0)
+    # LLaVA's prompts begin with text.
+    if kind == "llava":
+        between = _behind(model, tower, text, placeholder, num_before=references.NUM_BEFORE)
+        arrays |= {f"{key}_between": array for key, array in between.items()}
+    return arrays
+
+
+def _behind(
+    model: Any, tower: str, text: str, placeholder: int, num_before: int
+) -> dict[str, np.ndarray]:
+    """Returns the logits of a text and greedy tokens, the image behind the text's first tokens."""
     count = (references.side(tower) // TOWERS[tower]["patch_size"]) ** 2
     ids = torch.tensor(references.tokens(text)).long()
     soft = torch.full((len(ids), count), placeholder)
-    inputs = {"input_ids": torch.cat([soft, ids], 1), "pixel_values": _pixels(tower)}
-    logits = model(**inputs).logits[:, count:]
+    before, after = ids[:, :num_before], ids[:, num_before:]
+    inputs = {"input_ids": torch.cat([before, soft, after], 1), "pixel_values": _pixels(tower)}
+    logits = model(**inputs).logits
+    logits = torch.cat([logits[:, :num_before], logits[:, num_before + count :]], 1)
     return {"logits": _numpy(logits), "greedy": _greedy(model, **inputs)}
 
 

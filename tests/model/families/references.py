@@ -16,6 +16,8 @@ import numpy as np
 FILE = Path(__file__).with_name("references.npz")
 NUM_NEW = 10
 """Number of greedy tokens."""
+NUM_BEFORE = 5
+"""Number of tokens before the image, where there is text before it."""
 _PREFIXES = re.compile(r"^(?:(?:model|language_model|vision_tower|vision_model)\.)*")
 
 _TOWER_A = {

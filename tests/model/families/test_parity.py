@@ -19,12 +19,13 @@ from model.checkpoint.importer import open_source
 from model.config import ModelConfig
 from model.decode.generate import generate
 from model.layouts import HF_TOWER
+from model.prompt.template import BEFORE_IMAGES
 from model.text.config import TextConfig
 from model.vision.config import VisionConfig
 from model.vision.registry import unused_names
 from tests.model.checkpoint.converted import write_hugging_face
 from tests.model.families import references
-from tests.model.families.references import DECODERS, NUM_NEW, TOWERS, WHOLE
+from tests.model.families.references import DECODERS, NUM_BEFORE, NUM_NEW, TOWERS, WHOLE
 from tests.torch_python import run_torch
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -119,6 +120,27 @@ def test_logits_and_greedy_tokens_after_an_image(whole: str, folder: Path):
     tower, decoder = WHOLE[whole]
     cfg, params = pair(tower, decoder, folder / tower)
     check_text(cfg, params, tower, decoder, whole, budget=cfg.vision.num_patches)
+
+
+@pytest.mark.parametrize("whole", ["llava_a", "llava_b"])
+def test_logits_and_greedy_tokens_with_an_image_between_the_text(whole: str, folder: Path):
+    tower, decoder = WHOLE[whole]
+    cfg, params = pair(tower, decoder, folder / tower)
+    assert cfg.prompt == "llava"
+    text, count = references.tokens(decoder), cfg.vision.num_patches
+    before = np.where(np.arange(text.shape[1]) < NUM_BEFORE, BEFORE_IMAGES, 0)
+    structure, slots = vlm.structure(cfg), vlm.Slots(count, count)
+    prompt = vlm.Prompt(
+        references.images(tower)[:, None],
+        np.pad(text, ((0, 0), (0, 2))),  # Behind it is padding.
+        np.pad(np.ones_like(text), ((0, 0), (0, 2))),
+        np.pad(np.broadcast_to(before, text.shape), ((0, 0), (0, 2))),
+    )
+    logits = jax.jit(functools.partial(vlm.text_logits, structure, slots=slots))
+    found = logits(params, prompt)[:, : text.shape[1]]
+    assert_allclose(found, expected()[f"{whole}/logits_between"], **TOLERANCE)
+    tokens = generate(structure, params, prompt, slots, max_new_tokens=NUM_NEW, stop=None)
+    assert_array_equal(tokens, expected()[f"{whole}/greedy_between"])
 
 
 def check_text(

@@ -1,7 +1,10 @@
 """Readers of questions about photographs, pairs of them, and satellite images."""
 
+import dataclasses
+
 import pytest
 
+from pipelines.sources.own_source import OwnSource
 from tests.pipelines.sources.document_layouts import write_rsvqa_hr, write_rsvqa_lr
 from tests.pipelines.sources.question_layouts import (
     write_aokvqa,
@@ -71,6 +74,24 @@ def test_aokvqa_is_asked_in_two_ways(tmp_path, read_source):
     items, rejects = read_source("aokvqa_mc", "test", tmp_path)
     assert [(i.answers, i.suffixes) for i in items] == [((), ("",))]
     assert not rejects
+
+
+def test_a_published_benchmark_is_asked_in_other_words(tmp_path, read_source):
+    write_aokvqa(tmp_path)
+    prompt = "{text}\n{choices}\nAnswer directly."
+    source = OwnSource(reader="aokvqa_mc", name="aokvqa_mc", prompt=prompt)
+    (item, *_), rejects = read_source(source, "val", tmp_path)
+    (usual, *_), as_many = read_source("aokvqa_mc", "val", tmp_path)
+    choices = "pick \t food \t stick \t cigarette"
+    assert item.prefix == f"What is in the mouth?\n{choices}\nAnswer directly."
+    assert dataclasses.replace(item, prefix=usual.prefix) == usual
+    assert rejects == as_many
+    write_nlvr(tmp_path)
+    source = OwnSource(reader="nlvr", name="nlvr", prompt="{text}?")
+    (pair, *_), _ = read_source(source, "test", tmp_path)
+    (usual, *_), _ = read_source("nlvr", "test", tmp_path)
+    assert f"answer en {pair.prefix.removesuffix('?')}" == usual.prefix
+    assert pair.id == usual.id
 
 
 def test_vizwiz_drops_empty_answers(tmp_path, read_source):

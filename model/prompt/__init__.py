@@ -1,0 +1,1 @@
+"""Prompt templates: how questions, images and answers stand in a row of tokens."""

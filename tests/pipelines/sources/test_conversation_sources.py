@@ -1,0 +1,110 @@
+"""LLaVA's captions and instructions: a row is a record, a reject with its reason, or named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.records.example import decode_example, encode_example
+from pipelines.records.schema import Record
+from pipelines.sources.corpus import Corpus, UnpackedMedia
+from pipelines.sources.item import Item
+from pipelines.sources.registry import source_spec
+from tests.pipelines.sources.writing import put_json
+
+FILE = "llava_instruct/llava_v1_5_mix665k.json"
+
+
+def said(*texts: str, first: str = "human") -> list[dict[str, str]]:
+    roles = ("human", "gpt") if first == "human" else ("gpt", "human")
+    return [{"from": roles[n % 2], "value": text} for n, text in enumerate(texts)]
+
+
+def row(*texts: str, image: str | None = "coco/train2017/1.jpg", **more: Any) -> dict[str, Any]:
+    return {"id": "1", "image": image, "conversations": said(*texts), **more}
+
+
+def test_a_conversation_is_one_item_whatever_its_turns(tmp_path: Path, read_source):
+    rows = [
+        row("<image>\nWhat is it?", "A cup.", "Why?", " To drink."),
+        row("What is it?\n<image>", "A cup."),
+        row("", "", conversations=said("Hello", "<image>\nIs it?", "yes", first="gpt")),
+    ]
+    put_json(tmp_path / FILE, rows)
+    items, rejects = read_source("llava_instruct", "train", tmp_path)
+    assert not rejects
+    assert [(i.prefix, i.suffixes, i.turns) for i in items] == [
+        ("What is it?", ("A cup.",), (("Why?", " To drink."),)),
+        ("What is it?", ("A cup.",), ()),
+        ("Is it?", ("yes",), ()),
+    ]
+    assert {i.media[0].path for i in items} == {"llava_instruct/coco/train2017/1.jpg"}
+    # All have one id and one picture in the file.
+    assert len({i.id for i in items}) == 3
+    assert len({i.id.partition("#")[0] for i in items}) == 1
+    assert [Item.from_json(item.to_json()) for item in items] == items
+
+
+def test_captions_lie_in_a_folder_of_their_own(tmp_path: Path, read_source):
+    put_json(
+        tmp_path / "llava_pretrain/blip_laion_cc_sbu_558k.json",
+        [row("Describe it.\n<image>", "a cup", image="0000/1.jpg")],
+    )
+    for folder, path in (("images/", "llava_pretrain/images/0000/1.jpg"), ("", "llava_pretrain/")):
+        picture = tmp_path / f"llava_pretrain/{folder}0000/1.jpg"
+        picture.parent.mkdir(parents=True)
+        picture.touch()
+        ((item,), rejects) = read_source("llava_pretrain", "train", tmp_path)
+        assert item.media[0].path == (path if folder else f"{path}0000/1.jpg")
+        assert not rejects
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (row("What?", "A cup."), "<image> must be once in a conversation, in its first question"),
+        (row("<image> a <image>", "A cup."), "<image> must be once"),
+        (row("<image>", "A.", "and <image>?", "B."), "<image> must be once"),
+        (row("<image>\nWhat?"), "conversations must be of human and gpt in turn, got ['human']"),
+        (row(conversations=[]), "conversations must be of human and gpt in turn, got []"),
+        (row(conversations=said("<image>", "a")[:1] * 2), "must be of human and gpt in turn"),
+        (row("<image>", 3), "value must be a text, got 3"),  # type: ignore[arg-type]
+        (row("<image>", "a", image=""), "image must be a text, got ''"),
+        (row("<image>", "a", image="../../x.jpg"), "path leaves the data root: 'x.jpg'"),
+        ({"id": 1, "image": "1.jpg"}, "malformed row: 'conversations' is missing"),
+        ({"image": "1.jpg", "conversations": said("<image>", "a")}, "'id' is missing"),
+        ("text", "malformed row: "),
+    ],
+)
+def test_a_row_that_is_none_is_a_reject(tmp_path: Path, read_source, wrong: Any, reason: str):
+    put_json(tmp_path / FILE, [row("<image>\nWhat?", "A cup."), wrong])
+    items, rejects = read_source("llava_instruct", "train", tmp_path)
+    assert len(items) == 1
+    assert [reason in reject.reason for reject in rejects] == [True], rejects
+
+
+def test_text_alone_and_other_files_are_named(tmp_path: Path):
+    texts = [row("What?", "A cup.", image=None), {"id": "b", "conversations": said("What?", "No.")}]
+    put_json(tmp_path / FILE, [*texts, row("<image>\nWhat?", "A cup.")])
+    put_json(tmp_path / "llava_instruct/llava_instruct_150k.json", [])
+    spec = source_spec("llava_instruct")
+    corpus = Corpus(tmp_path, "llava_instruct", UnpackedMedia())
+    for _ in range(2):  # A part of a split is read twice.
+        assert len(list(spec.read_splits(corpus, "train"))) == 1
+    (omission,) = corpus.omissions()
+    assert (omission.source, omission.num, omission.example) == (FILE, 2, "1")
+    assert omission.reason == "conversations without a picture"
+    (other,) = spec.omissions_of(corpus, "train")
+    assert other.source == "llava_instruct/llava_instruct_150k.json"
+
+
+def test_turns_are_kept_and_other_records_have_none():
+    fields: dict[str, Any] = {"id": "a", "images": (b"x",), "prefix": "q", "suffixes": ("a",)}
+    fields |= {"task": "conversation", "source": "s", "source_sha256": "0"}
+    plain = Record(**fields)
+    talk = Record(**fields, turns=(("why é?", "so"), ("", "b")))
+    assert decode_example(encode_example(talk)) == talk
+    assert decode_example(encode_example(plain)) == plain
+    assert b"turns" not in encode_example(plain)
+    with pytest.raises(ValueError, match="turns must come with one prefix and one suffix"):
+        Record(**{**fields, "suffixes": ("a", "b")}, turns=(("q", "a"),))
