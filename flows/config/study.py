@@ -388,7 +388,7 @@ class StudyConfig:
             except ValueError as error:
                 raise ValueError(f"backbones.{name}: {error}") from None
         for (first, pair), (second, other) in itertools.combinations(pairs.items(), 2):
-            if _values_of(pair) | {"backbone": ""} == _values_of(other) | {"backbone": ""}:
+            if _values_of(pair) | {"name_on": ""} == _values_of(other) | {"name_on": ""}:
                 raise ValueError(
                     f"backbones must differ, got {first} and {second}, which are the same; leave "
                     f"one out, or state what differs."
@@ -632,13 +632,18 @@ class StudyView(StudyConfig):
     """The view of a study on one backbone, at one resolution.
 
     Attributes:
-      backbone: name of the backbone; "" where the study has one only.
+      name_on: name of the backbone; "" where the study has one only.
       key: config key of what a higher resolution has of its own, "stage2" or
         "stages.N.resolution"; "" at the backbone's own resolution.
     """
 
-    backbone: str = ""
+    name_on: str = ""
     key: str = ""
+
+    @property
+    def backbone(self) -> str:
+        """Name of the backbone, where the study has several; "" elsewhere."""
+        return self.name_on
 
     @property
     def is_higher(self) -> bool:
@@ -721,7 +726,7 @@ def _pair_of(config: StudyConfig, name: str, backbone: BackboneConfig) -> StudyV
         ),
     }
     values = _values_of(config) | changed
-    values["backbone"] = name if len(config.backbones) > 1 else ""
+    values["name_on"] = name if len(config.backbones) > 1 else ""
     if before == after:
         return StudyView(**values)
     # A method may serve other budgets on another number of patches. What it serves here is known of
@@ -861,7 +866,7 @@ def _view_at(
         "stage2": None,
         "stages": (),
     }
-    changed |= {"backbone": config.backbone, "key": key}
+    changed |= {"name_on": config.backbone, "key": key}
     return StudyView(**{**_values_of(config), **changed})
 
 
