@@ -149,7 +149,7 @@ class CellItems(Sequence[CellItem]):
             cell = CellKey(
                 benchmark=self._benchmark, method=column.method, budget=column.budget, seed=seed
             )
-            pretraining = plan.pretraining_at_any_resolution[seed]
+            pretraining = plan.pretraining_in_any_view[seed]
             score = ScoreArtifacts.of(cell, pretraining, key, self._store.get_cached)
             frames.append(score.table().to_pandas())
         frame = pandas.concat(frames, ignore_index=True)

@@ -19,10 +19,12 @@ _DEPARTURES = {
 
 def describe_departures(config: StudyConfig) -> Iterator[str]:
     """Yields a line per option that trains fewer weights than the paper, with the trainings."""
-    trainings: dict[str, TrainConfig] = {stage.key: stage.recipe for stage in stages_of(config)}
-    for view in config.resolutions:
+    trainings: dict[str, TrainConfig] = {}
+    for pair in config.pairs:
+        trainings |= {f"{stage.key}{pair.on}": stage.recipe for stage in stages_of(pair)}
+    for view in config.views:
         tunings = view.fine_tunings.items()
-        trainings |= {f"{view.prefix}transfers.{name}": train for name, train in tunings}
+        trainings |= {f"{view.prefix}transfers.{name}{view.on}": train for name, train in tunings}
     for field, does in _DEPARTURES.items():
         names = [name for name, train in trainings.items() if getattr(train, field)]
         if names:

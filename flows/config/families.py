@@ -10,6 +10,7 @@ A family's name stands for its first published size.
 
 import dataclasses
 import difflib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,9 @@ from model.text.registry import DECODERS
 from model.vision.config import VisionConfig
 from model.vision.family import TowerFamily
 from model.vision.registry import TOWERS
+
+DEFAULT_PAIR = "paligemma2"
+"""Name of the pair of families that a model has by default."""
 
 PARTS: dict[str, Mapping[str, TowerFamily] | Mapping[str, DecoderFamily]] = {
     "vision": TOWERS,
@@ -34,17 +38,32 @@ def part_values(value: Any) -> Any:
     return {"family": value} if isinstance(value, str) else value
 
 
+def backbone_values(value: Any) -> Any:
+    """Returns the values of backbones, name by name, where a list of names stands for them."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        if twice := next((name for name, num in Counter(value).items() if num > 1), None):
+            raise ValueError(f"backbones must not repeat a name, got {twice} twice.")
+        return {name: {} for name in value}
+    return value
+
+
 def with_part_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns a config in which no name stands for a tower or decoder.
+    """Returns a config in which no name stands for a tower, a decoder or a backbone.
 
     Settings can then be laid over it, one by one: `text: gemma3` with `text: {depth: 2}` over it is
     Gemma 3 with two layers.
     """
-    model = values.get("model")
-    if not isinstance(model, dict):
-        return values
-    named = {part: part_values(model[part]) for part in PARTS if part in model}
-    return {**values, "model": {**model, **named}}
+    model, backbones = values.get("model"), backbone_values(values.get("backbones"))
+    if isinstance(model, dict):
+        named = {part: part_values(model[part]) for part in PARTS if part in model}
+        values = {**values, "model": {**model, **named}}
+    if isinstance(backbones, dict):
+        named = {
+            name: with_part_values(backbone) if isinstance(backbone, dict) else backbone
+            for name, backbone in backbones.items()
+        }
+        values = {**values, "backbones": named}
+    return values
 
 
 def with_family(part: str, stated: Mapping[str, Any], field: str = "") -> dict[str, Any]:
@@ -61,17 +80,108 @@ def with_family(part: str, stated: Mapping[str, Any], field: str = "") -> dict[s
     families, name = PARTS[part], stated.get("family")
     if name is None:
         return dict(stated)
-    for family, facts in families.items():
-        size = next(iter(facts.sizes)) if name == family else name
-        if size in facts.sizes:
-            return {**facts.sizes[size], **stated, "family": family}
+    if family := family_of(part, name):
+        sizes = families[family].sizes
+        return {**sizes[name if name in sizes else next(iter(sizes))], **stated, "family": family}
     sizes = [size for facts in families.values() for size in facts.sizes]
-    close = difflib.get_close_matches(name, [*families, *sizes], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, _names(part), n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]}?" if close else "."
     raise ValueError(
         f"{field or f'model.{part}.family'} must be a family, {', '.join(families)}, or a "
         f"published size, {', '.join(sizes)}, got {name!r}{hint}"
     )
+
+
+def family_of(part: str, name: str) -> str:
+    """Returns the family of a family's or a published size's name; "" if there is none."""
+    for family, facts in PARTS[part].items():
+        if name == family or name in facts.sizes:
+            return family
+    return ""
+
+
+def named_parts(name: str) -> dict[str, str]:
+    """Returns part -> name of a family or size, as the name of a backbone says; {} if it says none.
+
+    "siglip2+gemma3-4b" is {"vision": "siglip2", "text": "gemma3-4b"}.
+    """
+    if name == DEFAULT_PAIR:
+        return {"vision": VisionConfig.family, "text": TextConfig.family}
+    vision, _, text = name.partition("+")
+    if family_of("vision", vision) and family_of("text", text):
+        return {"vision": vision, "text": text}
+    return {}
+
+
+def check_backbone_name(name: str, stated: Mapping[str, Any]) -> None:
+    """Refuses the name of a backbone that says no tower and decoder, if nothing else does.
+
+    Args:
+      name: the name.
+      stated: what the backbone states.
+
+    Raises:
+      ValueError: with the accepted names, and the nearest.
+    """
+    if named_parts(name) or (stated.get("model") if "+" in name else stated):
+        return
+    names = [DEFAULT_PAIR, *(f"{v}+{t}" for v in _names("vision") for t in _names("text"))]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    raise ValueError(
+        f"backbones.{name} must state its model, or be named {DEFAULT_PAIR} or VISION+TEXT, a "
+        f"tower ({', '.join(TOWERS)}) and a decoder ({', '.join(DECODERS)}) or published sizes of "
+        f"them{hint}"
+    )
+
+
+def with_backbone_parts(
+    name: str, stated: Mapping[str, Any], study: Mapping[str, Any], vocab_size: int | None
+) -> dict[str, Any]:
+    """Returns the values of a backbone's model, with those that its name and families decide.
+
+    A part of the study's own family, or of none that is named, begins with the study's values. A
+    part that is the study's as it stands is left out.
+
+    Args:
+      name: the backbone's name.
+      stated: values of `BackboneModel` as the backbone states them.
+      study: values of the study's model, as stated.
+      vocab_size: rows of a decoder that is given by name; None takes the published size's.
+
+    Raises:
+      ValueError: if name and values differ, or there is no such family.
+    """
+    named, model = named_parts(name), dict(stated)
+    for part, kind in (("vision", VisionConfig), ("text", TextConfig)):
+        of_part, of_study = stated.get(part, {}), study.get(part, {})
+        field = f"backbones.{name}.model.{part}.family"
+        family = of_part.get("family", named.get(part))
+        if named and family_of(part, family) not in ("", family_of(part, named[part])):
+            raise ValueError(
+                f"{field} must be {named[part]}, as the backbone's name says, got {family}; name "
+                f"the backbone otherwise."
+            )
+        #   the study's text: {family: gemma3, width: 64}
+        #   siglip2+gemma3: {}                        the study's
+        #   mine: {model: {text: {depth: 2}}}         {family: gemma3, width: 64, depth: 2}
+        #   siglip2+llama: {}                         Llama's first size
+        if family in (None, family_of(part, of_study.get("family", kind.family))):
+            if of_part.keys() <= {"family"}:
+                model.pop(part, None)
+                continue
+            of_part = {**of_study, **{k: v for k, v in of_part.items() if k != "family"}}
+        else:
+            of_part = {**of_part, "family": family}
+        if part == "text" and "family" in of_part and vocab_size is not None:
+            of_part = {"vocab_size": vocab_size, **of_part}
+        model[part] = with_family(part, of_part, field)
+    return model
+
+
+def _names(part: str) -> list[str]:
+    families = PARTS[part]
+    return [*families, *(size for facts in families.values() for size in facts.sizes)]
 
 
 def with_pair(model: ModelConfig, vision: str | None, text: str | None) -> ModelConfig:

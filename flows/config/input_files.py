@@ -173,7 +173,7 @@ def data_folders(config: StudyConfig) -> set[str]:
     folders: set[str] = set()
     # Of a benchmark both folders: that of its rows, and that of the split it is trained on, which
     # is its parent's for a zero-shot one.
-    for view in config.resolutions:
+    for view in config.views:
         folders |= {
             source.path
             or source_spec(corpus_reference(f"sources.{i}.reader", source.reader)).folder

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from flows.config.families import with_part_values
+from flows.config.families import backbone_values, with_part_values
 from flows.config.server_limits import check_served_path
 from infra.errors import ConfigError
 from infra.references import file_reference
@@ -210,7 +210,7 @@ def _read_text(path: Path) -> str:
 def _without_dropped(
     values: dict[str, Any], below: Mapping[str, Any], *, source: str
 ) -> dict[str, Any]:
-    """Returns the values without the benchmarks that are null.
+    """Returns the values without the benchmarks and the backbones that are null.
 
     Args:
       values: values after a file or overrides were laid over others.
@@ -218,20 +218,25 @@ def _without_dropped(
       source: name for the origin of the values in errors.
 
     Raises:
-      ConfigError: if a benchmark is dropped that neither was there nor is published.
+      ConfigError: if one is dropped that was not there, and is no published benchmark.
     """
-    transfers, base_transfers = values.get("transfers"), below.get("transfers", {})
-    if not isinstance(transfers, dict) or not isinstance(base_transfers, dict):
-        return values
-    # null in a file with a base, or in an override, takes a benchmark out of what it changes.
-    dropped = [name for name, value in transfers.items() if value is None]
-    # A published benchmark may be dropped twice; another name that is not there is a slip.
-    if unknown := [name for name in dropped if name not in {*base_transfers, *BENCHMARKS}]:
-        raise ConfigError(
-            f"{source}: transfers.{unknown[0]}: null drops a benchmark, and there is none of that "
-            f"name; there are {', '.join(base_transfers) or 'none'}."
-        )
-    return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
+    # null in a file with a base, or in an override, takes an entry out of what it changes. A
+    # published benchmark may be dropped twice; another name that is not there is a slip.
+    for field, entry, known in (
+        ("transfers", "benchmark", {*BENCHMARKS}),
+        ("backbones", "backbone", set[str]()),
+    ):
+        entries, base_entries = values.get(field), backbone_values(below.get(field, {}))
+        if not isinstance(entries, dict) or not isinstance(base_entries, dict):
+            continue
+        dropped = [name for name, value in entries.items() if value is None]
+        if unknown := [name for name in dropped if name not in {*base_entries, *known}]:
+            raise ConfigError(
+                f"{source}: {field}.{unknown[0]}: null drops a {entry}, and there is none of that "
+                f"name; there are {', '.join(base_entries) or 'none'}."
+            )
+        values = {**values, field: {k: v for k, v in entries.items() if k not in dropped}}
+    return values
 
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
@@ -247,6 +252,10 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     for resolution in (values.get("stage2"), *(stage.get("resolution") for stage in stages)):
         if isinstance(resolution, dict):
             _anchor_paths(resolution, folder)
+    backbones = values.get("backbones")
+    for backbone in backbones.values() if isinstance(backbones, dict) else ():
+        if isinstance(backbone, dict):
+            _anchor_paths(backbone, folder)
     for owner in (values, *stages):
         if isinstance(methods := owner.get("methods"), list):
             owner["methods"] = [
@@ -300,10 +309,16 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     except (yaml.YAMLError, *_ODD_VALUES):
         shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
         raise ConfigError(f"{path}: value must be YAML, got {shown!r}.") from None
-    # Copied on the way down, so that the caller's values stay as they are.
-    for key in keys[:-1]:
-        inner = values.get(key)
-        inner = dict(inner) if isinstance(inner, dict) else {}
-        values[key] = inner
-        values = inner
-    values[keys[-1]] = value
+    # Copied on the way down, so that the caller's values stay as they are. A key that is there may
+    # have dots itself, as the backbone siglip2+llama3.2-1b.
+    while keys:
+        lengths = [n for n in range(len(keys), 1, -1) if ".".join(keys[:n]) in values]
+        length = lengths[0] if lengths else 1
+        key, keys = ".".join(keys[:length]), keys[length:]
+        if keys:
+            inner = values.get(key)
+            inner = dict(inner) if isinstance(inner, dict) else {}
+            values[key] = inner
+            values = inner
+        else:
+            values[key] = value

@@ -15,6 +15,8 @@ of the base of Stage 2 be told from a value that the user chose. They list the s
     model: {text: gemma3-4b}                   model: {text: {family: gemma3, width: 2560, …},
                                                  attn_softcap: 0, final_softcap: 0}
     steps: [./mine.py:Dedup]                   steps: [{step: /home/…/mine.py:Dedup}]
+    backbones: [paligemma2, siglip2+llama]     backbones: {paligemma2: {}, siglip2+llama: {model:
+                                                 {vision: {…}, text: {…}}}}
 """
 
 from collections.abc import Mapping
@@ -24,8 +26,15 @@ from pydantic import BeforeValidator, ValidationError, with_config
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
+from flows.config.backbone import AS_STUDY
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
-from flows.config.families import part_values, with_family
+from flows.config.families import (
+    backbone_values,
+    check_backbone_name,
+    part_values,
+    with_backbone_parts,
+    with_family,
+)
 from flows.config.references import connector_reference
 from flows.config.stage2 import Stage2Config
 from flows.config.validation import config_adapter
@@ -72,6 +81,26 @@ class ModelValues(TypedDict, total=False):
     vision: Annotated[VisionValues, BeforeValidator(part_values)]
     text: Annotated[TextValues, BeforeValidator(part_values)]
     connector: ConnectorValues
+
+
+class BackboneModelValues(TypedDict, total=False):
+    """What a config states of `BackboneModel`; null is the study's."""
+
+    vision: Annotated[VisionValues | None, BeforeValidator(part_values)]
+    text: Annotated[TextValues | None, BeforeValidator(part_values)]
+    connector: ConnectorValues | None
+
+
+class BackboneValues(TypedDict, total=False):
+    """What a config states of `BackboneConfig`."""
+
+    model: BackboneModelValues
+    tokenizer: TokenizerValues | None
+    start: str | dict[str, str] | None
+    connectors: dict[str, ConnectorValues]
+    train_budgets: dict[str, Any]
+    stage1: dict[str, Any] | str | None
+    intermediary: dict[str, Any] | str | None
 
 
 class PrepareValues(TypedDict, total=False):
@@ -138,9 +167,12 @@ class StudyValues(TypedDict, total=False):
     start: str | dict[str, str] | None
     tokenizer: TokenizerValues
     model: ModelValues
+    backbones: Annotated[dict[str, BackboneValues], BeforeValidator(backbone_values)]
     prepare: PrepareValues
     sources: tuple[SourceValues, ...]
     watch: WatchValues | None
+    stage1: dict[str, Any] | None
+    intermediary: dict[str, Any] | None
     transfers: dict[str, TransferValues | None]
     stage2: ResolutionValues | None
     stages: tuple[StageValues, ...]
@@ -148,6 +180,7 @@ class StudyValues(TypedDict, total=False):
 
 
 _Setting = TypeVar("_Setting")
+_ByMethod = TypeVar("_ByMethod", ResolutionValues, BackboneValues)
 _Owner = TypeVar("_Owner", SourceValues, TransferValues, ResolutionValues)
 
 
@@ -169,9 +202,10 @@ def normalise(stated: StudyValues) -> StudyValues:
        read a `kind` before it is known to be ours: making a `ConnectorConfig` of it imports it.
     2. Stage 2 takes its transfers from the study's, before these are completed: a size or a recipe
        that is filled in for 224 px is none that the user stated for 448 px.
-    3. The tower and the decoder get the values of the sizes that are named for them.
-    4. Every `prepare` gets the image size of its resolution.
-    5. Every transfer gets the registry's recipe for that size.
+    3. Backbones get their towers, decoders and stages, from what the study states of its own.
+    4. The tower and the decoder get the values of the sizes that are named for them.
+    5. Every `prepare` gets the image size of its resolution.
+    6. Every transfer gets the registry's recipe for that size.
 
     Raises:
       ValueError: if a connector, a tower or a decoder does not exist, or this process may not
@@ -197,11 +231,17 @@ def normalise(stated: StudyValues) -> StudyValues:
             for i, stage in enumerate(values["stages"])
         )
 
-    # 3: the model, whose tower may say the image size.
+    # 3: backbones, while `model` still holds only what the user stated.
+    if "backbones" in values:
+        values["backbones"] = {
+            name: _normalised_backbone(name, backbone, values)
+            for name, backbone in values["backbones"].items()
+        }
+    # 4: the model, whose tower may say the image size.
     if "model" in values:
         values["model"] = _with_families(values["model"], values.get("tokenizer", {}))
 
-    # 4 and 5: image sizes and recipes of the study itself.
+    # 5 and 6: image sizes and recipes of the study itself.
     px = ModelConfig().vision.image_px
     if "model" in values and "vision" in values["model"]:
         px = values["model"]["vision"].get("image_px", px)
@@ -227,14 +267,52 @@ def _with_families(stated: ModelValues, tokenizer: TokenizerValues) -> ModelValu
     if "family" not in (text := stated.get("text", {})):
         return model
     model["text"] = with_family("text", text)
-    # A tokenizer of one's own is that of the published size; one that is trained here has as many
-    # pieces as the study says.
-    if "vocab_size" not in text and tokenizer.get("path") is None:
-        pieces = tokenizer.get("vocab_size", TokenizerConfig.vocab_size)
-        model["text"]["vocab_size"] = pieces + len(EXTRA_TOKENS)
+    if "vocab_size" not in text and (rows := _trained_rows(tokenizer)) is not None:
+        model["text"]["vocab_size"] = rows
     if not decoder_family(model["text"]["family"]).softcaps:
         model = {"attn_softcap": 0.0, "final_softcap": 0.0, **model}
     return model
+
+
+def _trained_rows(tokenizer: TokenizerValues) -> int | None:
+    """Returns the rows of a decoder with a tokenizer that is trained here; None with another.
+
+    A tokenizer of one's own is that of the published size; one that is trained here has as many
+    pieces as the study says.
+    """
+    if tokenizer.get("path") is not None:
+        return None
+    return tokenizer.get("vocab_size", TokenizerConfig.vocab_size) + len(EXTRA_TOKENS)
+
+
+def _normalised_backbone(name: str, stated: BackboneValues, study: StudyValues) -> BackboneValues:
+    """Returns the values of a backbone, its model and its stages laid over the study's.
+
+    Args:
+      name: its name.
+      stated: its values as stated.
+      study: the study's values, of which `model` is as stated.
+    """
+    # A run's record has every field, also those that are as in the study.
+    values: Any = {
+        key: value
+        for key, value in stated.items()
+        if value not in (AS_STUDY, {}, ())
+        and not (value is None and key not in ("start", "stage1", "intermediary"))
+    }
+    model = {key: value for key, value in values.get("model", {}).items() if value is not None}
+    values["model"] = model
+    check_backbone_name(name, {key: value for key, value in values.items() if value != {}})
+    of_study = study.get("model", {})
+    tokenizer = values.get("tokenizer", study.get("tokenizer", {}))
+    values["model"] = with_backbone_parts(name, model, of_study, _trained_rows(tokenizer))
+    if "connector" in model:
+        shared = {k: v for k, v in of_study.get("connector", {}).items() if k != "buckets"}
+        values["model"]["connector"] = {**shared, **model["connector"]}
+    for stage in ("stage1", "intermediary"):
+        if values.get(stage) is not None:
+            values[stage] = _merge_values(study.get(stage), values[stage])
+    return values
 
 
 def _normalised_resolution(
@@ -294,6 +372,12 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
         f"stages.{i}.resolution": stage.get("resolution")
         for i, stage in enumerate(stated.get("stages", ()))
     }
+    for name, backbone in stated.get("backbones", {}).items():
+        field = f"backbones.{name}"
+        connector = backbone.get("model", {}).get("connector") or {}
+        _check_connector_kind(f"{field}.model.connector", connector)
+        for method, connector in backbone.get("connectors", {}).items():
+            _check_connector_kind(f"{field}.connectors.{method}", connector)
     for field, resolution in resolutions.items():
         for method, connector in (resolution or {}).get("connectors", {}).items():
             _check_connector_kind(f"{field}.connectors.{method}", connector)
@@ -301,12 +385,18 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
         return {resolved_name(field, method): setting for method, setting in settings.items()}
 
-    def with_names(field: str, resolution: ResolutionValues) -> ResolutionValues:
-        named = resolution.copy()
+    def with_names(field: str, owner: _ByMethod) -> _ByMethod:
+        named = owner.copy()
         if "connectors" in named:
             named["connectors"] = by_method(f"{field}.connectors", named["connectors"])
         if "train_budgets" in named:
             named["train_budgets"] = by_method(f"{field}.train_budgets", named["train_budgets"])
+        return named
+
+    def backbone_with_names(field: str, backbone: BackboneValues) -> BackboneValues:
+        named = with_names(field, backbone)
+        if isinstance(start := named.get("start"), dict):
+            named["start"] = by_method(f"{field}.start", start)
         return named
 
     def stage_with_names(field: str, stage: StageValues) -> StageValues:
@@ -339,6 +429,11 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     # A resolution has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
         values["stage2"] = with_names("stage2", stage2)
+    if "backbones" in stated:
+        values["backbones"] = {
+            name: backbone_with_names(f"backbones.{name}", backbone)
+            for name, backbone in stated["backbones"].items()
+        }
     if files:
         values["connector_files"] = files
     return values

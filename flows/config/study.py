@@ -3,17 +3,21 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from flows.config.backbone import AS_STUDY, BackboneConfig
 from flows.config.benchmark import (
     EvalRow,
     TransferConfig,
+    benchmark_of,
     check_splits,
     check_transfer,
+    recipe_of,
     rows_of,
     trained_on,
     training_of,
@@ -52,6 +56,8 @@ REFERENCE: Method = "vanilla"
 """The method whose score counts as 100 % retention; its only budget is all tokens."""
 
 
+BackboneName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+_-]*$", max_length=60)]
+
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=40)]
 
 
@@ -59,6 +65,8 @@ def offer_connectors(schema: dict[str, Any]) -> None:
     """Adds the connectors that have a name to the JSON schema of a method, for forms to offer."""
     schema["enum"] = offered_connectors()
 
+
+_Resolution = TypeVar("_Resolution", Stage2Config, ResolutionConfig)
 
 SEED_RANGE = (10_000, 100_000)
 """Range that transfer seeds are drawn from. Source: PARCEL, app. Implementation Details."""
@@ -96,6 +104,9 @@ class StudyConfig:
       tokenizer: the tokenizer that all methods share.
       mask_codec: the mask codec that all methods share; None where no data have masks.
       model: the model that all methods share, but for their connectors.
+      backbones: name -> a tower and a decoder to compare the methods on, with what else differs;
+        a list of names VISION+TEXT is the short form. Each is a study of its own in one table, and
+        retention is against vanilla of the same backbone. Without any, the study has `model`.
       connector_files: method -> file of its connector, for your own classes; filled in
         automatically, so that other processes on the machine find them.
       connectors: method or variant -> settings of its connector; `kind` is filled in. A variant
@@ -147,6 +158,7 @@ class StudyConfig:
     tokenizer: TokenizerConfig = TokenizerConfig()
     mask_codec: MaskCodecConfig | None = MaskCodecConfig()
     model: ModelConfig = ModelConfig()
+    backbones: dict[BackboneName, BackboneConfig] = dataclasses.field(default_factory=dict)
     connector_files: dict[Method, str] = dataclasses.field(default_factory=dict)
     connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
     start: str | dict[Method, str] | None = None
@@ -190,6 +202,10 @@ class StudyConfig:
             check_transfer(name, transfer)
         for i, step in enumerate(self.steps):
             load_user_step(f"steps.{i}", step)
+        if self.backbones:
+            # Each backbone is checked as a whole; the study by itself need not be one.
+            _ = self.pairs
+            return
         check_held_out(self.sources, self.transfers)
         if self.watch is not None:
             self._check_watch(self.watch)
@@ -356,9 +372,31 @@ class StudyConfig:
         return places
 
     @property
-    def at(self) -> str:
-        """Suffix of the names of steps and rows; "" at the study's own resolution."""
+    def backbone(self) -> str:
+        """Name of the backbone, where the study has several; "" elsewhere."""
         return ""
+
+    @property
+    def is_higher(self) -> bool:
+        """Whether this is the view of a study at a higher resolution than its own."""
+        return False
+
+    @property
+    def on(self) -> str:
+        """Suffix that the names of steps and rows have of the backbone: "" or "@siglip2+gemma3"."""
+        return f"@{self.backbone}" if self.backbone else ""
+
+    @property
+    def at(self) -> str:
+        """Suffix of the names of steps and rows; "" at the only backbone's own resolution."""
+        return self.on
+
+    def role_of(self, name: str) -> str:
+        """Returns the name that a dataset has in a study of this backbone alone.
+
+        Steps know what they read by it, so that both studies have the same steps.
+        """
+        return name.replace(self.on, "", 1) if self.on else name
 
     @property
     def prefix(self) -> str:
@@ -366,8 +404,34 @@ class StudyConfig:
         return ""
 
     @functools.cached_property
+    def pairs(self) -> "tuple[StudyConfig, ...]":
+        """A study for each backbone, as it would be alone; without `backbones`, the study itself.
+
+        Raises:
+          ValueError: if a backbone makes no study, or two are the same.
+        """
+        pairs: dict[str, StudyView] = {}
+        for name, backbone in self.backbones.items():
+            try:
+                pairs[name] = _pair_of(self, name, backbone)
+            except ValueError as error:
+                raise ValueError(f"backbones.{name}: {error}") from None
+        for (first, pair), (second, other) in itertools.combinations(pairs.items(), 2):
+            if _values_of(pair) | {"name_on": ""} == _values_of(other) | {"name_on": ""}:
+                raise ValueError(
+                    f"backbones must differ, got {first} and {second}, which are the same; leave "
+                    f"one out, or state what differs."
+                )
+        return (*pairs.values(),) or (self,)
+
+    @property
+    def views(self) -> "tuple[StudyConfig, ...]":
+        """The study at every resolution of every backbone."""
+        return tuple(view for pair in self.pairs for view in pair.resolutions)
+
+    @functools.cached_property
     def resolutions(self) -> "tuple[StudyConfig, ...]":
-        """The study at its own resolution, then at those of Stage 2 and of its own stages."""
+        """One backbone at its own resolution, then at those of Stage 2 and of the own stages."""
         higher = [("stage2", "stage2", self.stage2)]
         higher += [
             (f"stages.{i}.resolution", stage.name, stage.resolution)
@@ -388,7 +452,7 @@ class StudyConfig:
             reader = corpus_reference(f"watch.sources.{i}.reader", source.reader)
             check_splits(f"watch.sources.{i}.split", reader, source.split)
         check_watched(self.sources, watch.sources)
-        if watch.probe and watch.probe.benchmark not in self.fine_tunings and not self.at:
+        if watch.probe and watch.probe.benchmark not in self.fine_tunings and not self.is_higher:
             raise ValueError(
                 f"watch.probe.benchmark must be a transfer of the study, "
                 f"{', '.join(self.fine_tunings) or 'of which there is none'}, got "
@@ -494,7 +558,7 @@ class StudyConfig:
         Such a cell is not wrong, but it says how a method extrapolates, which is seldom meant.
         """
         methods_by_budgets: dict[tuple[int, ...], list[str]] = {}
-        for view in self.resolutions:
+        for view in self.views:
             for method in view.methods:
                 drawn = {view.fine_tuning_of(name, method).budgets for name in view.fine_tunings}
                 # None: all that the method serves.
@@ -517,6 +581,12 @@ class StudyConfig:
     @property
     def input_paths(self) -> dict[str, str]:
         """Config key -> path of a file that the study reads instead of making it."""
+        if self.backbones:
+            return {
+                f"backbones.{name}.{key}": path
+                for name, pair in zip(self.backbones, self.pairs, strict=True)
+                for key, path in pair.input_paths.items()
+            }
         codec = self.mask_codec.path if self.mask_codec else None
         paths = {
             "tokenizer.path": self.tokenizer.path,
@@ -593,47 +663,215 @@ class StudyConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HighResolution(StudyConfig):
-    """The view of a study at a higher resolution, with its own images, budgets and recipes.
+class StudyView(StudyConfig):
+    """The view of a study on one backbone, at one resolution.
 
     Attributes:
-      key: config key of its settings: "stage2", or "stages.N.resolution".
+      name_on: name of the backbone; "" where the study has one only.
+      key: config key of what a higher resolution has of its own, "stage2" or
+        "stages.N.resolution"; "" at the backbone's own resolution.
     """
 
-    key: str = "stage2"
+    name_on: str = ""
+    key: str = ""
+
+    @property
+    def backbone(self) -> str:
+        """Name of the backbone, where the study has several; "" elsewhere."""
+        return self.name_on
+
+    @property
+    def is_higher(self) -> bool:
+        """Whether this is the view of a study at a higher resolution than its own."""
+        return bool(self.key)
 
     @property
     def prefix(self) -> str:
         """Beginning of the config keys of its settings."""
-        return f"{self.key}."
+        return f"{self.key}." if self.key else ""
 
     @property
     def at(self) -> str:
-        """Suffix of the names of steps and rows, as "@448"."""
-        return f"@{self.model.vision.image_px}"
+        """Suffix of the names of steps and rows, as "@448" or "@448@siglip2+gemma3"."""
+        return f"@{self.model.vision.image_px}{self.on}" if self.key else self.on
 
 
-def _view_at(
-    config: StudyConfig, key: str, resolution: ResolutionConfig, methods: tuple[Method, ...]
-) -> HighResolution:
-    px, before = resolution.image_px, config.model.vision.num_patches
-    vision = dataclasses.replace(config.model.vision, image_px=px)
-    after = vision.num_patches
+def _values_of(config: StudyConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
-    def without_buckets(connector: ConnectorConfig) -> ConnectorConfig:
-        # Buckets are token counts declared for the smaller images; by default they follow the size.
-        return dataclasses.replace(connector, buckets=())
 
-    def with_image_px(owner: Any) -> Any:
+def _pair_of(config: StudyConfig, name: str, backbone: BackboneConfig) -> StudyView:
+    """Returns the study that a backbone would be alone.
+
+    Raises:
+      ValueError: if it makes no study.
+    """
+    model = backbone.model.model_in(config.model)
+    before, after = config.model.vision.num_patches, model.vision.num_patches
+    px = model.vision.image_px
+    is_own = (model.vision, model.text, model.projector) == (
+        config.model.vision, config.model.text, config.model.projector,
+    )  # fmt: skip
+    start = config.start if backbone.start == AS_STUDY else backbone.start
+    if backbone.start == AS_STUDY and start is not None and not is_own:
+        raise ValueError(
+            f"start must be stated, as the study's, {start}, is a checkpoint of another tower and "
+            f"decoder; null starts from random parameters."
+        )
+    tokenizer = backbone.tokenizer or config.tokenizer
+    if backbone.tokenizer is None and tokenizer.path is not None:
+        families = model.text.family, config.model.text.family
+        if len({*families}) > 1:
+            raise ValueError(
+                f"tokenizer must be stated for {families[0]}, as the study's, {tokenizer.path}, is "
+                f"of {families[1]}."
+            )
+
+    connectors = config.connectors
+    if before != after:
+        connectors = {method: _without_buckets(c) for method, c in connectors.items()}
+    small_px, resolved = config.model.vision.image_px, _with_image_px(config, px)
+    stages = {
+        stage: stated
+        for stage in ("stage1", "intermediary")
+        if (stated := getattr(backbone, stage)) != AS_STUDY
+    }
+    changed: dict[str, Any] = {
+        **resolved,
+        **stages,
+        "backbones": {},
+        "model": model,
+        "tokenizer": tokenizer,
+        "start": start,
+        "connectors": connectors | backbone.connectors,
+        "transfers": {
+            name: _with_recipe_at(px, name, transfer, small_px)
+            for name, transfer in resolved["transfers"].items()
+        },
+        "budgets": backbone.budgets or _fit_budgets(config.budgets, before, after),
+        "train_budgets": config.train_budgets | backbone.train_budgets,
+        "stage2": config.stage2 and _fit_resolution(config.stage2, config.model, model),
+        "stages": tuple(
+            dataclasses.replace(
+                stage, resolution=_fit_resolution(stage.resolution, config.model, model)
+            )
+            if stage.resolution is not None
+            else stage
+            for stage in config.stages
+        ),
+    }
+    values = _values_of(config) | changed
+    values["name_on"] = name if len(config.backbones) > 1 else ""
+    if before == after:
+        return StudyView(**values)
+    # A method may serve other budgets on another number of patches. What it serves here is known of
+    # the study but for its training budgets.
+    plain = _with_train_budgets(config.variants, lambda budgets: None)
+    view = StudyView(**values | {"train_budgets": {}, "variants": plain})
+
+    def served(method: Method, budgets: Sequence[int]) -> tuple[int, ...]:
+        supported = supported_budgets(view.model_of(method))
+        return tuple(b for b in _fit_budgets(budgets, before, after) if b in supported)
+
+    return dataclasses.replace(
+        view,
+        train_budgets={
+            method: served(method, budgets)
+            for method, budgets in config.train_budgets.items()
+            if method in config.methods
+        }
+        | backbone.train_budgets,
+        variants={
+            method: dataclasses.replace(
+                variant,
+                train_budgets=variant.train_budgets and served(method, variant.train_budgets),
+            )
+            for method, variant in config.variants.items()
+        },
+    )
+
+
+def _fit_budgets(budgets: Sequence[int], before: int, after: int) -> tuple[int, ...]:
+    """Returns budgets on another tower: as many tokens, but for all tokens."""
+    #   16 x 16 patches   16  64  256     24 x 24 patches   16  64  576
+    return tuple(dict.fromkeys(after if budget == before else budget for budget in budgets))
+
+
+def _fit_resolution(resolution: _Resolution, study: ModelConfig, model: ModelConfig) -> _Resolution:
+    """Returns a higher resolution of the study on another tower, whose patches may differ."""
+    before, after = (
+        (resolution.image_px // vision.patch_px) ** 2 for vision in (study.vision, model.vision)
+    )
+    if before == after:
+        return resolution
+    return dataclasses.replace(
+        resolution,
+        budgets=resolution.budgets and _fit_budgets(resolution.budgets, before, after),
+        train_budgets={
+            method: _fit_budgets(budgets, before, after)
+            for method, budgets in resolution.train_budgets.items()
+        },
+        connectors={method: _without_buckets(c) for method, c in resolution.connectors.items()},
+    )
+
+
+def _with_recipe_at(px: int, name: str, transfer: TransferConfig, before_px: int) -> TransferConfig:
+    """Returns a transfer in which what the registry's recipe says is of another image side."""
+    trained = benchmark_of(trained_on(name), transfer)
+    was, now = recipe_of(trained, before_px), recipe_of(trained, px)
+    changes = {
+        field: now[field]
+        for field, value in was.items()
+        if now[field] != value and getattr(transfer.train, field) == value
+    }
+    return dataclasses.replace(transfer, train=dataclasses.replace(transfer.train, **changes))
+
+
+def _without_buckets(connector: ConnectorConfig) -> ConnectorConfig:
+    # Buckets are token counts declared for one number of patches; by default they follow it.
+    return dataclasses.replace(connector, buckets=())
+
+
+def _with_train_budgets(
+    variants: Mapping[str, Variant], fit: Callable[[Sequence[int]], tuple[int, ...] | None]
+) -> dict[str, Variant]:
+    return {
+        name: dataclasses.replace(
+            variant, train_budgets=variant.train_budgets and fit(variant.train_budgets)
+        )
+        for name, variant in variants.items()
+    }
+
+
+def _with_image_px(config: StudyConfig, px: int) -> dict[str, Any]:
+    """Returns those fields of a study that prepare images, for images of another side [pixels]."""
+
+    def resized(owner: Any) -> Any:
         if owner.prepare is None:
             return owner
         return dataclasses.replace(owner, prepare=dataclasses.replace(owner.prepare, image_px=px))
 
-    transfers: Mapping[str, TransferConfig | None]
-    if resolution.transfers is None:
-        transfers = {name: with_image_px(entry) for name, entry in config.transfers.items()}
-    else:
-        transfers = resolution.transfers
+    watch = config.watch
+    return {
+        "prepare": dataclasses.replace(config.prepare, image_px=px),
+        "sources": tuple(map(resized, config.sources)),
+        "watch": watch and dataclasses.replace(watch, sources=tuple(map(resized, watch.sources))),
+        "transfers": {name: resized(entry) for name, entry in config.transfers.items()},
+    }
+
+
+def _view_at(
+    config: StudyConfig, key: str, resolution: ResolutionConfig, methods: tuple[Method, ...]
+) -> StudyView:
+    px, before = resolution.image_px, config.model.vision.num_patches
+    vision = dataclasses.replace(config.model.vision, image_px=px)
+    after = vision.num_patches
+
+    def scale(budgets: Sequence[int]) -> tuple[int, ...]:
+        return tuple(scale_budget(budget, before, after) for budget in budgets)
+
+    resolved = _with_image_px(config, px)
+    transfers = resolved["transfers"] if resolution.transfers is None else resolution.transfers
     # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
     #
     #              study, 224 px     Stage 2, 448 px
@@ -644,41 +882,27 @@ def _view_at(
         "model": dataclasses.replace(
             config.model,
             vision=vision,
-            connector=without_buckets(config.model.connector),
+            connector=_without_buckets(config.model.connector),
             remat=resolution.remat or config.model.remat,
         ),
-        "connectors": {m: without_buckets(c) for m, c in config.connectors.items()}
+        "connectors": {m: _without_buckets(c) for m, c in config.connectors.items()}
         | resolution.connectors,
-        "prepare": resolution.prepare or dataclasses.replace(config.prepare, image_px=px),
-        "sources": resolution.sources or tuple(map(with_image_px, config.sources)),
-        "watch": config.watch
-        and dataclasses.replace(
-            config.watch, sources=tuple(map(with_image_px, config.watch.sources))
-        ),
+        "prepare": resolution.prepare or resolved["prepare"],
+        "sources": resolution.sources or resolved["sources"],
+        "watch": resolved["watch"],
         "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
-        "budgets": resolution.budgets
-        or tuple(scale_budget(b, before, after) for b in config.budgets),
-        "train_budgets": {
-            method: tuple(scale_budget(budget, before, after) for budget in budgets)
-            for method, budgets in config.train_budgets.items()
-        }
+        "budgets": resolution.budgets or scale(config.budgets),
+        "train_budgets": {m: scale(budgets) for m, budgets in config.train_budgets.items()}
         | resolution.train_budgets,
-        "variants": {
-            name: dataclasses.replace(
-                variant,
-                train_budgets=variant.train_budgets
-                and tuple(scale_budget(budget, before, after) for budget in variant.train_budgets),
-            )
-            for name, variant in config.variants.items()
-        },
+        "variants": _with_train_budgets(config.variants, scale),
         "num_seeds": resolution.num_seeds or config.num_seeds,
         "eval_batch_size": resolution.eval_batch_size or config.eval_batch_size,
         "methods": methods,
         "stage2": None,
         "stages": (),
     }
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return HighResolution(**{**values, **changed}, key=key)
+    changed |= {"name_on": config.backbone, "key": key}
+    return StudyView(**{**_values_of(config), **changed})
 
 
 def _start_paths_by_method(start: dict[Method, str]) -> dict[str, str]:

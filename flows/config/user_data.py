@@ -30,7 +30,7 @@ def check_user_data(config: StudyConfig) -> None:
     """
     if config.data_root is None:
         return  # The synthetic corpus has no such benchmarks; `input_file_paths` refuses them.
-    for view in config.resolutions:
+    for view in config.pairs[0].resolutions:  # The others have the same benchmarks.
         _check_benchmarks(view, config.data_root)
 
 

@@ -36,15 +36,15 @@ class PlannedProgram:
 
 def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
     """Yields the largest program of every training of a study; all seeds share it."""
-    for stage in stages_of(config):
+    for stage in (stage for pair in config.pairs for stage in stages_of(pair)):
         for method in (REFERENCE,) if stage.is_shared else stage.methods:
             yield PlannedProgram(
-                name=f"{stage.name} {method}",
+                name=f"{stage.name} {method}{stage.view.on}",
                 model=stage.view.model_of(method),
                 train=stage.train_config_of(method),
                 num_images=1,
             )
-    for view in config.resolutions:
+    for view in config.views:
         for method in view.methods:
             for benchmark in view.fine_tunings:
                 yield PlannedProgram(

@@ -200,7 +200,7 @@ def plan_of(
         planner = _Planner(config, topology, compiler, data.records, every=every)
         trainings = [planner.pretraining(*stage) for stage in _pretrainings(config)]
         pretrainings = tuple(trainings)
-        for view in config.resolutions:
+        for view in config.views:
             parts = [planner.transfers] if view.fine_tunings else []
             for planned in (*parts, planner.evaluations) if view.rows else parts:
                 trainings += [planned(view, method, pretrainings) for method in view.methods]
@@ -256,7 +256,7 @@ class _Planner:
         self, stage: str, view: StudyConfig, method: Method, train: TrainConfig
     ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
-        self._check(f"{stage}.train" if view.at else stage, train)
+        self._check(f"{stage}.train" if view.is_higher else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
         # Epochs become steps only once all datasets of the mixture are prepared and counted.
         mixture, unknown = mixture_of(view), ""
@@ -275,7 +275,7 @@ class _Planner:
         done = steps or 0
         step_s = _mean_step(shapes)
         return PlannedTraining(
-            name=f"{stage} {method}",
+            name=f"{stage} {method}{view.on}",
             runs=runs,
             steps=steps,
             batch_size=train.batch_size,
@@ -363,7 +363,7 @@ class _Planner:
         if divided:
             _, shape, train, images = max(divided, key=lambda row: row[0])
             shapes = (self._compiled(model, train, shape, images),)
-        pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
+        pace = _pace_of(view, method, pretrainings)
         count = len(view.fine_tunings) - len(unknown)
         return PlannedTraining(
             name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
@@ -406,7 +406,7 @@ class _Planner:
             # A token of a batch reads every weight once; all else is hidden behind that.
             num_tokens = seeds * len(served) * -(-items // size) * config.text_len
             decode_s += num_tokens * _BFLOAT16 * num_params(model) / chip.memory_bandwidth
-        pace = _seconds_per_flop([row for row in pretrainings if row.name.endswith(f" {method}")])
+        pace = _pace_of(view, method, pretrainings)
         prefills, count = self._chip_hours(pace, flops), len(view.rows) - len(unknown)
         return PlannedTraining(
             name=f"{len(view.rows)} rows evaluated{view.at} {method}",
@@ -635,15 +635,16 @@ def _transfer_lines(plan: ResourcePlan) -> Iterator[str]:
 
 
 def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig]]:
-    # The order in which the graph trains them; Stage 1 is one for all methods.
-    stages = stages_of(config)
-    for stage in stages:
-        if stage.is_shared:
-            yield stage.name, stage.view, REFERENCE, stage.recipe
-    for method in config.methods:
+    # The order in which the graph trains them; Stage 1 is one for all methods of a backbone.
+    for pair in config.pairs:
+        stages = stages_of(pair)
         for stage in stages:
-            if method in stage.methods and not stage.is_shared:
-                yield stage.name, stage.view, method, stage.train_config_of(method)
+            if stage.is_shared:
+                yield stage.name, stage.view, REFERENCE, stage.recipe
+        for method in config.methods:
+            for stage in stages:
+                if method in stage.methods and not stage.is_shared:
+                    yield stage.name, stage.view, method, stage.train_config_of(method)
 
 
 def _batch_shapes(
@@ -686,10 +687,12 @@ def _mean_step(shapes: Sequence[BatchShape]) -> tuple[float, float] | None:
     return low, low + sum(s.share * (s.interconnect_s or 0.0) for s in shapes)
 
 
-def _seconds_per_flop(rows: Sequence[PlannedTraining]) -> tuple[float, float] | None:
-    """Returns the range of seconds per FLOP of the last of these trainings with a known time."""
-    for row in reversed(rows):
-        if row.step_s is not None:
+def _pace_of(
+    view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
+) -> tuple[float, float] | None:
+    """Returns the range of seconds per FLOP of a method's last pretraining with a known time."""
+    for row in reversed(pretrainings):
+        if row.step_s is not None and row.name.endswith(f" {method}{view.on}"):
             flops = sum(shape.share * shape.flops for shape in row.shapes)
             return row.step_s[0] / flops, row.step_s[1] / flops
     return None

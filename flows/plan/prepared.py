@@ -241,7 +241,7 @@ def records_of(explanation: Explanation) -> dict[str, int]:
     ]
     return {
         name: sum(part.num_records for part in dataset_parts(artifact).values())
-        for view in explanation.study.resolutions
+        for view in explanation.study.views
         for name, spec in datasets_of(view).items()
         for prepared_spec, artifact in prepared_datasets
         if prepared_spec == spec

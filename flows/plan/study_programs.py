@@ -59,10 +59,10 @@ def programs_of(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, 
 
 
 def _all_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str, DeviceProgram]]:
-    for stage in stages_of(config):
+    for stage in (stage for pair in config.pairs for stage in stages_of(pair)):
         for method in (REFERENCE,) if stage.is_shared else stage.methods:
             yield from _stage_programs(stage, method, topology)
-    for view in config.resolutions:
+    for view in config.views:
         for method in view.methods:
             yield from _transfer_programs(view, method, topology)
             yield from _evaluation_programs(view, method, topology)
@@ -74,7 +74,7 @@ def _stage_programs(
 ) -> Iterator[tuple[str, DeviceProgram]]:
     deterministic = stage.view.compute.deterministic
     model, train = stage.view.model_of(method), stage.train_config_of(method)
-    name = f"{stage.name} {method}"
+    name = f"{stage.name} {method}{stage.view.on}"
     yield from _updates(name, model, train, 1, topology, deterministic=deterministic)
     for what, program in watch_programs(stage.view, method, model, train, topology):
         yield f"{name} {what}", program

@@ -51,16 +51,18 @@ def build_report(
     #   ─▶ report   sections, means over benchmarks, comparisons over benchmarks
     #   ─▶ tables   Markdown, LaTeX, CSV, JSON, pages: all from `result_columns`
     #
-    # A resolution is a plan of its own; together they are one report.
-    plans = (plan, *plan.also)
-    rows = {row: number for number, sub_plan in enumerate(plans) for row in sub_plan.benchmarks}
-    scores_by_plan: list[list[Score]] = [[] for _ in plans]
+    # A view, of a backbone at a resolution, is a plan of its own; together they are one report. So
+    # no mean and no retention is over several.
+    rows = {
+        row: number for number, sub_plan in enumerate(plan.views) for row in sub_plan.benchmarks
+    }
+    scores_by_plan: list[list[Score]] = [[] for _ in plan.views]
     for score in scores:
         # A score of no plan goes to the first one, where `_scores_by_cell` refuses it.
         scores_by_plan[rows.get(score.benchmark, 0)].append(score)
     reports = [
         _plan_report(sub_plan, plan_scores, chance, guesses or {}, contaminated_sources)
-        for sub_plan, plan_scores in zip(plans, scores_by_plan, strict=True)
+        for sub_plan, plan_scores in zip(plan.views, scores_by_plan, strict=True)
     ]
     return Report(
         sections=tuple(section for part in reports for section in part.sections),
@@ -78,7 +80,7 @@ def _plan_report(
     guesses: Mapping[str, Items],
     contaminated_sources: Set[str],
 ) -> Report:
-    """Returns the report of one resolution."""
+    """Returns the report of one view."""
     by_cell = _scores_by_cell(scores, plan)
     sections = tuple(
         _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, contaminated_sources)
@@ -89,7 +91,7 @@ def _plan_report(
         entry
         for name, members in {**plan.groups, **groups}.items()
         for entry in aggregate_sections(
-            name, [s for s in sections if s.benchmark in members], len(members), plan.resolution
+            name, [s for s in sections if s.benchmark in members], len(members)
         )
     ]
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
@@ -196,6 +198,7 @@ def _build_section(
         seen=num_items(items) - num_items(without_sources(items, contaminated_sources)),
         items=num_items(items),
         resolution=plan.resolution,
+        backbone=plan.backbone,
     )
 
 

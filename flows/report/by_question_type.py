@@ -107,7 +107,7 @@ def question_types_to_csv(
       inputs: role -> input of the results artifact.
       get: function from a key to its artifact, files included.
     """
-    numbers = plan.pretraining_at_any_resolution
+    numbers = plan.pretraining_in_any_view
     rows = [
         row for section in report.sections for row in _type_scores(section, numbers, inputs, get)
     ]

@@ -85,10 +85,10 @@ def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
     if num != num_benchmarks:
         benchmarks = f"{num} of {num_benchmarks} benchmarks"
     sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
-    pixels = f" ({entry.resolution} px)" if entry.resolution else ""
+    view = f" ({entry.view_text})" if entry.view_text else ""
     draws = draws_text(entry.seeds, entry.pretrainings, entry.items)
     return (
-        f"{entry.pair} at {budget_text(entry.budget)}{pixels}: "
+        f"{entry.pair} at {budget_text(entry.budget)}{view}: "
         f"{', '.join(part for part in (difference_text(entry), benchmarks, draws) if part)}{sure}"
     )
 

@@ -126,8 +126,26 @@ class Cost:
         return self.num_images * self.budget
 
 
+class InView:
+    """What belongs to one view of a study: a backbone at a resolution."""
+
+    resolution: int | None
+    backbone: str | None
+
+    @property
+    def view(self) -> tuple[int | None, str | None]:
+        """The resolution and the backbone; each is None where there is one only."""
+        return self.resolution, self.backbone
+
+    @property
+    def view_text(self) -> str:
+        """Both in words, "448 px, siglip2+gemma3"; "" where there is one of each."""
+        pixels = f"{self.resolution} px" if self.resolution else ""
+        return ", ".join(part for part in (pixels, self.backbone) if part)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(InView):
     """The cells that a study plans to fill; its order is the order of every table.
 
     Attributes:
@@ -146,8 +164,9 @@ class Plan:
         that is not named has a training to itself.
       costs: costs of the cells, as far as they are known.
       resolution: image side [pixels]; None if the study has one resolution only.
-      also: plans of the study's other resolutions. The names of their benchmarks end with the
-        resolution: "chartqa@448".
+      also: plans of the study's other views. The names of their benchmarks end with the resolution
+        and the backbone: "chartqa@448", "chartqa@siglip2+gemma3".
+      backbone: name of the backbone; None if the study has one only.
     """
 
     methods: tuple[str, ...]
@@ -163,6 +182,7 @@ class Plan:
     costs: tuple[Cost, ...] = ()
     resolution: int | None = None
     also: tuple["Plan", ...] = ()
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
         # Two pretrainings with two seeds each: the seeds differ, since each pretraining has its
@@ -198,9 +218,14 @@ class Plan:
         return dict(zip(self.seeds, numbers, strict=True))
 
     @property
-    def pretraining_at_any_resolution(self) -> dict[int, int]:
-        """`pretraining_of`, with the seeds of the study's other resolutions."""
-        return {s: n for plan in (self, *self.also) for s, n in plan.pretraining_of.items()}
+    def views(self) -> tuple["Plan", ...]:
+        """The plans of all the study's views, this one first."""
+        return (self, *self.also)
+
+    @property
+    def pretraining_in_any_view(self) -> dict[int, int]:
+        """`pretraining_of`, with the seeds of the study's other views."""
+        return {s: n for plan in self.views for s, n in plan.pretraining_of.items()}
 
     def runs(self, method: str, budget: int) -> bool:
         """Returns whether the study plans to score `method` at `budget`."""
@@ -298,7 +323,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(InView):
     """The difference between two methods at one budget, paired by seed and item.
 
     Attributes:
@@ -317,6 +342,7 @@ class Comparison:
       better: number of benchmarks on which `method` is better, with `holm` up to 5 %.
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
+      backbone: name of the backbone; None if the report holds one only.
     """
 
     method: str
@@ -335,6 +361,7 @@ class Comparison:
     better: int = 0
     worse: int = 0
     resolution: int | None = None
+    backbone: str | None = None
 
     @property
     def is_sure(self) -> bool:
@@ -348,7 +375,7 @@ class Comparison:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(InView):
     """All cells of one benchmark: a table of methods × budgets.
 
     Attributes:
@@ -360,6 +387,7 @@ class Section:
         later one of the two in the plan.
       seen: number of items whose picture a training corpus holds.
       items: number of all items; 0 if unknown.
+      backbone: name of the backbone; None if the report holds one only.
     """
 
     benchmark: str
@@ -375,11 +403,12 @@ class Section:
     comparisons: tuple[Comparison, ...] = ()
     seen: int = 0
     items: int = 0
+    backbone: str | None = None
 
     @property
     def title(self) -> str:
-        """The benchmark's name without the resolution, for places that show it separately."""
-        return self.benchmark.removesuffix(f"@{self.resolution}")
+        """The benchmark's name without resolution and backbone, where these are shown apart."""
+        return self.benchmark.removesuffix(f"@{self.backbone}").removesuffix(f"@{self.resolution}")
 
     def cell(self, method: str, budget: int) -> Cell:
         """Returns the cell of `method` at `budget`."""
@@ -406,7 +435,7 @@ class Section:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Aggregate:
+class Aggregate(InView):
     """Unweighted means over several benchmarks, for one method at one budget.
 
     Attributes:
@@ -417,6 +446,7 @@ class Aggregate:
       partial: mean retention over the `rows`; None if there is none.
       seeds: number of seeds under each complete benchmark; 0 without any.
       pretrainings: number of pretrainings that these seeds start from; 0 if unknown.
+      backbone: name of the backbone; None if the report holds one only.
     """
 
     name: str
@@ -430,6 +460,7 @@ class Aggregate:
     resolution: int | None = None
     seeds: int = 0
     pretrainings: int = 0
+    backbone: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) 
       plan: the report's plan.
       recall: function from a key to its artifact.
     """
-    numbers = plan.pretraining_at_any_resolution
+    numbers = plan.pretraining_in_any_view
     rows = [
         _score_row(score, numbers[score.seed], recall)
         for section in report.sections

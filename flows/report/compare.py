@@ -110,6 +110,7 @@ def _benchmark_comparisons(
             benchmarks=(name,),
             holm=corrected.get(name),
             resolution=plan.resolution,
+            backbone=plan.backbone,
         )
         for name, interval in intervals.items()
     }
@@ -145,4 +146,5 @@ def _mean_comparison(
         better=sum(mean > 0 for mean in significant),
         worse=sum(mean < 0 for mean in significant),
         resolution=plan.resolution,
+        backbone=plan.backbone,
     )

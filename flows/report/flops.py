@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flows.report.text_lists import align_columns
 from infra.errors import ConfigError
@@ -12,9 +12,18 @@ from model.config import ModelConfig
 PARTS = tuple(field.name for field in dataclasses.fields(flops.Flops))
 
 
-def flops_json(models: Iterable[ModelConfig], at: Sequence[int] | None) -> str:
-    """Returns the rows as a JSON list, unrounded; every budget where `at` is None."""
-    rows = [dataclasses.asdict(row) for row in _flops_rows(models, at)]
+def flops_json(models: Mapping[str, Iterable[ModelConfig]], at: Sequence[int] | None) -> str:
+    """Returns the rows as a JSON list, unrounded; every budget where `at` is None.
+
+    Args:
+      models: backbone -> its model, with one connector each; rows of "" name no backbone.
+      at: the budgets.
+    """
+    rows = [
+        ({"backbone": backbone} if backbone else {}) | dataclasses.asdict(row)
+        for backbone, of_backbone in models.items()
+        for row in _flops_rows(of_backbone, at)
+    ]
     return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
 
 

@@ -68,11 +68,11 @@ def gather_report(
     for row, score, items in _read_guesses(artifacts, reader):
         chance[row], guesses[row] = score, items
     return build_report(
-        plan, chosen_scores, chance, guesses, notes, _contaminated_sources(artifacts)
+        plan, chosen_scores, chance, guesses, notes, _contaminated_sources(plan, artifacts)
     )
 
 
-def _contaminated_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
+def _contaminated_sources(plan: Plan, artifacts: Mapping[str, Artifact]) -> set[str]:
     """Returns the sources of evaluation pictures that a training corpus holds.
 
     A source found through one benchmark counts as seen in every benchmark that asks about it.
@@ -84,7 +84,13 @@ def _contaminated_sources(artifacts: Mapping[str, Artifact]) -> set[str]:
                 if match.kind == CONTAMINATION:
                     row = match.dataset.removesuffix("/eval")
                     ids.setdefault(row, set()).add(match.match)
-    cells = {cell.benchmark: role for role in artifacts if (cell := CellKey.of_role(role))}
+    # A screening names a row as a study of its backbone alone does; pictures are the same for all.
+    backbones = {row: sub_plan.backbone for sub_plan in plan.views for row in sub_plan.benchmarks}
+    cells = {
+        cell.benchmark.removesuffix(f"@{backbones[cell.benchmark]}"): role
+        for role in artifacts
+        if (cell := CellKey.of_role(role))
+    }
     # Hygiene names records; items are grouped by source. A file of items has both.
     sources: set[str] = set()
     for row in ids.keys() & cells.keys():

@@ -12,7 +12,9 @@ def headline_text(report: Report) -> str:
     means = [(entry.mean, entry) for entry in report.aggregates if entry.mean is not None]
     if means:
         mean, entry = max(means, key=lambda one: one[0])
-        return f"{entry.method}@{entry.budget}: {mean:.1f} over {entry.expected} benchmarks"
+        backbone = f"{entry.backbone} " if entry.backbone else ""
+        over = f"over {entry.expected} benchmarks"
+        return f"{backbone}{entry.method}@{entry.budget}: {mean:.1f} {over}"
     cells = [cell for section in report.sections for cell in section.cells if cell.n]
     if not cells:
         return ""

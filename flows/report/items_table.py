@@ -158,7 +158,7 @@ def scores_of(
       plan: the report's plan.
       recall: function from a key to its artifact.
     """
-    pretrainings = plan.pretraining_at_any_resolution
+    pretrainings = plan.pretraining_in_any_view
     for section in report.sections:
         for cell in section.cells:
             for score in cell.scores:

@@ -31,7 +31,7 @@ def to_json(report: Report) -> str:
             {
                 column.name: column.json(column.value(entry))
                 for column in result_columns.AGGREGATE_COLUMNS
-                if column.json
+                if column.json and not (column.is_optional and column.value(entry) is None)
             }
             for entry in report.aggregates
         ],
@@ -79,7 +79,11 @@ def _section_json(section: Section) -> dict[str, Any]:
     value = {name: json_number(getattr(section, name)) for name in _SECTION_FIELDS}
     # What all cells share is here once. Most of it is among the fields above, whose order stays.
     first = CellRow(section, section.cells[0])
-    value |= {c.name: c.json(c.value(first)) for c in columns if c.json and c.is_shared}
+    value |= {
+        c.name: c.json(c.value(first))
+        for c in columns
+        if c.json and c.is_shared and not (c.is_optional and c.value(first) is None)
+    }
     cells = []
     for cell in section.cells:
         if not cell.expected:
@@ -94,8 +98,9 @@ def _section_json(section: Section) -> dict[str, Any]:
 
 def _comparison_json(entry: Comparison) -> dict[str, Any]:
     values = {name: json_number(value) for name, value in vars(entry).items()}
-    if entry.resolution is None:
-        del values["resolution"]
+    for name in ("resolution", "backbone"):
+        if values[name] is None:
+            del values[name]
     return values
 
 
@@ -110,7 +115,7 @@ def _read_section(entry: Mapping[str, Any]) -> Section:
         for method in methods
         for budget in budgets
     ]
-    fields = {name: entry[name] for name in _SECTION_FIELDS if name in entry}
+    fields = {name: entry[name] for name in (*_SECTION_FIELDS, "backbone") if name in entry}
     return Section(
         **fields,
         methods=methods,

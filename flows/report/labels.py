@@ -70,8 +70,8 @@ def _rank(named: Mapping[str, str] | Sequence[int]) -> Callable[[str | int], int
 def _sorted_within_names(
     entries: Sequence[Aggregate], by_method: Callable[[str | int], int]
 ) -> list[Aggregate]:
-    order = list(dict.fromkeys((entry.name, entry.resolution) for entry in entries))
-    return sorted(entries, key=lambda e: (order.index((e.name, e.resolution)), by_method(e.method)))
+    order = list(dict.fromkeys((entry.name, entry.view) for entry in entries))
+    return sorted(entries, key=lambda e: (order.index((e.name, e.view)), by_method(e.method)))
 
 
 def _label_section(section: Section, labels: Labels) -> Section:

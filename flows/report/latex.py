@@ -1,6 +1,7 @@
 """Writes a report as LaTeX tables (packages booktabs and amsmath)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from flows.report import result_columns
 from flows.report.cell_text import budget_text, range_text
@@ -14,33 +15,33 @@ _ESCAPES = str.maketrans(
 
 
 def to_latex(report: Report) -> str:
-    """Returns one table per set of budgets and resolution.
+    """Returns one table per set of budgets, resolution and backbone.
 
     Its columns are those with a `latex_heading`. `--` marks a missing number; a cell that is not
     planned is empty. The caption says how many seeds, pretrainings and items there are, and what
     bold and stars mean.
     """
-    groups: dict[tuple[tuple[int, ...], int | None], list[Section]] = {}
+    groups: dict[Any, list[Section]] = {}
     for section in report.sections:
-        groups.setdefault((section.budgets, section.resolution), []).append(section)
+        groups.setdefault((section.budgets, section.view), []).append(section)
     return "\n".join(
-        _table(sections, [a for a in report.aggregates if a.resolution == resolution], resolution)
-        for (_, resolution), sections in groups.items()
+        _table(sections, [a for a in report.aggregates if a.view == view])
+        for (_, view), sections in groups.items()
     )
 
 
-def _table(sections: list[Section], aggregates: list[Aggregate], resolution: int | None) -> str:
+def _table(sections: list[Section], aggregates: list[Aggregate]) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_caption(sections, resolution)}}}",
+        rf"\caption{{{_caption(sections)}}}",
         _tabular(sections, aggregates).rstrip("\n"),
         r"\end{table}",
     ]
     return "\n".join([*lines, ""])
 
 
-def _caption(sections: list[Section], resolution: int | None) -> str:
+def _caption(sections: list[Section]) -> str:
     cells = [cell for section in sections for cell in section.cells if cell.expected]
     seeds = max(cell.expected for cell in cells)
     pretrainings = max(cell.pretrainings for cell in cells)
@@ -49,7 +50,9 @@ def _caption(sections: list[Section], resolution: int | None) -> str:
         of_pretrainings = f" from {pretrainings} pretraining{'s' * (pretrainings != 1)}"
     items = [cell.items for cell in cells if cell.items]
     of_items = f", each score over {_escape(range_text(items))} items" if items else ""
-    images = rf" at {resolution}\,px" if resolution else ""
+    resolution, backbone = sections[0].view
+    images = f" on {_escape(backbone)}" if backbone else ""
+    images += rf" at {resolution}\,px" if resolution else ""
     starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
     star = (
         r", with $^{*}$ where its difference to each other method there stands (95\,\%, corrected "

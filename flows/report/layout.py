@@ -72,12 +72,12 @@ def report_blocks(report: Report) -> list[ReportBlock]:
 def overall_blocks(report: Report) -> list[ReportBlock]:
     """Returns the means over benchmarks, and the methods compared."""
     blocks = [
-        _aggregate_block(list(entries), _shared_budgets(report, resolution))
-        for resolution, entries in itertools.groupby(report.aggregates, lambda a: a.resolution)
+        _aggregate_block(list(entries), _shared_budgets(report, view))
+        for view, entries in itertools.groupby(report.aggregates, lambda entry: entry.view)
     ]
     if report.comparisons:
-        num = collections.Counter(section.resolution for section in report.sections)
-        lines = [comparison_text(c, num[c.resolution]) for c in report.comparisons]
+        num = collections.Counter(section.view for section in report.sections)
+        lines = [comparison_text(c, num[c.view]) for c in report.comparisons]
         blocks.append(ReportBlock(title="Methods compared", lines=lines))
     return blocks
 
@@ -109,9 +109,9 @@ def _interval_condition(report: Report) -> str:
     return ONE_PRETRAINING if num == 1 else NESTED.format(num=num)
 
 
-def _shared_budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
-    """Returns the budgets of a resolution, which all its sections share."""
-    return next(s.budgets for s in report.sections if s.resolution == resolution)
+def _shared_budgets(report: Report, view: tuple[int | None, str | None]) -> tuple[int, ...]:
+    """Returns the budgets of a view, which all its sections share."""
+    return next(s.budgets for s in report.sections if s.view == view)
 
 
 def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> ReportBlock:
@@ -132,7 +132,8 @@ def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> Re
     head = [column.heading.format(budget_text(b)) for column in means for b in budgets]
     head += [column.heading for column in counts]
     table = ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
-    return ReportBlock(title=f"Over benchmarks{_pixels(entries[0].resolution)}", tables=[table])
+    view = f" ({entries[0].view_text})" if entries[0].view_text else ""
+    return ReportBlock(title=f"Over benchmarks{view}", tables=[table])
 
 
 def section_block(section: Section) -> ReportBlock:
@@ -142,8 +143,8 @@ def section_block(section: Section) -> ReportBlock:
         tables.append(_difference_table(section))
     if UNSEEN.is_shown(section):
         tables.append(_grid_table(section, UNSEEN))
-    pixels = f"{section.resolution} px" if section.resolution else ""
-    extra = ", ".join(part for part in (section.metric, section.group, pixels) if part)
+    parts = (section.metric, section.group, section.view_text)
+    extra = ", ".join(part for part in parts if part)
     title = f"{section.title} ({extra})" if extra else section.title
     return ReportBlock(title=title, tables=tables, section=section)
 
@@ -205,7 +206,3 @@ def _difference_table(section: Section) -> ReportTable:
         head=["difference", *budgets, "seeds", "pretrainings", "items"],
         rows=[[TableField(text) for text in row] for row in rows],
     )
-
-
-def _pixels(resolution: int | None) -> str:
-    return f" ({resolution} px)" if resolution else ""

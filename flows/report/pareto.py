@@ -36,10 +36,10 @@ def plot_latency(report: Report, path: Path) -> None:
 def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] = COSTS) -> bytes:
     """Returns a PNG of mean scores against costs: tokens, GFLOPs and key-value cache of a prompt.
 
-    There is a row of panels per resolution and number of images in a prompt. A point is a method at
-    a budget, with score and cost averaged over the benchmarks of the row. A point is drawn only if
-    every one of these benchmarks has both. The grey line is the Pareto front: no point scores as
-    much at the same cost or less.
+    There is a row of panels per backbone, resolution and number of images in a prompt. A point is a
+    method at a budget, with score and cost averaged over the benchmarks of the row. A point is
+    drawn only if every one of these benchmarks has both. The grey line is the Pareto front: no
+    point scores as much at the same cost or less.
 
     Args:
       report: the report whose cells are drawn.
@@ -51,23 +51,25 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        # A panel per cost; a row per resolution and number of images, since prompts of one image
-        # and of 16 frames have no common axis. A study without scores still gets a (blank) row.
+        # A panel per cost; a row per view and number of images, since prompts of one image and of
+        # 16 frames have no common axis. A study without scores still gets a (blank) row.
         rows = max(len(groups), 1)
         size = (PANEL_INCHES[0] * len(of), PANEL_INCHES[1] * rows + 0.45)
         figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(hspace=0.08))
         FigureCanvasAgg(figure)
         panels = figure.subplots(rows, len(of), squeeze=False)
         look = looks(report)
-        for row, ((px, num_images), sections) in zip(panels, groups.items(), strict=False):
+        for row, ((_, num_images), sections) in zip(panels, groups.items(), strict=False):
             points = _points(sections)
             for axes, (name, cost) in zip(row, of.items(), strict=True):
                 _draw(axes, points, cost, look)
                 axes.set_xlabel(name)
             row[0].set_ylabel("mean score")
             what = "1 image" if num_images == 1 else f"{num_images} images"
+            px, backbone = sections[0].view
             num, pixels = len(sections), f" of {px} px" if px else ""
-            row[0].set_title(f"{what}{pixels}, {num} benchmark{'s' if num > 1 else ''}")
+            title = f"{what}{pixels}, {num} benchmark{'s' if num > 1 else ''}"
+            row[0].set_title(f"{backbone}\n{title}" if backbone else title)
         draw_legend(figure, len(of))
         png = io.BytesIO()
         # Without Matplotlib's version in it, the same report gives the same bytes.
@@ -84,13 +86,13 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return best
 
 
-def _groups(report: Report) -> dict[tuple[int | None, int], list[Section]]:
-    """Returns (resolution, number of images in a prompt) -> benchmarks."""
-    groups: dict[tuple[int | None, int], list[Section]] = {}
+def _groups(report: Report) -> dict[tuple[Any, int], list[Section]]:
+    """Returns (view, number of images in a prompt) -> benchmarks."""
+    groups: dict[tuple[Any, int], list[Section]] = {}
     for section in report.sections:
         cost = next((c.cost for c in section.cells if c.cost), None)
         if cost is not None:
-            groups.setdefault((section.resolution, cost.num_images), []).append(section)
+            groups.setdefault((section.view, cost.num_images), []).append(section)
     return groups
 
 

@@ -120,7 +120,8 @@ def _draw_panel(axes: Any, section: Section, colors: dict[str, tuple[str, str]])
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0) if _lowest(section) >= 0 else low, high)
     pixels = f", {section.resolution} px" if section.resolution else ""
-    axes.set_title(f"{section.title}{pixels}")
+    title = f"{section.title}{pixels}"
+    axes.set_title(f"{section.backbone}\n{title}" if section.backbone else title)
     axes.set_xlabel("budget [tokens]")
     axes.set_ylabel(section.metric.replace("_", " ") or "score")
 

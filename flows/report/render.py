@@ -13,8 +13,11 @@ from flows.report.latex import to_latex
 from flows.report.markdown import to_markdown
 from flows.report.result_columns import CellRow
 
+_OPTIONAL = ("resolution", "backbone")
+"""Columns of a comparison that are there only if the report holds several of them."""
+
 COMPARISON_COLUMNS = tuple(
-    field.name for field in dataclasses.fields(Comparison) if field.name != "resolution"
+    field.name for field in dataclasses.fields(Comparison) if field.name not in _OPTIONAL
 )
 
 
@@ -35,8 +38,12 @@ def to_csv(report: Report) -> str:
 
     Column `scores` holds one `seed=score` per seed, joined by spaces.
     """
-    columns = result_columns.CELL_COLUMNS
     rows = [CellRow(s, c) for s in report.sections for c in s.cells if c.expected]
+    columns = [
+        column
+        for column in result_columns.CELL_COLUMNS
+        if not column.is_optional or any(column.value(row) is not None for row in rows)
+    ]
     return to_csv_lines(
         [column.name for column in columns],
         [{c.name: c.csv(c.value(row)) for c in columns} for row in rows],
@@ -46,12 +53,12 @@ def to_csv(report: Report) -> str:
 def comparisons_to_csv(report: Report) -> str:
     """Returns one line per comparison: those of each benchmark, then those over several.
 
-    Column `resolution` appears only if the report holds several resolutions.
+    Columns `resolution` and `backbone` appear only if the report holds several of them.
     """
     comparisons = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
     rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in comparisons]
-    resolution = ("resolution",) if any(c.resolution for c in comparisons) else ()
-    return to_csv_lines((*COMPARISON_COLUMNS, *resolution), rows)
+    several = [name for name in _OPTIONAL if any(getattr(c, name) for c in comparisons)]
+    return to_csv_lines((*COMPARISON_COLUMNS, *several), rows)
 
 
 def latency_to_csv(report: Report) -> str:

@@ -70,6 +70,7 @@ class ResultColumn(Generic[Row]):
       value: function from a row to the value.
       csv: function from the value to the CSV's field; default the value, floats with 4 decimals.
       json: function from the value to the JSON's; None if the JSON has it in another place.
+      is_optional: whether files have it only where some row has a value.
       is_shared: whether all cells of a benchmark have the same value: the JSON and the tables then
         have it once.
       is_count: whether it counts what a method's scores rest on: a table has it once, as the range
@@ -89,6 +90,7 @@ class ResultColumn(Generic[Row]):
     value: Callable[[Row], Any]
     csv: Callable[[Any], object] = lambda value: value
     json: Callable[[Any], Any] | None = json_number
+    is_optional: bool = False
     is_shared: bool = False
     is_count: bool = False
     heading: str = ""
@@ -129,7 +131,8 @@ def _seed_scores(scores: tuple[Score, ...]) -> str:
 CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ResultColumn(
         name="benchmark",
-        meaning="row of the results; with several resolutions it ends with one, `chartqa@448`",
+        meaning="row of the results; with several resolutions it ends with one, `chartqa@448`, and "
+        "with several backbones, with one, `chartqa@siglip2+gemma3`",
         value=lambda row: row.section.benchmark,
         is_shared=True,
     ),
@@ -270,6 +273,13 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         rank=1,
         is_count=True,
     ),
+    ResultColumn(
+        name="backbone",
+        meaning="tower and decoder, if the study has several",
+        value=lambda row: row.section.backbone,
+        is_shared=True,
+        is_optional=True,
+    ),
     _cost_column("tokens", "soft tokens of the longest prompt"),
     _cost_column("tflops", "compute of its prefill [1e12 FLOPs]"),
     _cost_column("kv_mb", "size of its key-value cache [2**20 bytes]"),
@@ -282,6 +292,12 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
         name="resolution",
         meaning="their image side in pixels, if the study has several",
         value=lambda entry: entry.resolution,
+    ),
+    ResultColumn(
+        name="backbone",
+        meaning="their tower and decoder, if the study has several",
+        value=lambda entry: entry.backbone,
+        is_optional=True,
     ),
     ResultColumn(name="method", meaning="name of the method", value=lambda entry: entry.method),
     ResultColumn(name="budget", meaning="soft tokens per image", value=lambda entry: entry.budget),

@@ -275,12 +275,10 @@ def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     if len(groups) > 1:
         groups["all"] = sections
     entries = [
-        a
-        for g, scored in groups.items()
-        for a in aggregate_sections(g, scored, len(scored), resolution)
+        a for g, scored in groups.items() for a in aggregate_sections(g, scored, len(scored))
     ]
     if resolution == SUITE_RESOLUTION:
         for name, members in paper_suites().items():
             scored = [s for s in sections if s.benchmark in members]
-            entries += aggregate_sections(name, scored, len(members), resolution) if scored else []
+            entries += aggregate_sections(name, scored, len(members)) if scored else []
     return entries

@@ -189,7 +189,7 @@ def check_code(kind: str, config: StudyConfig, target: DeploymentTarget) -> None
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
     refs = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
     refs += [(f"steps.{i}.step", entry.step) for i, entry in enumerate(config.steps)]
-    for view in config.resolutions:
+    for view in config.views:
         refs += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
         watched = view.watch.sources if view.watch else ()
         refs += [(f"watch.sources.{i}.reader", source.reader) for i, source in enumerate(watched)]

@@ -3,9 +3,11 @@
 Runs, sweeps, plans and `--explain` all read this one graph.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from flows.config.benchmark import (
@@ -78,11 +80,30 @@ def graph_of(
         return graph
     # A user's step may read a step of any phase, so they are added to the whole graph, which is
     # then cut. Without anything to score there is no report.
-    last: Phase = "report" if config.rows else "evaluate"
+    last: Phase = "report" if config.pairs[0].rows else "evaluate"
     if until == "report":
         return add_user_steps(graph, config)
     whole = _GraphBuilder(config, PHASES.index(last), digest_cache).graph()
     return cut_graph(add_user_steps(whole, config), graph)
+
+
+@contextlib.contextmanager
+def _named_errors(pair: StudyConfig) -> Iterator[None]:
+    """Names the backbone in an error about it, where the study has several."""
+    try:
+        yield
+    except ConfigError as error:
+        if not pair.backbone:
+            raise
+        raise ConfigError(f"backbones.{pair.backbone}: {error}") from None
+
+
+def _specs_by_role(pair: StudyConfig) -> list[tuple[str, DatasetSpec]]:
+    return [
+        (pair.role_of(name), spec)
+        for view in pair.resolutions
+        for name, spec in datasets_of(view).items()
+    ]
 
 
 class _GraphBuilder:
@@ -96,10 +117,16 @@ class _GraphBuilder:
         self.config = config
         self.last = last
         self.digest_cache = digest_cache
-        self.input_paths = input_file_paths(config)
         check_user_data(config)
-        check_user_connectors(config)
-        check_groups(config)
+        self.input_paths: dict[str, dict[str, Path]] = {}
+        for pair in config.pairs:
+            with _named_errors(pair):
+                self.input_paths[pair.on] = input_file_paths(pair)
+                check_user_connectors(pair)
+                check_groups(pair)
+        # Whether all backbones read the same datasets, whose steps are then named after none.
+        first, *others = (_specs_by_role(pair) for pair in config.pairs)
+        self.shares_data = all(specs == first for specs in others)
         self.nodes: list[GraphNode] = []
         self._step_by_digest: dict[str, Step] = {}
 
@@ -115,19 +142,25 @@ class _GraphBuilder:
         #              checkpoint ─▶ cast, with `keep.transfers: bfloat16`
         #   report     scores, chance, screened ─▶ results
         #
+        # With several backbones, each phase but the last is done for each of them: the steps are
+        # those of a study of that backbone alone, under names that end with it.
+        #
         # Each phase adds its nodes after those that they read, and hands on the steps by name, so
         # the list of nodes is in an order that can run.
         datasets = self._prepare()
         cells: dict[CellKey, Step] = {}
         results: Step | None = None
         if self.last >= PHASES.index("train"):
-            vocabulary_steps = self._vocabulary(datasets)
-            checkpoints = self._pretrain(datasets, vocabulary_steps)
+            vocabulary = {pair.on: self._vocabulary(pair, datasets) for pair in self.config.pairs}
+            checkpoints: dict[tuple[str, Method, int], Step] = {}
+            for pair in self.config.pairs:
+                checkpoints |= self._pretrain(pair, datasets, vocabulary[pair.on])
             if self.last >= PHASES.index("transfer"):
-                for view in self.config.resolutions:
-                    cells |= self._transfer(view, datasets, vocabulary_steps, checkpoints)
+                for view in self.config.views:
+                    used = vocabulary[view.on]
+                    cells |= self._transfer(view, datasets, used, checkpoints)
                     if view.zero_shot and self.last >= PHASES.index("evaluate"):
-                        cells |= self._zero_shot(view, datasets, vocabulary_steps, checkpoints)
+                        cells |= self._zero_shot(view, datasets, used, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
         return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results, study=self.config)
@@ -150,6 +183,10 @@ class _GraphBuilder:
             self.nodes.append(GraphNode(name=name, jobs=(job,)))
         return known_step
 
+    def _data_name(self, view: StudyConfig, name: str) -> str:
+        """Returns the name of a dataset in the names of steps: of a backbone, or of all."""
+        return view.role_of(name) if self.shares_data else name
+
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}
         # Raw data are one step if they are drawn here. A user's own are noted dataset by dataset,
@@ -159,28 +196,32 @@ class _GraphBuilder:
             corpus = self._add("corpus", "corpus", config=config.corpus)
         else:
             state = RawFingerprint(config.data_root)
-        specs = [item for view in config.resolutions for item in datasets_of(view).items()]
-        trained = [(name, spec.licence) for name, spec in specs if spec.licences is not None]
-        check_allowed(config.licences, trained)
-        for name, spec in specs:
+        specs = [
+            (self._data_name(view, name), name, spec)
+            for view in config.views
+            for name, spec in datasets_of(view).items()
+        ]
+        trained = [(shown, spec.licence) for shown, _, spec in specs if spec.licences is not None]
+        check_allowed(config.licences, [*dict(trained).items()])
+        for shown, name, spec in specs:
             raw = corpus
             if state is not None:
                 raw = self._add(
                     "raw_files",
-                    f"files {name}",
+                    f"files {shown}",
                     config=raw_files_spec(spec, state),
                     location=config.data_root,
                 )
             assert raw is not None
             datasets[name] = self._add(
                 "dataset",
-                f"prepare {name}",
+                f"prepare {shown}",
                 config=spec,
                 inputs={"raw": raw},
                 location=config.data_root,
             )
         # Screening reads prepared datasets of all benchmarks, so it comes after all of them.
-        for view in config.resolutions:
+        for view in config.views:
             datasets |= self._screen(view, datasets)
         return datasets
 
@@ -189,11 +230,13 @@ class _GraphBuilder:
         if view.hygiene is None:
             return {}
         # A picture of any evaluation split counts, also of a benchmark that is not transferred to.
-        held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in view.eval_rows}
+        held_out = {
+            f"{view.role_of(name)}/eval": datasets[f"{name}/eval"] for name in view.eval_rows
+        }
         return {
             name: self._add(
                 "screened",
-                f"screen {name}",
+                f"screen {self._data_name(view, name)}",
                 config=view.hygiene,
                 inputs={"dataset": datasets[name], **held_out},
                 # The whole config of the step is `hygiene` of the study: `--explain` says so.
@@ -202,25 +245,28 @@ class _GraphBuilder:
             for name in mixture_of(view)
         }
 
-    def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
-        config = self.config
+    def _vocabulary(self, config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+        """Returns the tokenizer and the mask codec of a backbone, by role."""
         texts = datasets_of(config)  # The texts are the same at every resolution.
         # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {
-            watched_name(source) for source in (config.watch.sources if config.watch else ())
+            f"{watched_name(source)}{config.at}"
+            for source in (config.watch.sources if config.watch else ())
         }
-        train = {role: datasets[role] for role in texts if role not in held_out}
+        train = {config.role_of(name): datasets[name] for name in texts if name not in held_out}
+        tokenizers = {pair.tokenizer for pair in self.config.pairs}
+        shared = self.shares_data and len(tokenizers) == 1
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
         pieces, codec = (
-            self._input_files_step("tokenizer.path"),
-            self._input_files_step("mask_codec.path"),
+            self._input_files_step(config, "tokenizer.path"),
+            self._input_files_step(config, "mask_codec.path"),
         )
         steps = {
             "tokenizer": self._add(
                 "tokenizer",
-                "tokenizer",
+                f"tokenizer{'' if shared else config.on}",
                 config=config.tokenizer,
                 inputs=pieces or train,
                 location=config.tokenizer.path,
@@ -230,7 +276,7 @@ class _GraphBuilder:
         if config.mask_codec is not None:
             steps["mask_codec"] = self._add(
                 "mask_codec",
-                "mask codec",
+                f"mask codec{'' if self.shares_data else config.on}",
                 config=config.mask_codec,
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
@@ -242,18 +288,21 @@ class _GraphBuilder:
             )
         return steps
 
-    def _input_files_step(self, key: str) -> dict[str, Step]:
+    def _input_files_step(self, config: StudyConfig, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
-        if key not in self.input_paths:
+        paths = self.input_paths[config.on]
+        if key not in paths:
             return {}
-        files = input_files_spec(self.input_paths[key], self.digest_cache)
-        return {"given": self._add("files", f"files {key}", config=files)}
+        files = input_files_spec(paths[key], self.digest_cache)
+        return {"given": self._add("files", f"files {key}{config.on}", config=files)}
 
     def _pretrain(
-        self, datasets: Mapping[str, Step], vocabulary_steps: Mapping[str, Step]
+        self,
+        config: StudyConfig,
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
     ) -> dict[tuple[str, Method, int], Step]:
-        """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
-        config = self.config
+        """Returns (view's suffix, method, pretraining seed) -> the last pretraining step there."""
         checkpoints: dict[tuple[str, Method, int], Step] = {}
         # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
         inputs = {
@@ -271,7 +320,7 @@ class _GraphBuilder:
             view, compute = stage.view, config.compute
             return self._add(
                 "checkpoint",
-                f"{stage.name} {method}{suffix}",
+                f"{stage.name} {method}{config.on}{suffix}",
                 config=FitSpec(
                     model=view.model_of(method),
                     train=stage.train_config_of(method),
@@ -285,7 +334,7 @@ class _GraphBuilder:
                 keys={"train": stage.key},
             )
 
-        starts = {m: self._start(config.connector_of(m)) for m in config.methods}
+        starts = {m: self._start(config, config.connector_of(m)) for m in config.methods}
         # Method by method, from one stage to the next:
         #
         #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
@@ -305,7 +354,7 @@ class _GraphBuilder:
                     init = last if stage.after is None else ends[stage.after]
                     if stage.is_shared or method in stage.methods:
                         if stage.is_shared:
-                            step = fit(stage, REFERENCE, number, self._start(REFERENCE))
+                            step = fit(stage, REFERENCE, number, self._start(config, REFERENCE))
                         else:
                             step = fit(stage, method, number, init)
                         init = last = {"init": step}
@@ -314,9 +363,9 @@ class _GraphBuilder:
                     ends[stage.name] = init
         return checkpoints
 
-    def _start(self, method: Method) -> dict[str, Step]:
+    def _start(self, config: StudyConfig, method: Method) -> dict[str, Step]:
         """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
-        start = self.config.start
+        start = config.start
         if start is None:
             return {}
         # One folder for all methods becomes one step, since `_add` returns an equal one that is
@@ -326,9 +375,9 @@ class _GraphBuilder:
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
             "start",
-            key.replace(".", " "),
-            config=start_spec(self.config.model),
-            inputs=self._input_files_step(key),
+            f"{key.replace('.', ' ')}{config.on}",
+            config=start_spec(config.model),
+            inputs=self._input_files_step(config, key),
             location=location,
         )
         return {"init": step}
@@ -483,14 +532,14 @@ class _GraphBuilder:
         chance = {
             f"{CHANCE}{name}": self._add(
                 "chance",
-                f"chance {name}",
+                f"chance {self._data_name(view, name)}",
                 config=metric_of(row.benchmark, view.transfers[row.benchmark]),
                 inputs={
                     "train": datasets[f"{trained_on(row.benchmark)}{view.at}/train"],
                     "eval": datasets[f"{name}/eval"],
                 },
             )
-            for view in self.config.resolutions
+            for view in self.config.views
             for name, row in view.rows.items()
             # Guesses are learnt from the training split, which only a fine-tuning prepares.
             if training_of(row.benchmark, view.transfers[row.benchmark])
@@ -500,7 +549,7 @@ class _GraphBuilder:
         is_reported = hygiene is not None and hygiene.contamination == "report"
         screened = {
             f"{SCREENED}{name}": datasets[name]
-            for view in (self.config.resolutions if is_reported else ())
+            for view in (self.config.views if is_reported else ())
             for name in mixture_of(view)
         }
         # Every input goes to one step; it is partial, so that a table comes out of what was made.
@@ -654,20 +703,23 @@ def decode_of(config: StudyConfig, benchmark: str) -> DecodeConfig:
 
 
 def results_plan(config: StudyConfig) -> Plan:
-    """Returns the layout of a study's results table, at all its resolutions.
+    """Returns the layout of a study's results table, on all its backbones, at all resolutions.
 
     The cell of a budget that a method does not serve stays empty.
 
     Raises:
       ConfigError: if nothing is scored.
     """
-    if not config.rows:
+    if not config.pairs[0].rows:
         raise ConfigError(
             "transfers must have a benchmark, got none: there is nothing to score. "
             "`parcel prepare` and `parcel train` need none."
         )
-    several = len(config.resolutions) > 1
-    plan, *also = (_plan_of_view(view, several=several) for view in config.resolutions)
+    plan, *also = (
+        _plan_of_view(view, several=len(pair.resolutions) > 1)
+        for pair in config.pairs
+        for view in pair.resolutions
+    )
     return dataclasses.replace(plan, also=tuple(also))
 
 
@@ -684,7 +736,7 @@ def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
         reference=REFERENCE,
         budgets_of={m: served for m, served in served_budgets.items() if served != config.budgets},
         # The paper's headline retention is over rows at 224 px only.
-        groups={"main": main} if 1 < len(main) < len(config.rows) and not config.at else {},
+        groups={"main": main} if 1 < len(main) < len(config.rows) and not config.is_higher else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
         trainings={
             name: training_of(row.benchmark, config.transfers[row.benchmark]) or ZERO_SHOT
@@ -692,6 +744,7 @@ def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
         },
         costs=costs_of(config),
         resolution=config.model.vision.image_px if several else None,
+        backbone=config.backbone or None,
     )
 
 

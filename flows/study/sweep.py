@@ -178,15 +178,22 @@ class Sweep:
         # What the study has already is left out: a sweep that adds nothing has no words.
         words = []
         # A budget above the number of patches at the study's own resolution is for Stage 2.
-        full = config.model.vision.num_patches
+        full = max(pair.model.vision.num_patches for pair in config.pairs)
         larger = [b for b in self.budgets if b > full and config.stage2 is not None]
+        smaller = [b for b in self.budgets if b not in larger]
         methods = {_method_name(config, "methods", method): method for method in self.methods}
         if more := [reference for name, reference in methods.items() if name not in config.methods]:
             current_references = map(config.reference_of, config.methods)
             words.append(f"methods=[{', '.join([*current_references, *more])}]")
+        views = config.pairs[0].resolutions
         wanted: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
-            "budgets": (config.budgets, [b for b in self.budgets if b not in larger]),
-            "stage2.budgets": (config.resolutions[1 if config.stage2 else 0].budgets, larger),
+            "budgets": (config.budgets, smaller),
+            **{
+                f"backbones.{name}.budgets": (backbone.budgets, smaller)
+                for name, backbone in config.backbones.items()
+                if backbone.budgets is not None
+            },
+            "stage2.budgets": (views[1 if config.stage2 else 0].budgets, larger),
         }
         for field, (current_values, added) in wanted.items():
             if more := [value for value in added if value not in current_values]:
@@ -266,7 +273,8 @@ class SweepRun:
           ConfigError: naming what is wrong.
         """
         if self.sweep.until_decided:
-            _method_pairs(self.config, self.sweep.compare)
+            for study in self.config.pairs:
+                _method_pairs(study, self.sweep.compare)
         # Such scores have no transfer seed: only another pretraining gives another one.
         if self.config.zero_shot and (self.sweep.until_decided or self.sweep.add_seeds):
             field = "until_decided" if self.sweep.until_decided else "add_seeds"
@@ -341,7 +349,9 @@ class SweepRun:
     def decisions(self, explanation: Explanation) -> dict[tuple[Method, Method], Decision]:
         """Returns, for each pair of compared methods, the decision of the study's seeds.
 
-        All rows, and all budgets that both methods serve, have the same weight. The decision is
+        With several backbones there is a decision for each: of "parcel@siglip2+gemma3" and
+        "m3@siglip2+gemma3". All rows, and all budgets that both methods serve, have the same
+        weight. The decision is
         about other seeds, other items of the same kind and, with several pretrainings, others of
         these: it is made from the same scores of single items, by the same interval, as the
         comparisons of the table. A seed with a cell that failed too often does not count.
@@ -357,13 +367,18 @@ class SweepRun:
             for key, verdict in verdicts.items()
             if verdict.artifact is not None
         }
-        pairs = _method_pairs(config, self.sweep.compare)
+        compared = [
+            (study, pair)
+            for study in config.pairs
+            for pair in _method_pairs(study, self.sweep.compare)
+        ]
         abandoned = _abandoned_cells(explanation, failures_by_node(self.store, explanation))
         decisions = {}
-        for pair in pairs:
-            seeds, rows = _compared_rows(config, scores.keys(), *pair, abandoned=abandoned)
+        for study, pair in compared:
+            seeds, rows = _compared_rows(study, scores.keys(), *pair, abandoned=abandoned)
+            names = f"{pair[0]}{study.on}", f"{pair[1]}{study.on}"
             if not seeds:
-                decisions[pair] = _OPEN
+                decisions[names] = _OPEN
                 continue
             # Budgets of one benchmark are of the same trainings and pictures: first their mean.
             differences = [
@@ -379,8 +394,8 @@ class SweepRun:
             ]
             # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
             numbers = {seed: number for number, seed in config.seed_pairs}
-            decisions[pair] = decide_pair(
-                differences, [numbers[seed] for seed in seeds], error=0.05 / len(pairs)
+            decisions[names] = decide_pair(
+                differences, [numbers[seed] for seed in seeds], error=0.05 / len(compared)
             )
         return decisions
 
@@ -505,9 +520,9 @@ def describe_sweep(explanation: Explanation, failed: Mapping[GraphNode, int]) ->
     stale = sum(state == "stale" for state in states.values())
     remade_text = f", {stale} of them remade because their code changed" if stale else ""
     grids = [
-        f"{len(view.rows)} rows{f' at {view.model.vision.image_px} px' if view.at else ''} × "
-        f"{_seeds_of(view)} × budgets {', '.join(map(str, view.budgets))}"
-        for view in config.resolutions
+        f"{len(view.rows)} rows{_place_of(view)} × {_seeds_of(view)} × budgets "
+        f"{', '.join(map(str, view.budgets))}"
+        for view in config.views
     ]
     grid = " and ".join(grids)
     yield f"sweep {config.name}: {len(config.methods)} methods × {grid}: {len(cells)} cells"
@@ -622,6 +637,11 @@ def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
         f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
         f"--failed`: {abbreviate_list(names, _MAX_NAMES)}"
     )
+
+
+def _place_of(view: StudyConfig) -> str:
+    backbone = f" on {view.backbone}" if view.backbone else ""
+    return backbone + (f" at {view.model.vision.image_px} px" if view.is_higher else "")
 
 
 def _seeds_of(config: StudyConfig) -> str:

@@ -38,6 +38,12 @@ def flops(
     from flows.report.flops import flops_text
     from flows.study.flops import flops_models as models_of
 
-    models = models_of(config, image_px, connector or ())
-    text = json_of(models, budget) if as_json else flops_text(models, budget, parts=parts)
-    typer.echo(text, nl=False)
+    by_backbone = models_of(config, image_px, connector or ())
+    if as_json:
+        typer.echo(json_of(by_backbone, budget), nl=False)
+        return
+    tables = [
+        (f"{backbone}: " if backbone else "") + flops_text(models, budget, parts=parts)
+        for backbone, models in by_backbone.items()
+    ]
+    typer.echo("\n".join(tables), nl=False)

@@ -54,8 +54,8 @@ def add_logs(
             _check_metric(log, metric, sections[entry.task])
             aligned.append(dataclasses.replace(entry, metric=metric))
     theirs = report_logs(aligned)
-    # A resolution is a plan of its own, with its own budgets and seeds.
-    parts = [_add_sections(report, theirs, sub_plan) for sub_plan in (plan, *plan.also)]
+    # A view is a plan of its own, with its own budgets and seeds.
+    parts = [_add_sections(report, theirs, sub_plan) for sub_plan in plan.views]
     return dataclasses.replace(
         report,
         sections=tuple(section for part in parts for section in part.sections),
@@ -91,8 +91,8 @@ def _add_sections(report: Report, theirs: Report, plan: Plan) -> Report:
     """Returns the sections of one plan, their means and comparisons, with the other models."""
     own = [section for section in report.sections if section.benchmark in plan.benchmarks]
     added = {section.benchmark: section for section in theirs.sections}
-    aggregates = [entry for entry in report.aggregates if entry.resolution == plan.resolution]
-    comparisons = [entry for entry in report.comparisons if entry.resolution == plan.resolution]
+    aggregates = [entry for entry in report.aggregates if entry.view == plan.view]
+    comparisons = [entry for entry in report.comparisons if entry.view == plan.view]
     models = tuple(dict.fromkeys(m for section in added.values() for m in section.methods))
     if not any(section.benchmark in added for section in own):
         return Report(
@@ -116,10 +116,10 @@ def _add_sections(report: Report, theirs: Report, plan: Plan) -> Report:
     for name, num in dict.fromkeys((entry.name, entry.expected) for entry in aggregates):
         members = [s for s in sections if s.benchmark in plan.groups.get(name, plan.benchmarks)]
         means += [entry for entry in aggregates if entry.name == name]
-        of_models = aggregate_sections(name, members, num, plan.resolution)
+        of_models = aggregate_sections(name, members, num)
         means += [entry for entry in of_models if entry.method in models]
     between_models = [
-        dataclasses.replace(entry, resolution=plan.resolution)
+        dataclasses.replace(entry, resolution=plan.resolution, backbone=plan.backbone)
         for entry in theirs.comparisons
         if set(entry.benchmarks) <= set(plan.benchmarks)
     ]

@@ -303,10 +303,10 @@ def test_a_recorded_plan_is_the_plan_again():
 def test_flops_take_stage_2s_settings_for_its_size(tmp_path: Path):
     path = tmp_path / "two.yaml"
     path.write_text("base: demo\nstage2: {connectors: {parcel: {num_heads: 4, mlp_dim: 64}}}\n")
-    found = {m.connector.kind: m for m in flops_models(str(path), 448)}
+    found = {m.connector.kind: m for m in flops_models(str(path), 448)[""]}
     assert (found["parcel"].vision.image_px, found["parcel"].connector.mlp_dim) == (448, 64)
     assert found["mqt"].connector.mqt_keys == "positional"
-    own = {m.connector.kind: m for m in flops_models(str(path), None)}
+    own = {m.connector.kind: m for m in flops_models(str(path), None)[""]}
     assert (own["parcel"].vision.image_px, own["parcel"].connector.buckets) == (224, (62, 64, 256))
-    other = {m.connector.kind: m for m in flops_models(str(path), 112)}
+    other = {m.connector.kind: m for m in flops_models(str(path), 112)[""]}
     assert other["parcel"].connector.buckets == ()  # Those of 224 px do not fit.
