@@ -75,12 +75,11 @@ def write_release(
       checkpoint: the checkpoint; one in a bucket is read in place.
       out: an empty folder.
       dtype: type of the written tensors, float32 or bfloat16.
-      author: the torch class of a connector of one's own, which `torch_connector.compare` tries;
-        None for a built-in one.
+      author: the torch class of a connector of one's own, which
+        `torch_connector.compare_checkpoint` tries; None for a built-in one.
 
     Raises:
-      RequestError: if there is no torch code for the connector, or too much, or none for the prompt
-        template.
+      RequestError: if there is no torch code for the connector, or for the prompt template.
       ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
@@ -91,8 +90,6 @@ def write_release(
             f"connector.kind must be one of {', '.join(_torch_kinds())} to be released, got "
             f"{kind!r}: there is no torch code for it; --torch file.py:Class names its author's."
         )
-    if author is not None and kind in KINDS:
-        raise RequestError(f"--torch is for a connector of your own, got {kind!r}; leave it out.")
     cfg = load_config(checkpoint)
     if cfg.prompt != PALIGEMMA:
         raise RequestError(

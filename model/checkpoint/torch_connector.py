@@ -41,7 +41,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
 from model.connector.contract import PromiseCheck, drawn_features, drawn_params
-from model.connector.registry import connector_class
+from model.connector.registry import KINDS, connector_class
 from model.text.registry import decoder_facts
 from model.vision.registry import tower_facts
 
@@ -143,12 +143,17 @@ def compare_checkpoint(checkpoint: Checkpoint, author: TorchClass) -> PromiseChe
     """Returns how an author's class compares with ours on the weights of a checkpoint.
 
     Raises:
-      RequestError: see `compare`.
+      RequestError: if the connector is a built-in one, whose torch class is here; see `compare`.
     """
+    cfg = load_config(checkpoint)
+    if cfg.connector.kind in KINDS:
+        raise RequestError(
+            f"--torch is for a connector of your own, got {cfg.connector.kind!r}; leave it out."
+        )
     arrays = params_of(checkpoint).arrays
     paths = {path: path.removeprefix("connector/") for path in arrays}
     flat = {short: arrays[path] for path, short in paths.items() if short != path}
-    return compare(load_config(checkpoint), author, unflatten_params(flat))
+    return compare(cfg, author, unflatten_params(flat))
 
 
 def compare(

@@ -18,7 +18,7 @@ from model.checkpoint.array_files import BFLOAT16, read_safetensors_folder
 from model.checkpoint.fast_tokenizer import fast_tokenizer
 from model.checkpoint.release import write_release
 from model.checkpoint.target import RequestError
-from model.checkpoint.torch_connector import CODE, TorchClass
+from model.checkpoint.torch_connector import CODE, TorchClass, compare_checkpoint
 from model.connector import budgets
 from model.data.pixels import decode_images
 from model.data.text import prefix_ids
@@ -243,7 +243,7 @@ def test_a_torch_class_is_for_a_connector_of_ones_own(pieces: Path, tmp_path: Pa
     release(tmp_path, CONFIGS["mqt"], pieces)
     author = TorchClass(file=tmp_path / "mine.py", name="Mine")
     with pytest.raises(RequestError, match=r"--torch is for a connector of your own, got 'mqt'"):
-        write_release(tmp_path / "checkpoint", tmp_path, np.dtype(np.float32), author)
+        compare_checkpoint(tmp_path / "checkpoint", author)
 
 
 @pytest.mark.parametrize(
