@@ -11,6 +11,9 @@ predictions and their scores:
       job 3   scores        score parcel chartqa:test_human seed=48213 budget=16
                             score parcel chartqa:test_human seed=48213 budget=64  …
       job 4   cast          cast parcel chartqa seed=48213, with `keep.transfers: bfloat16`
+
+What a stage's checkpoint is scored on without a transfer is a node for each method and pretraining,
+with jobs 2 and 3: `zero-shot parcel seed=48213`.
 """
 
 import dataclasses
@@ -51,7 +54,7 @@ class GraphNode:
     """One task, as a person sees it: one row of the run's page.
 
     Attributes:
-      name: name of the row, that of its first step.
+      name: name of the row, that of its first step unless it is of zero-shot scores.
       jobs: jobs in the order in which they run; a later one may read an earlier one's artifacts.
     """
 
