@@ -155,7 +155,7 @@ def plan_data_of(
             unknown.setdefault(reason or _CURE, []).append(row.name)
     records = records_of(explanation)
     lines = (
-        *_describe_prepared(explanation, records),
+        *_describe_prepared(explanation),
         *_describe_missing(missing, unknown),
         *rejecting,
     )
@@ -248,7 +248,7 @@ def records_of(explanation: Explanation) -> dict[str, int]:
     }
 
 
-def _describe_prepared(explanation: Explanation, records: dict[str, int]) -> Iterator[str]:
+def _describe_prepared(explanation: Explanation) -> Iterator[str]:
     datasets = [step for step in explanation.graph.steps if step.kind == "dataset"]
     artifacts = [
         artifact
@@ -261,7 +261,8 @@ def _describe_prepared(explanation: Explanation, records: dict[str, int]) -> Ite
         yield progress
         return
     hours = sum(map(device_seconds, artifacts)) / _HOUR
-    total = sum(records.values())
+    parts = [part for artifact in artifacts for part in dataset_parts(artifact).values()]
+    total = sum(part.num_records for part in parts)
     yield f"{progress}, {total:,} records in {hours:.2g} hours of a machine"
 
 

@@ -98,12 +98,12 @@ def _named_errors(pair: StudyConfig) -> Iterator[None]:
         raise ConfigError(f"backbones.{pair.backbone}: {error}") from None
 
 
-def _specs_by_role(pair: StudyConfig) -> list[tuple[str, DatasetSpec]]:
-    return [
-        (pair.role_of(name), spec)
+def _specs_by_role(pair: StudyConfig) -> dict[str, DatasetSpec]:
+    return {
+        pair.role_of(name): spec
         for view in pair.resolutions
         for name, spec in datasets_of(view).items()
-    ]
+    }
 
 
 class _GraphBuilder:
@@ -124,9 +124,12 @@ class _GraphBuilder:
                 self.input_paths[pair.on] = input_file_paths(pair)
                 check_user_connectors(pair)
                 check_groups(pair)
-        # Whether all backbones read the same datasets, whose steps are then named after none.
+        # Datasets that are the same for all backbones, by role: what is made of them is named after
+        # none of these.
         first, *others = (_specs_by_role(pair) for pair in config.pairs)
-        self.shares_data = all(specs == first for specs in others)
+        self.shared = {
+            role for role, spec in first.items() if all(spec == specs[role] for specs in others)
+        }
         self.nodes: list[GraphNode] = []
         self._step_by_digest: dict[str, Step] = {}
 
@@ -183,9 +186,16 @@ class _GraphBuilder:
             self.nodes.append(GraphNode(name=name, jobs=(job,)))
         return known_step
 
-    def _data_name(self, view: StudyConfig, name: str) -> str:
-        """Returns the name of a dataset in the names of steps: of a backbone, or of all."""
-        return view.role_of(name) if self.shares_data else name
+    def _name(self, view: StudyConfig, name: str, *reads: str) -> str:
+        """Returns a name without its backbone, where all backbones have the same of what it reads.
+
+        Args:
+          view: the view that the name is of.
+          name: the name.
+          reads: names of the datasets that it reads.
+        """
+        is_shared = self.shared.issuperset(map(view.role_of, reads))
+        return view.role_of(name) if is_shared else name
 
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}
@@ -197,7 +207,7 @@ class _GraphBuilder:
         else:
             state = RawFingerprint(config.data_root)
         specs = [
-            (self._data_name(view, name), name, spec)
+            (self._name(view, name, name), name, spec)
             for view in config.views
             for name, spec in datasets_of(view).items()
         ]
@@ -230,13 +240,12 @@ class _GraphBuilder:
         if view.hygiene is None:
             return {}
         # A picture of any evaluation split counts, also of a benchmark that is not transferred to.
-        held_out = {
-            f"{view.role_of(name)}/eval": datasets[f"{name}/eval"] for name in view.eval_rows
-        }
+        rows = [f"{name}/eval" for name in view.eval_rows]
+        held_out = {view.role_of(name): datasets[name] for name in rows}
         return {
             name: self._add(
                 "screened",
-                f"screen {self._data_name(view, name)}",
+                f"screen {self._name(view, name, name, *rows)}",
                 config=view.hygiene,
                 inputs={"dataset": datasets[name], **held_out},
                 # The whole config of the step is `hygiene` of the study: `--explain` says so.
@@ -254,19 +263,20 @@ class _GraphBuilder:
             f"{watched_name(source)}{config.at}"
             for source in (config.watch.sources if config.watch else ())
         }
-        train = {config.role_of(name): datasets[name] for name in texts if name not in held_out}
-        tokenizers = {pair.tokenizer for pair in self.config.pairs}
-        shared = self.shares_data and len(tokenizers) == 1
+        reads = [name for name in texts if name not in held_out]
+        train = {config.role_of(name): datasets[name] for name in reads}
+        is_shared = len({pair.tokenizer for pair in self.config.pairs}) == 1
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
         pieces, codec = (
             self._input_files_step(config, "tokenizer.path"),
             self._input_files_step(config, "mask_codec.path"),
         )
+        tokenizer = f"tokenizer{config.on}"
         steps = {
             "tokenizer": self._add(
                 "tokenizer",
-                f"tokenizer{'' if shared else config.on}",
+                self._name(config, tokenizer, *reads) if is_shared else tokenizer,
                 config=config.tokenizer,
                 inputs=pieces or train,
                 location=config.tokenizer.path,
@@ -276,7 +286,7 @@ class _GraphBuilder:
         if config.mask_codec is not None:
             steps["mask_codec"] = self._add(
                 "mask_codec",
-                f"mask codec{'' if self.shares_data else config.on}",
+                self._name(config, f"mask codec{config.on}", *reads),
                 config=config.mask_codec,
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
@@ -529,21 +539,19 @@ class _GraphBuilder:
         #   chartqa:test_human/parcel/64/48213    scores: benchmark, method, budget, seed
         #   chance/chartqa:test_human             what guessing from the texts alone scores
         #   screened/web                          evaluation pictures found in a corpus
-        chance = {
-            f"{CHANCE}{name}": self._add(
-                "chance",
-                f"chance {self._data_name(view, name)}",
-                config=metric_of(row.benchmark, view.transfers[row.benchmark]),
-                inputs={
-                    "train": datasets[f"{trained_on(row.benchmark)}{view.at}/train"],
-                    "eval": datasets[f"{name}/eval"],
-                },
-            )
-            for view in self.config.views
-            for name, row in view.rows.items()
-            # Guesses are learnt from the training split, which only a fine-tuning prepares.
-            if training_of(row.benchmark, view.transfers[row.benchmark])
-        }
+        chance: dict[str, Step] = {}
+        for view in self.config.views:
+            for name, row in view.rows.items():
+                # Guesses are learnt from the training split, which only a fine-tuning prepares.
+                if not training_of(row.benchmark, view.transfers[row.benchmark]):
+                    continue
+                train, rows = f"{trained_on(row.benchmark)}{view.at}/train", f"{name}/eval"
+                chance[f"{CHANCE}{name}"] = self._add(
+                    "chance",
+                    f"chance {self._name(view, name, train, rows)}",
+                    config=metric_of(row.benchmark, view.transfers[row.benchmark]),
+                    inputs={"train": datasets[train], "eval": datasets[rows]},
+                )
         # Contamination is reported only if the pictures were left in the mixture.
         hygiene = self.config.hygiene
         is_reported = hygiene is not None and hygiene.contamination == "report"
