@@ -480,3 +480,11 @@ KINDS: Mapping[str, Kind] = {
     "holder after its lease": Kind(strike=_late_holder, phases=_COMPUTE, alone=True),
     "bit flipped": Kind(strike=_flip, ends=True, alone=True),
 }
+
+OF_STORES = (
+    *(name for name, kind in KINDS.items() if kind.places == ("bucket",)),
+    "two runs at once",
+    "holder after its lease",
+    "bit flipped",
+)
+"""Kinds of faults that a bucket has, not its users."""
