@@ -488,3 +488,6 @@ OF_STORES = (
     "bit flipped",
 )
 """Kinds of faults that a bucket has, not its users."""
+
+WITH_CHECKSUMS = ("byte flipped in a download", "byte flipped in an upload")
+"""Kinds that only a server with checksums for all bytes shows; TLS alone guards Azure's."""

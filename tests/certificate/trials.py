@@ -194,7 +194,7 @@ class Trials:
     Args:
       folder: an empty one, for stores, logs and the states of machines.
       library: the shim, compiled.
-      scheme: of the buckets, "gs" or "s3".
+      scheme: of the buckets, one of `SERVERS`.
     """
 
     def __init__(self, folder: Path, library: Path, scheme: str = "gs") -> None:
