@@ -91,6 +91,18 @@ def s3(monkeypatch: pytest.MonkeyPatch):
         yield server
 
 
+@pytest.fixture
+def az(monkeypatch: pytest.MonkeyPatch):
+    """Azure's blobs on loopback that this process's clients find, with the container `testing`."""
+    from tests.az.server import Azure
+
+    with Azure() as server:
+        server.bucket("testing")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
 @pytest.fixture(params=["gcs", "s3"])
 def server(request: pytest.FixtureRequest):
     """A Cloud Storage, and an S3, with the bucket `testing`; see `GCS.scheme`."""

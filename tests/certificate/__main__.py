@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from tests.certificate.kinds import KINDS
+from tests.certificate.kinds import KINDS, OF_STORES, WITH_CHECKSUMS
+from tests.certificate.places import SERVERS
 from tests.certificate.shim import compile_shim
 from tests.certificate.trials import Outcome, Trial, Trials, draw
 
@@ -61,7 +62,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--trials", type=int, help="how many, instead of --faults")
     parser.add_argument("--only", choices=tuple(KINDS), help="trials of one kind")
-    parser.add_argument("--bucket", choices=("gs", "s3"), default="gs", help="kind of the buckets")
+    parser.add_argument("--stores", action="store_true", help="all in buckets, with their faults")
+    parser.add_argument(
+        "--bucket", choices=tuple(SERVERS), default="gs", help="kind of the buckets"
+    )
     parser.add_argument("--lanes", type=int, default=2, help="trials at a time")
     parser.add_argument("--folder", type=Path, help="for stores and logs, kept; none is temporary")
     given = parser.parse_args()
@@ -73,7 +77,11 @@ def main() -> int:
         if library is None:
             parser.error("cc is not on PATH: a C compiler makes what strikes disks and clocks")
         trials = Trials(folder, library, given.bucket)
-        kinds = (given.only,) if given.only else tuple(KINDS)
+        beside = OF_STORES if given.stores else tuple(KINDS)
+        if given.bucket == "az":
+            beside = tuple(kind for kind in beside if kind not in WITH_CHECKSUMS)
+        kinds = (given.only,) if given.only else beside
+        at = ("bucket", "") if given.stores else ("", "")
         numbers = itertools.count(given.first)
         if given.trials is not None:
             numbers = iter(range(given.first, given.first + given.trials))
@@ -81,7 +89,9 @@ def main() -> int:
         with ThreadPoolExecutor(given.lanes) as pool:
 
             def begin(count: int) -> dict[Future[Outcome], Trial]:
-                drawn = [draw(n, given.seed, kinds) for n in itertools.islice(numbers, count)]
+                drawn = [
+                    draw(n, given.seed, kinds, at, beside) for n in itertools.islice(numbers, count)
+                ]
                 return {pool.submit(trials.run, trial): trial for trial in drawn}
 
             under_way = begin(given.lanes)

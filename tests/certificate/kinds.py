@@ -480,3 +480,14 @@ KINDS: Mapping[str, Kind] = {
     "holder after its lease": Kind(strike=_late_holder, phases=_COMPUTE, alone=True),
     "bit flipped": Kind(strike=_flip, ends=True, alone=True),
 }
+
+OF_STORES = (
+    *(name for name, kind in KINDS.items() if kind.places == ("bucket",)),
+    "two runs at once",
+    "holder after its lease",
+    "bit flipped",
+)
+"""Kinds of faults that a bucket has, not its users."""
+
+WITH_CHECKSUMS = ("byte flipped in a download", "byte flipped in an upload")
+"""Kinds that only a server with checksums for all bytes shows; TLS alone guards Azure's."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.store.obstore_client import MARKER
+from tests.az.server import Azure
 from tests.certificate.shim import Change, Shim
 from tests.gcs.objects import Content
 from tests.gcs.server import GCS
@@ -16,6 +17,8 @@ from tests.s3.server import S3
 
 BUCKET = "testing"
 PREFIX = "studies/"
+
+SERVERS = {"gs": GCS, "s3": S3, "az": Azure}
 
 Files = dict[str, bytes]
 """What a store holds for good, by name: manifests, artifacts, histories and sources."""
@@ -168,7 +171,7 @@ class InBucket:
 @contextlib.contextmanager
 def in_bucket(machines: Path, scheme: str) -> Iterator[InBucket]:
     """Yields a place in a bucket of its own server, with a folder for what machines keep."""
-    with S3() if scheme == "s3" else GCS() as gcs:
+    with SERVERS[scheme]() as gcs:
         gcs.bucket(BUCKET)
         yield InBucket(gcs, machines)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificate.__main__ import table
-from tests.certificate.kinds import KINDS
+from tests.certificate.kinds import KINDS, OF_STORES
 from tests.certificate.shim import compile_shim
 from tests.certificate.trials import Trials, draw
 
@@ -45,3 +45,9 @@ def test_a_trial_is_given_by_its_number_and_the_seed():
             assert len(trial.faults) == 1 or not kind.alone
         groups = [group for fault in trial.faults if (group := KINDS[fault.kind].group)]
         assert len(set(groups)) == len(groups)
+
+
+def test_trials_of_stores_are_in_buckets_and_their_faults_are_those_of_buckets():
+    drawn = [draw(n, 7, OF_STORES, ("bucket", ""), OF_STORES) for n in range(3 * len(OF_STORES))]
+    assert {trial.place for trial in drawn} == {"bucket"}
+    assert {fault.kind for trial in drawn for fault in trial.faults} == set(OF_STORES)

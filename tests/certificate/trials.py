@@ -20,7 +20,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -143,7 +143,8 @@ def draw(
     number: int,
     seed: int,
     kinds: Sequence[str] = tuple(KINDS),
-    at: tuple[str, str] | None = None,
+    at: tuple[str, str] = ("", ""),
+    beside: Collection[str] = tuple(KINDS),
 ) -> Trial:
     """Returns a trial: kinds come in turn, on a disk and in a bucket in turn, the rest is drawn.
 
@@ -151,28 +152,29 @@ def draw(
       number: its number.
       seed: with the number, gives all that is drawn.
       kinds: the kinds that come in turn.
-      at: a place and a phase, which then are not drawn.
+      at: a place and a phase, each drawn if it is "".
+      beside: the kinds that may strike in the same trial.
     """
     dice = random.Random(f"{seed}/{number}")
     turn, index = divmod(number, len(kinds))
     first = KINDS[kinds[index]]
     place = first.places[(turn + index) % len(first.places)]
     phase = dice.choice(first.phases)
-    if at is not None:
-        place, phase = at
+    place, phase = at[0] or place, at[1] or phase
     names = [kinds[index]]
     for _ in range(0 if first.alone else dice.randint(1, 4)):
         groups = {KINDS[name].group for name in names} - {""}
-        beside = [
+        others = [
             name
             for name, kind in KINDS.items()
-            if not kind.alone
+            if name in beside
+            and not kind.alone
             and place in kind.places
             and phase in kind.phases
             and name not in (*names, "request hung")
             and kind.group not in groups
         ]
-        names += dice.sample(beside, min(1, len(beside)))
+        names += dice.sample(others, min(1, len(others)))
     faults = [
         Fault(
             kind=name,
@@ -192,7 +194,7 @@ class Trials:
     Args:
       folder: an empty one, for stores, logs and the states of machines.
       library: the shim, compiled.
-      scheme: of the buckets, "gs" or "s3".
+      scheme: of the buckets, one of `SERVERS`.
     """
 
     def __init__(self, folder: Path, library: Path, scheme: str = "gs") -> None:

@@ -13,6 +13,7 @@ from infra.store.store import Artifact, Store
 from tests.e2e.conftest import PARCEL, SMALLEST, Finished, environment
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
+from tests.s3.others import azurite_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.night]
 
@@ -27,18 +28,28 @@ FAULTS = [
 ]
 
 
-def address(server: GCS) -> str:
-    return f"{server.uri}/studies"
-
-
 def machine(server: GCS, state: Path) -> dict[str, str]:
     """The environment of a machine with a disk of its own."""
-    own = {"PARCEL_STORE": address(server), "PARCEL_STATE": str(state)}
+    own = {"PARCEL_STORE": f"{server.uri}/studies", "PARCEL_STATE": str(state)}
     return environment(state) | server.environment | own
 
 
 def files_of(artifact: Artifact) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(artifact.path.iterdir())}
+
+
+def assert_same_as_on_disk(
+    env: dict[str, str], smallest: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store that variables name has the keys, contents and table of the store on a disk."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    there, here = Store(env["PARCEL_STORE"]), Store(smallest.store)
+    (table,) = there.artifacts("results")
+    assert files_of(table) == files_of(here.get(table.key))
+    made = {artifact.key: artifact.manifest.content for artifact in there.artifacts()}
+    assert made == {key: here.get(key).manifest.content for key in made}
+    assert len(made) >= 14
 
 
 def test_a_study_on_a_bucket_is_the_study_on_a_disk(
@@ -67,14 +78,7 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
     assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
     assert sum(server.faults.fired()) > 10, server.faults.fired()
     server.clear()
-    for name, value in machine(server, tmp_path / "c").items():
-        monkeypatch.setenv(name, value)
-    there, here = Store(address(server)), Store(smallest.store)
-    (table,) = there.artifacts("results")
-    assert files_of(table) == files_of(here.get(table.key))
-    made = {artifact.key: artifact.manifest.content for artifact in there.artifacts()}
-    assert made == {key: here.get(key).manifest.content for key in made}
-    assert len(made) >= 14
+    assert_same_as_on_disk(machine(server, tmp_path / "c"), smallest, monkeypatch)
     # A third machine finds everything made, in few requests.
     third = subprocess.run(
         [PARCEL, "run", SMALLEST],
@@ -86,3 +90,20 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
     assert "0 made, everything re-used" in third.stdout
     asked = sum(count["requests"] for count in server.requests().values())
     assert asked < 400
+
+
+def test_a_study_on_azure_is_the_study_on_a_disk(
+    smallest: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with azurite_server(tmp_path) as server:
+        for name, end in (("a", "made"), ("b", "0 made, everything re-used")):
+            # Two machines with nothing in common but the container.
+            own = {"PARCEL_STORE": "az://testing/studies", "PARCEL_STATE": str(tmp_path / name)}
+            env = environment(tmp_path / name) | server | own
+            run = subprocess.run(
+                [PARCEL, "run", SMALLEST], env=env, capture_output=True, text=True, timeout=900
+            )
+            assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+            assert end in run.stdout
+        reader = {**env, "PARCEL_STATE": str(tmp_path / "c")}
+        assert_same_as_on_disk(reader, smallest, monkeypatch)

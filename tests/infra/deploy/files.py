@@ -74,6 +74,12 @@ def study_pool() -> dict[str, Any]:
     return json.loads((KUBERNETES / "base" / "study-pool.json").read_text())
 
 
+def jobs() -> dict[str, dict[str, Any]]:
+    """Returns name -> spec of each Job of the JobSet of one study."""
+    jobset, _ = yaml.safe_load_all((DEPLOY / "jobset" / "study.yaml").read_text())
+    return {job["name"]: job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]}
+
+
 def pods(among: tuple[Manifest, ...] | None = None) -> dict[str, dict[str, Any]]:
     """Returns name -> pod template of every workload, with the labels that its maker adds."""
     every = manifests() if among is None else among

@@ -12,14 +12,14 @@ import psutil
 import pytest
 import yaml
 
-from tests.infra.deploy.files import DEPLOY, ROOT, of_kind
+from tests.infra.deploy.files import DEPLOY, ROOT, jobs, of_kind
 from tests.infra.deploy.test_kubernetes import NEWEST, TEXT, VERSION, fields
 from tests.nodes.machines import HEAD, Machines, skip_without_namespaces
 from tests.nodes.test_gang import members
 from tests.nodes.test_nodes import Stored
 
 STUDY, _ = yaml.safe_load_all((DEPLOY / "jobset" / "study.yaml").read_text())
-JOBS = {job["name"]: job["template"]["spec"] for job in STUDY["spec"]["replicatedJobs"]}
+JOBS = jobs()
 
 STAGE1 = "{batch_size: 4, total_steps: 120, save_steps: 5, log_steps: 5}"
 

@@ -20,6 +20,7 @@ from tests.infra.deploy.files import (
     SITES,
     Manifest,
     containers,
+    jobs,
     kustomized,
     manifests,
     needs_kubectl,
@@ -271,7 +272,7 @@ def test_every_name_leads_to_something():
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted == {*volumes}
             for source in container.get("envFrom", []):
-                assert source["configMapRef"]["name"] in config
+                assert source.get("configMapRef", {"name": "study-pool"})["name"] in config
             ports = {port["name"] for port in container.get("ports", [])}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 asked = container.get(probe, {}).get("httpGet")
@@ -331,6 +332,26 @@ def test_secrets_stay_out_of_the_files():
         r"secret generic ([\w-]+) --from-literal=(\w+)=", (ROOT / "docs/howto/cloud.md").read_text()
     )
     assert {*made} == asked
+
+
+def test_pods_with_a_store_take_its_credentials_from_one_secret_if_there_is_one():
+    jobset = [c for spec in jobs().values() for c in spec["template"]["spec"]["containers"]]
+    every = [container for _, container in containers()] + jobset
+    settings, secret = {"name": "parcel"}, {"name": "parcel-store", "optional": True}
+    with_store = 0
+    for container in every:
+        sources = container.get("envFrom", [])
+        own = container.get("env", [])
+        names = {entry["name"] for entry in own} if isinstance(own, list) else set()
+        assert not any(name.startswith(("AWS_", "AZURE_")) for name in names)
+        if {"configMapRef": settings} in sources or "PARCEL_STORE" in names:
+            with_store += 1
+            assert {"secretRef": secret} in sources
+        else:
+            assert not any("secretRef" in source for source in sources)
+    assert with_store == 7  # Workers of three kinds, a study, the watch, and the JobSet's two.
+    line = "kubectl -n parcel create secret generic parcel-store"
+    assert line in (ROOT / "docs/howto/store.md").read_text()
 
 
 ALLOWED = {
