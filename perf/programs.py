@@ -63,10 +63,9 @@ class PromptProgram:
         params = jax.tree.map(lambda leaf: shape(cfg.dtype, *leaf.shape), vlm.abstract_params(cfg))
         slots = exact_slots(cfg, self.budget)
         if not self.new_tokens:
-            return LoweredProgram(
-                prefill_program(cfg).lower(params, prompt, slots), topology, 1, {}
-            )
+            lowered = prefill_program(cfg).lower(params, prompt, slots)
+            return LoweredProgram(lowered, topology.one_chip, 1, {})
         lowered = generate.lower(
             vlm.structure(cfg), params, prompt, slots, max_new_tokens=self.new_tokens, stop=None
         )
-        return LoweredProgram(lowered, topology, self.new_tokens, {})
+        return LoweredProgram(lowered, topology.one_chip, self.new_tokens, {})

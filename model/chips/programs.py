@@ -78,7 +78,7 @@ class LoweredProgram:
 
     Attributes:
       lowered: JAX's form of it.
-      topology: the chips.
+      topology: the chips that compute it together.
       open_trips: iterations assumed for a loop whose bound is known only at run time.
       options: options of the compiler.
     """
@@ -230,7 +230,7 @@ class AnswerProgram:
             stop=EOS,
             decoding=self.decoding,
         )
-        return LoweredProgram(lowered, topology, self.new_tokens, {})
+        return LoweredProgram(lowered, topology.one_chip, self.new_tokens, {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ class TowerProgram:
         images = jax.ShapeDtypeStruct(shape, np.uint8, sharding=sharding)
         params = _decoding_params(self.model, sharding)
         lowered = vlm.encode_images.lower(vlm.structure(self.model), params, images)
-        return LoweredProgram(lowered, topology, 1, {})
+        return LoweredProgram(lowered, topology.one_chip, 1, {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,7 +284,7 @@ class AttentionProgram:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), params
         )
         lowered = record_attention.lower(self.model, placed, features, self.budget)
-        return LoweredProgram(lowered, topology, 1, {})
+        return LoweredProgram(lowered, topology.one_chip, 1, {})
 
 
 DeviceProgram = TrainProgram | HeldOutProgram | AnswerProgram | TowerProgram | AttentionProgram
