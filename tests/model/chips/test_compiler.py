@@ -6,10 +6,12 @@ import os
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from infra.chips.topology import Topology
 from model import presets
+from model.chips import programs
 from model.chips.compiler import PYTHON, CompilationError, Compiler, CompilerMissingError
 from model.chips.programs import (
     AnswerProgram,
@@ -57,6 +59,24 @@ def test_a_python_that_cannot_run_the_child_is_an_error_of_one_line(tmp_path: Pa
         pytest.raises(CompilationError, match=r"process, /bin/false, ended with 1"),
     ):
         compiler.outcome(PROGRAMS["train"], GPU)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("num_chips", [1, 2])
+def test_a_program_is_traced_for_its_chips_and_not_for_this_machine(
+    name: str, num_chips: int, monkeypatch: pytest.MonkeyPatch
+):
+    def asked() -> str:
+        raise AssertionError("the process's own device decides what is lowered")
+
+    # CPUs stand for the chips, so that no compiler is needed.
+    for module in (programs, sys.modules[type(PROGRAMS[name]).__module__]):
+        monkeypatch.setattr(
+            module, "devices_of", lambda _: jax.devices()[:num_chips], raising=False
+        )
+    jax.clear_caches()
+    monkeypatch.setattr(jax, "default_backend", asked)
+    assert PROGRAMS[name].lower(Topology("h100", (num_chips,))).text
 
 
 def has_compiler(topology: Topology) -> bool:
