@@ -2,16 +2,21 @@
 
     python -m perf.matrix --cache matrix --limit 10
     python -m perf.matrix --config configs/pali3b_8gpu.yaml --topology h100:8 --only "intermediary"
+    python -m perf.matrix --cache matrix --limit 0 --table programs.csv
 
 No chip is needed. The compilers run in a child process, by the Python that `--compiler` or
-PARCEL_CHIP_PYTHON names; chips whose compiler is not there are skipped, with the reason. Each
-outcome is kept in the cache, so an interrupted matrix goes on where it ended: the rows that were
-not compiled yet are counted below the table. A GPU's seconds are a formula over the FLOPs and bytes
-of its kernels, a lower bound; a TPU's are the compiler's cycles.
+PARCEL_CHIP_PYTHON names; chips whose compiler is not there are skipped, with the reason. Chips,
+studies and kinds of program (a stage, transfers, evaluations, spectra) take turns, so that the
+first few programs are of every kind. Each outcome is kept in the cache, so an interrupted matrix
+goes on where it ended: the rows that were not compiled yet are counted below the table. A GPU's
+seconds are a formula over the FLOPs and bytes of its kernels, a lower bound; a TPU's are the
+compiler's cycles. `--table` adds the rows to those of a file, in place of the same programs'.
 """
 
 import argparse
+import csv
 import dataclasses
+import itertools
 import json
 import re
 import sys
@@ -45,6 +50,20 @@ TOPOLOGIES = ("v4:8x8x4", "v5e:16x16", "v6e:16x16", "h100:8", "a100:8")
 
 _HEAD = ["study", "program", "chips", "GiB/chip", "fits", "GB sent", "time [s]", "compiled [s]"]
 
+_KEY = ("study", "settings", "program", "chips")
+"""Columns of `--table` that say which program a row is of."""
+
+_COLUMNS = (
+    *_KEY,
+    "GiB",
+    "spare GiB",
+    "GB sent",
+    "compute s",
+    "interconnect s",
+    "compile s",
+    "error",
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
@@ -52,6 +71,7 @@ class Row:
 
     Attributes:
       study: name of the study.
+      settings: changes of the study, as "key.path=value".
       names: the program's places in it.
       topology: the chips.
       outcome: what compiling told; None where the compiler refused it.
@@ -59,10 +79,16 @@ class Row:
     """
 
     study: str
+    settings: tuple[str, ...] = ()
     names: tuple[str, ...]
     topology: str
     outcome: Outcome | None = None
     error: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What the program is for: "transfer", "evaluation", "spectra" or a stage's name."""
+        return re.split("[ ,@]", self.names[0], maxsplit=1)[0]
 
     @property
     def spare_bytes(self) -> float | None:
@@ -70,11 +96,33 @@ class Row:
         chip = Topology.parse(self.topology).chip
         return None if self.outcome is None else chip.program_bytes - self.outcome.memory_bytes
 
+    @property
+    def name(self) -> str:
+        """The first of the program's places, and the number of others."""
+        first, *others = self.names
+        return first + (f" (and {len(others)} more)" if others else "")
+
+    def values(self) -> dict[str, str]:
+        """Returns the row's values in a file's table, by `_COLUMNS`."""
+        values = dict.fromkeys(_COLUMNS, "")
+        values |= {"study": self.study, "settings": " ".join(self.settings)}
+        values |= {"program": self.name, "chips": self.topology, "error": self.error}
+        if (outcome := self.outcome) is not None:
+            spare = self.spare_bytes
+            for name, value, unit in (
+                ("GiB", outcome.memory_bytes, GIB),
+                ("spare GiB", spare, GIB),
+                ("GB sent", outcome.traffic_bytes, 1e9),
+                ("compute s", outcome.compute_s, 1),
+                ("interconnect s", outcome.interconnect_s, 1),
+                ("compile s", outcome.compile_s, 1),
+            ):
+                values[name] = "" if value is None else f"{value / unit:.4g}"
+        return values
+
     def cells(self) -> list[str]:
         """Returns the row's cells in the table."""
-        first, *others = self.names
-        more = f" (and {len(others)} more)" if others else ""
-        head = [self.study, first + more, self.topology]
+        head = [self.study, self.name, self.topology]
         if self.outcome is None or self.spare_bytes is None:
             return [*head, "", self.error, "", "", ""]
         fits = "yes" if self.spare_bytes >= 0 else f"no, by {-self.spare_bytes / GIB:.1f} GiB"
@@ -100,7 +148,28 @@ def rows_of(
     study = load(config, overrides=[*overrides, f"compute.topology={topology}"])
     for each in programs_of(study, topology):
         if any(only.search(name) for name in each.names):
-            yield Row(study=study.name, names=each.names, topology=str(topology)), each.program
+            row = Row(
+                study=study.name,
+                settings=tuple(overrides),
+                names=each.names,
+                topology=str(topology),
+            )
+            yield row, each.program
+
+
+def in_turns(
+    configs: Sequence[str],
+    topologies: Sequence[str],
+    only: re.Pattern[str],
+    overrides: Sequence[str] = (),
+) -> Iterator[tuple[Row, DeviceProgram | PromptProgram]]:
+    """Yields rows as `rows_of`: chips, studies and kinds of program take turns."""
+    groups: dict[tuple[str, str, str], list[tuple[Row, DeviceProgram | PromptProgram]]] = {}
+    for config, name in itertools.product(configs, topologies):
+        for row, program in rows_of(config, Topology.parse(name), only, overrides):
+            groups.setdefault((row.kind, config, name), []).append((row, program))
+    for turn in itertools.zip_longest(*groups.values()):
+        yield from (each for each in turn if each is not None)
 
 
 def matrix(
@@ -122,35 +191,48 @@ def matrix(
       only: pattern of the names of programs; "" takes all.
       limit: most programs to compile now; None compiles all. Earlier outcomes do not count.
     """
-    pattern, num_compiled, num_left = re.compile(only), 0, 0
-    for name in topologies:
-        topology = Topology.parse(name)
+    num_left, skipped = 0, set[str]()
+    for row, program in in_turns(configs, topologies, re.compile(only), overrides):
+        if row.topology in skipped:
+            continue
+        chips = Topology.parse(row.topology)
         try:
-            for config in configs:
-                for row, program in rows_of(config, topology, pattern, overrides):
-                    chips = Topology.parse(row.topology)
-                    is_over = limit is not None and num_compiled >= limit
-                    try:
-                        outcome = compiler.outcome(program, chips, only_cached=True)
-                    except LookupError:
-                        if is_over:
-                            num_left += 1
-                            continue
-                        num_compiled += 1
-                        try:
-                            outcome = compiler.outcome(program, chips)
-                        except CompilationError as error:
-                            yield dataclasses.replace(row, error=str(error))
-                            continue
-                    except CompilationError as error:
-                        yield dataclasses.replace(row, error=str(error))
-                        continue
-                    yield dataclasses.replace(row, outcome=outcome)
+            outcome = compiler.kept_outcome(program, chips)
+            if outcome is None and limit is not None and compiler.num_compiled >= limit:
+                num_left += 1
+                continue
+            yield dataclasses.replace(row, outcome=outcome or compiler.outcome(program, chips))
+        except CompilationError as error:
+            yield dataclasses.replace(row, error=str(error))
         except CompilerMissingError as error:
-            yield f"{name} is skipped: {error}"
+            skipped.add(row.topology)
+            yield f"{row.topology} is skipped: {error}"
     if num_left:
         yield f"{num_left} more programs are not compiled yet: --limit {limit} is reached"
     yield from HOST_STEPS
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> None:
+    """Adds rows to a file of comma-separated values, in place of those of the same programs."""
+    earlier: list[dict[str, str]] = []
+    if path.is_file():
+        with path.open(newline="") as file:
+            earlier = [*csv.DictReader(file)]
+    by_key = {_table_key(each): each for each in [*earlier, *(row.values() for row in rows)]}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(by_key[key] for key in sorted(by_key, key=_by_number))
+
+
+def _table_key(values: dict[str, str]) -> tuple[str, ...]:
+    return tuple(values[name] for name in _KEY)
+
+
+def _by_number(words: Sequence[str]) -> list[int | str]:
+    """Returns a key that sorts by words, with the numbers in them as numbers."""
+    parts = re.split(r"(\d+)", "\n".join(words))
+    return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -166,6 +248,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="most programs to compile now")
     parser.add_argument("--compiler", metavar="PYTHON", help="Python that has the compilers")
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/parcel/programs"))
+    parser.add_argument("--table", type=Path, metavar="CSV", help="file to add the rows to")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args(words)
     rows: list[Row] = []
@@ -180,6 +263,9 @@ def main(words: Sequence[str] | None = None) -> None:
                 lines.append(row)
             else:
                 rows.append(row)
+    rows.sort(key=lambda row: _by_number(_table_key(row.values())))
+    if args.table:
+        write_table(args.table, rows)
     if args.json:
         print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows], "lines": lines}))
     else:

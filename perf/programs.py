@@ -5,10 +5,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from infra.chips.topology import Topology
 from model import vlm
-from model.chips.programs import LoweredProgram, on_one_chip
+from model.chips.programs import LoweredProgram, mesh_of_one_chip, traced_for
 from model.config import ModelConfig
 from model.connector import budgets
 from model.decode.generate import generate, prefill
@@ -51,7 +53,8 @@ class PromptProgram:
 
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
-        cfg, sharding = self.model, on_one_chip(topology)
+        cfg, mesh = self.model, mesh_of_one_chip(topology)
+        sharding = NamedSharding(mesh, P())
 
         def shape(dtype: Any, *sides: int) -> Any:
             return jax.ShapeDtypeStruct(sides, dtype, sharding=sharding)
@@ -62,11 +65,12 @@ class PromptProgram:
         prompt = vlm.Prompt(images, text, text, text)
         params = jax.tree.map(lambda leaf: shape(cfg.dtype, *leaf.shape), vlm.abstract_params(cfg))
         slots = exact_slots(cfg, self.budget)
-        if not self.new_tokens:
-            return LoweredProgram(
-                prefill_program(cfg).lower(params, prompt, slots), topology, 1, {}
-            )
-        lowered = generate.lower(
-            vlm.structure(cfg), params, prompt, slots, max_new_tokens=self.new_tokens, stop=None
-        )
-        return LoweredProgram(lowered, topology, self.new_tokens, {})
+        with traced_for(mesh):
+            if not self.new_tokens:
+                lowered = prefill_program(cfg).lower(params, prompt, slots)
+            else:
+                structure, new = vlm.structure(cfg), self.new_tokens
+                lowered = generate.lower(
+                    structure, params, prompt, slots, max_new_tokens=new, stop=None
+                )
+        return LoweredProgram(lowered, topology.one_chip, max(1, self.new_tokens), {})

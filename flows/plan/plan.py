@@ -604,8 +604,11 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
         if row.unknown:
             names_by_reason.setdefault(row.unknown, []).append(row.name)
         if row.memory_bytes and row.memory_bytes > chip.program_bytes:
+            # All transfers of a method are one row, and its memory is the largest of theirs.
+            what = "of {}, the largest" if row.what == "transfers" else "{}"
             yield (
-                f"{row.name} does not fit: it asks for {row.memory_bytes / GIB:.1f} GiB a chip. "
+                f"{what.format(row.name)} does not fit: it asks for "
+                f"{row.memory_bytes / GIB:.1f} GiB a chip. "
                 f"model.remat=full and a small microbatch take the least; num_replicas=1 splits "
                 f"the weights the most."
             )

@@ -139,6 +139,11 @@ class Topology:
         """Number of chips in the slice."""
         return math.prod(self.shape)
 
+    @property
+    def one_chip(self) -> "Topology":
+        """One chip of this kind."""
+        return Topology(self.kind, (1,) * len(self.shape))
+
     def group_bytes(self, chips: int) -> float:
         """Returns the bandwidth from one chip to a group of neighbours [bytes/s].
 

@@ -6,6 +6,8 @@ compiler that dies, for lack of memory say, ends the child alone.
 """
 
 import base64
+import hashlib
+import inspect
 import json
 import os
 import pickle
@@ -16,6 +18,7 @@ from typing import Any
 
 import model
 from infra.chips.topology import Topology
+from infra.source_code import checkout, code_sha256
 from infra.store.stored_folder import open_backend
 from model.chips.outcome import Outcome
 from model.chips.worker import missing_compiler
@@ -43,12 +46,17 @@ class Compiler:
       cache: folder of earlier outcomes, by digest of program, compiler, topology and options.
       python: the Python whose environment has the compilers; None takes `PARCEL_CHIP_PYTHON`, else
         this one.
+
+    Attributes:
+      num_compiled: programs that the child compiled, or refused, for this object.
     """
 
     def __init__(self, cache: Path, python: str | None = None) -> None:
         self._cache = cache
         self._python = python or os.environ.get(PYTHON) or sys.executable
         self._child: subprocess.Popen[str] | None = None
+        self._versions: dict[bool, str] = {}  # Of the compilers for TPUs (False) and GPUs (True).
+        self.num_compiled = 0
 
     def __enter__(self) -> "Compiler":
         return self
@@ -74,45 +82,90 @@ class Compiler:
         if self._python == sys.executable and (reason := missing_compiler(topology)):
             raise CompilerMissingError(_cure(reason, topology))
 
-    def outcome(self, program: Any, topology: Topology, *, only_cached: bool = False) -> Outcome:
+    def outcome(self, program: Any, topology: Topology) -> Outcome:
         """Returns what compiling a program for chips told, now or earlier.
 
-        Lowering is quick, compiling is not: so an outcome is kept under the digest of the lowered
-        program, and whatever does not change the program does not compile again.
+        Lowering takes seconds, compiling minutes: so an outcome is kept under the digest of the
+        lowered program, and whatever does not change the program does not compile again.
 
         Args:
           program: one of `model.chips.programs`.
           topology: the chips.
-          only_cached: whether to look up an earlier outcome, and compile nothing.
 
         Raises:
           CompilerMissingError: if there is no compiler for these chips.
           CompilationError: if it refuses the program for another reason than its size, or dies.
-          LookupError: if there is no earlier outcome, and nothing may be compiled.
+        """
+        if (earlier := self.kept_outcome(program, topology)) is not None:
+            return earlier
+        digest = self._ask([program, topology])["digest"]
+        if not self._outcome_file(digest).is_file():
+            self._write(f"{digest}.json", json.dumps(self._compile()))
+        # The next call need not lower the program to know its digest.
+        self._write(self._digest_file(program, topology).name, digest)
+        return self._read_outcome(digest)
+
+    def kept_outcome(self, program: Any, topology: Topology) -> Outcome | None:
+        """Returns what an earlier call of `outcome`, by the same code, told; None without one.
+
+        The program is not lowered for it.
+
+        Raises:
+          CompilerMissingError: if there is no compiler for these chips.
+          CompilationError: if the compiler refused the program for another reason than its size.
+        """
+        file = self._digest_file(program, topology)
+        digest = file.read_text() if file.is_file() else ""
+        return self._read_outcome(digest) if self._outcome_file(digest).is_file() else None
+
+    def _compile(self) -> dict[str, Any]:
+        # A refusal is an outcome, too. That the compiler died is none: it may lack memory today.
+        try:
+            outcome = self._ask(["compile"])
+        except RefusedError as error:
+            outcome = {"error": str(error)}
+        self.num_compiled += 1
+        return outcome
+
+    def _outcome_file(self, digest: str) -> Path:
+        return self._cache / f"{digest}.json"
+
+    def _read_outcome(self, digest: str) -> Outcome:
+        outcome = json.loads(self._outcome_file(digest).read_text())
+        if "error" in outcome:
+            raise RefusedError(outcome["error"])
+        return Outcome(**outcome)
+
+    def _digest_file(self, program: Any, topology: Topology) -> Path:
+        """Returns the file with the digest of a program as the code here lowers it."""
+        module = inspect.getmodule(type(program))
+        assert module is not None
+        parts = [
+            self._version(topology),
+            code_sha256(checkout().reach(["model.chips.programs"])),
+            hashlib.sha256(inspect.getsource(module).encode()).hexdigest(),
+            str(topology),
+            repr(program),
+        ]
+        return self._cache / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.digest"
+
+    def _version(self, topology: Topology) -> str:
+        """Returns name and version of the compiler for chips.
+
+        Raises:
+          CompilerMissingError: if there is none.
         """
         self.check(topology)
-        lowered = self._ask([program, topology])
-        if "missing" in lowered:
-            raise CompilerMissingError(_cure(lowered["missing"], topology))
-        file = self._cache / f"{lowered['digest']}.json"
-        if file.is_file():
-            earlier = json.loads(file.read_text())
-            if "error" in earlier:
-                raise RefusedError(earlier["error"])
-            return Outcome(**earlier)
-        if only_cached:
-            raise LookupError(f"{lowered['digest'][:12]} was not compiled yet")
-        # A refusal is an outcome, too. That the compiler died is none: it may lack memory today.
-        refusal: RefusedError | None = None
-        outcome: dict[str, Any] = {}
-        try:
-            outcome |= self._ask(["compile"])
-        except RefusedError as error:
-            refusal, outcome["error"] = error, str(error)
-        open_backend(str(self._cache)).put(file.name, json.dumps(outcome).encode())
-        if refusal is not None:
-            raise refusal
-        return Outcome(**outcome)
+        is_gpu = topology.chip.is_gpu
+        if is_gpu not in self._versions:
+            answer = self._ask(["version", topology])
+            if "missing" in answer:
+                raise CompilerMissingError(_cure(answer["missing"], topology))
+            self._versions[is_gpu] = answer["version"]
+        return self._versions[is_gpu]
+
+    def _write(self, name: str, text: str) -> None:
+        open_backend(str(self._cache)).put(name, text.encode())
 
     def _ask(self, request: list[Any]) -> dict[str, Any]:
         """Returns the child's answer to a request.

@@ -4,11 +4,12 @@ libtpu compiles for a slice without its hardware, and XLA's GPU compiler for a G
 program fits the memory of a chip, and what it costs, is thus known before a chip is rented.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -78,7 +79,7 @@ class LoweredProgram:
 
     Attributes:
       lowered: JAX's form of it.
-      topology: the chips.
+      topology: the chips that compute it together.
       open_trips: iterations assumed for a loop whose bound is known only at run time.
       options: options of the compiler.
     """
@@ -145,7 +146,8 @@ class TrainProgram:
         # Shapes from here on: no parameter is made, and no device is needed.
         batch, rates = abstract_inputs(model, train, mesh, self.num_images)
         args = abstract_state(model, train, mesh), batch, vlm.Slots(self.tokens, self.tokens), rates
-        lowered = StepPrograms(model, train, mesh, (self.num_images,)).lower(args)
+        with traced_for(mesh):
+            lowered = StepPrograms(model, train, mesh, (self.num_images,)).lower(args)
         chunks = -(-train.text_len // min(model.loss_chunk, train.text_len))
         options = compiler_options(mesh.devices.flat[0].platform, deterministic=self.deterministic)
         return LoweredProgram(lowered, topology, chunks, options)
@@ -172,9 +174,10 @@ class HeldOutProgram:
         mesh = mesh_of(self.train, devices_of(topology))
         state = abstract_state(self.model, self.train, mesh)
         batch, _ = abstract_inputs(self.model, self.train, mesh, 1)
-        lowered = held_out_program(self.model, self.train.lora, mesh).lower(
-            {**state.trained, **state.frozen}, batch, vlm.Slots(self.tokens, self.tokens)
-        )
+        program = held_out_program(self.model, self.train.lora, mesh)
+        args = {**state.trained, **state.frozen}, batch, vlm.Slots(self.tokens, self.tokens)
+        with traced_for(mesh):
+            lowered = program.lower(*args)
         chunks = -(-self.train.text_len // min(self.model.loss_chunk, self.train.text_len))
         return LoweredProgram(lowered, topology, chunks, {})
 
@@ -203,8 +206,8 @@ class AnswerProgram:
 
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
-        sharding = on_one_chip(topology)
-        vision = self.model.vision
+        mesh = mesh_of_one_chip(topology)
+        sharding, vision = NamedSharding(mesh, P()), self.model.vision
         features = jax.ShapeDtypeStruct(
             (self.rows, self.num_images, vision.num_patches, vision.width),
             self.model.dtype,
@@ -222,17 +225,18 @@ class AnswerProgram:
         prompt = vlm.Prompt(vlm.EncodedImages(features), text, text, ar, real=real)  # type: ignore[arg-type]
         bucket = budgets.exact_bucket(self.model, self.budget).size
         static = ("structure", "max_new_tokens", "stop", "decoding")
-        lowered = jax.jit(decode_tokens, static_argnames=static).lower(
-            vlm.structure(self.model),
-            _decoding_params(self.model, sharding),
-            prompt,
-            vlm.Slots(bucket, self.budget),
-            draw_key(self.decoding, 0),
-            max_new_tokens=self.new_tokens,
-            stop=EOS,
-            decoding=self.decoding,
-        )
-        return LoweredProgram(lowered, topology, self.new_tokens, {})
+        with traced_for(mesh):
+            lowered = jax.jit(decode_tokens, static_argnames=static).lower(
+                vlm.structure(self.model),
+                _decoding_params(self.model, sharding),
+                prompt,
+                vlm.Slots(bucket, self.budget),
+                draw_key(self.decoding, 0),
+                max_new_tokens=self.new_tokens,
+                stop=EOS,
+                decoding=self.decoding,
+            )
+        return LoweredProgram(lowered, topology.one_chip, self.new_tokens, {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,12 +255,14 @@ class TowerProgram:
 
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
-        sharding, side = on_one_chip(topology), self.model.vision.image_px
+        mesh, side = mesh_of_one_chip(topology), self.model.vision.image_px
+        sharding = NamedSharding(mesh, P())
         shape = (self.rows, self.num_images, side, side, 3)
         images = jax.ShapeDtypeStruct(shape, np.uint8, sharding=sharding)
         params = _decoding_params(self.model, sharding)
-        lowered = vlm.encode_images.lower(vlm.structure(self.model), params, images)
-        return LoweredProgram(lowered, topology, 1, {})
+        with traced_for(mesh):
+            lowered = vlm.encode_images.lower(vlm.structure(self.model), params, images)
+        return LoweredProgram(lowered, topology.one_chip, 1, {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -277,7 +283,8 @@ class AttentionProgram:
         """Returns it lowered for one of the chips."""
         from model.analysis.attention import record_attention
 
-        sharding, vision = on_one_chip(topology), self.model.vision
+        mesh, vision = mesh_of_one_chip(topology), self.model.vision
+        sharding = NamedSharding(mesh, P())
         features = jax.ShapeDtypeStruct(
             (self.rows, vision.num_patches, vision.width), self.model.dtype, sharding=sharding
         )
@@ -285,8 +292,9 @@ class AttentionProgram:
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), params
         )
-        lowered = record_attention.lower(self.model, placed, features, self.budget)
-        return LoweredProgram(lowered, topology, 1, {})
+        with traced_for(mesh):
+            lowered = record_attention.lower(self.model, placed, features, self.budget)
+        return LoweredProgram(lowered, topology.one_chip, 1, {})
 
 
 DeviceProgram = TrainProgram | HeldOutProgram | AnswerProgram | TowerProgram | AttentionProgram
@@ -312,9 +320,19 @@ def devices_of(topology: Topology) -> Sequence[typing.Any]:
     return topologies.get_topology_desc(str(topology), "tpu", **options).devices
 
 
-def on_one_chip(topology: Topology) -> NamedSharding:
-    """Returns the sharding of arrays that are whole on the first of some chips."""
-    return NamedSharding(Mesh(np.array(devices_of(topology)[:1]), ("rows",)), P())
+def mesh_of_one_chip(topology: Topology) -> Mesh:
+    """Returns the mesh of the first of some chips."""
+    return Mesh(np.array(devices_of(topology)[:1]), ("rows",))
+
+
+@contextlib.contextmanager
+def traced_for(mesh: Mesh) -> Iterator[None]:
+    """Programs that are lowered within are those of a mesh's chips, not of this process's devices.
+
+    What a program does only on some hardware (`model.lowering.platform`) follows the mesh.
+    """
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        yield
 
 
 def _decoding_params(model: ModelConfig, sharding: NamedSharding) -> typing.Any:

@@ -2,8 +2,9 @@
 
 It reads requests from its input, one a line, and answers each with a line of JSON:
 
-    [program, topology]   {"digest": …, "compiler": …}: the program, lowered
-    ["compile"]           the outcome of compiling it, a `model.chips.outcome.Outcome`
+    ["version", topology]   {"version": …} of the compiler for some chips, or {"missing": reason}
+    [program, topology]     {"digest": …}: the program, lowered
+    ["compile"]             the outcome of compiling it, a `model.chips.outcome.Outcome`
 
 A request is a pickle in base 64. What the compilers print goes to the error output.
 """
@@ -53,13 +54,18 @@ def _prefer_wheel_ptxas() -> None:
             os.environ["PATH"] = os.pathsep.join([str(ptxas.parent), os.environ.get("PATH", "")])
 
 
-def _lower(program: Any, topology: Topology) -> tuple[Any, dict[str, Any]]:
+def _version(topology: Topology) -> dict[str, str]:
     if reason := missing_compiler(topology):
-        return None, {"missing": reason}
+        return {"missing": reason}
+    return {"version": _compiler_version(topology)}
+
+
+def _lower(program: Any, topology: Topology) -> tuple[Any, dict[str, Any]]:
     lowered = program.lower(topology)
-    parts = [_compiler_version(topology), str(topology), repr(sorted(lowered.options.items()))]
-    text = "\n".join([*parts, str(lowered.open_trips), lowered.text])
-    return lowered, {"digest": hashlib.sha256(text.encode()).hexdigest(), "compiler": parts[0]}
+    # A program of one chip is that of every slice of these chips: its own topology counts.
+    parts = [_compiler_version(topology), str(lowered.topology)]
+    parts += [repr(sorted(lowered.options.items())), str(lowered.open_trips), lowered.text]
+    return lowered, {"digest": hashlib.sha256("\n".join(parts).encode()).hexdigest()}
 
 
 def _compile(lowered: Any) -> dict[str, Any]:
@@ -107,6 +113,8 @@ def main() -> None:
             if request == ["compile"]:
                 answer = _compile(lowered)
                 lowered = None
+            elif request[0] == "version":
+                answer = _version(request[1])
             else:
                 lowered, answer = _lower(*request)
         # Whatever a compiler refuses is an answer about this program, and the next one may do.

@@ -1,5 +1,6 @@
 """Tests of the compile matrix: whose programs it has, and that it goes on where it ended."""
 
+import csv
 import json
 import os
 import re
@@ -118,8 +119,44 @@ def test_a_slice_of_the_matrix_goes_on_where_it_ended(tmp_path: Path, capsys):
     assert any("not compiled yet: --limit 1" in line for line in first["lines"])
     second = told("1")
     assert len(second["rows"]) == 2
-    assert second["rows"][0] == first["rows"][0]
+    assert first["rows"][0] in second["rows"]
+    # Each kind of program has its turn.
+    assert len({row["names"][0].split()[0] for row in second["rows"]}) == 2
     assert all(row["outcome"]["memory_bytes"] > 0 for row in second["rows"])
+
+
+def test_chips_studies_and_kinds_of_program_take_turns(tmp_path: Path):
+    config, topologies = write_config(tmp_path), ["h100:2", "v5e:2x2"]
+    rows = [row for row, _ in matrix.in_turns([config], topologies, re.compile(""))]
+    kinds = {row.kind for row in rows}
+    assert {"stage1", "intermediary", "transfer", "evaluation", "spectra"} <= kinds
+    first = [(row.kind, row.topology) for row in rows[: 2 * len(kinds)]]
+    assert sorted(first) == sorted((kind, name) for kind in kinds for name in topologies)
+    # All the same, a program for some chips is there once.
+    assert len({(row.names, row.topology) for row in rows}) == len(rows)
+
+
+def test_rows_of_a_file_are_replaced_by_program(tmp_path: Path):
+    def row(tokens: int, gib: float, *settings: str) -> matrix.Row:
+        outcome = Outcome(memory_bytes=gib * 2**30, compile_s=1.0)
+        names = (f"stage1 parcel, {tokens} tokens",)
+        return matrix.Row(
+            study="s", settings=settings, names=names, topology="v4:2x2x1", outcome=outcome
+        )
+
+    path = tmp_path / "programs.csv"
+    matrix.write_table(path, [row(256, 40.75), row(16, 2), row(16, 3, "model.remat=full")])
+    matrix.write_table(path, [row(16, 4), row(64, 5)])
+    with path.open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [(each["program"], each["settings"], each["GiB"]) for each in rows] == [
+        ("stage1 parcel, 16 tokens", "", "4"),
+        ("stage1 parcel, 64 tokens", "", "5"),
+        ("stage1 parcel, 256 tokens", "", "40.75"),
+        ("stage1 parcel, 16 tokens", "model.remat=full", "3"),
+    ]
+    assert [each["spare GiB"] for each in rows] == ["26.75", "25.75", "-10", "27.75"]
+    assert {each["compute s"] for each in rows} == {""}
 
 
 def test_a_program_that_is_refused_is_a_row(tmp_path: Path):
