@@ -227,13 +227,19 @@ def _check_published(name: str, transfer: TransferConfig) -> None:
             f"transfers.{name}.prompt may hold {accepted or 'no field'}, got {{{min(unknown)}}} in "
             f"{transfer.prompt!r}."
         )
+    benchmark = BENCHMARKS[name]
+    if not (benchmark.final_split or benchmark.parent or transfer.zero_shot):
+        raise ValueError(
+            f"transfers.{name}.zero_shot must be true, got false: {name} has no training split; "
+            f"leave the key out."
+        )
     # Both the benchmark and, for a zero-shot one, the parent that its checkpoints learn from.
     if missing := {name, trained_on(name)} - set(SOURCES):
         raise ValueError(
             f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "
             f"leave it out."
         )
-    metric = BENCHMARKS[name].metric
+    metric = benchmark.metric
     if transfer.metric:
         metric_of(name, transfer)
     elif transfer.transfer and metric not in METRICS:

@@ -42,7 +42,7 @@ def digests(graph: StudyGraph) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("words", "alone"),
     [
-        ([], ["train_budgets={m3: [16, 64], mqt: [16, 64, 576], parcel: [16, 64, 576]}"]),
+        ([], ["train_budgets={m3: [576], mqt: [16, 64, 576], parcel: [64, 576]}"]),
         (
             [
                 "methods=[vanilla, parcel]",
@@ -52,7 +52,7 @@ def digests(graph: StudyGraph) -> dict[str, str]:
                 "stages=[{name: own, methods: [parcel]}]",
                 "num_pretrain_seeds=2",
             ],
-            ["train_budgets={parcel: [16, 576]}"],
+            ["train_budgets={parcel: [576]}"],
         ),
         (["methods=[vanilla, m3]", "train_budgets={}", STAGE_2], []),
     ],
@@ -124,15 +124,15 @@ def test_a_stage_2_ends_names_with_the_resolution_and_then_the_backbone():
 def test_budgets_are_as_many_tokens_on_each_tower_but_for_all_tokens():
     own, clip = study().pairs
     assert (own.budgets, clip.budgets) == ((16, 64, 256), (16, 64, 576))
-    # M³ pools 24 x 24 patches to 2, 4 and 8 wide.
-    assert clip.train_budgets["m3"] == (16, 64)
-    assert clip.train_budgets["parcel"] == (16, 64, 576)
+    # Halves of 24 x 24 patches: M³ serves 1, 9, 36, 144 and 576 tokens, PARCEL those from 36 on.
+    assert clip.train_budgets["m3"] == (576,)
+    assert clip.train_budgets["parcel"] == (64, 576)
     assert clip.connectors["parcel"].buckets == ()
     assert own.connectors["parcel"].buckets == (62, 64, 256)
-    stated = "budgets: [4, 576], train_budgets: {mqt: [576]}, connectors: {mqt: {num_heads: 2}}"
-    clip = study("train_budgets.m3=[16]", clip=f"model: {PAIR}, {stated}").pairs[1]
+    stated = "budgets: [36, 576], train_budgets: {mqt: [576]}, connectors: {mqt: {num_heads: 2}}"
+    clip = study("train_budgets.m3=[256]", clip=f"model: {PAIR}, {stated}").pairs[1]
     assert (clip.budgets, clip.train_budgets["mqt"], clip.train_budgets["m3"]) == (
-        (4, 576), (576,), (16,),
+        (36, 576), (576,), (576,),
     )  # fmt: skip
     assert clip.connectors["mqt"].num_heads == 2
     assert {p.num_images for p in programs_of(study())} == {1}

@@ -37,13 +37,25 @@ def test_steps_that_a_config_states_replace_the_recipes_epochs():
 
 
 def test_every_benchmark_has_a_recipe_and_its_rows_by_default():
-    everything = study({name: {} for name in BENCHMARKS})
-    assert len(everything.rows) == sum(len(b.rows) for b in BENCHMARKS.values()) == 47
+    tuned = {name: b for name, b in BENCHMARKS.items() if b.final_split or b.parent}
+    everything = study({name: {} for name in tuned})
+    assert len(everything.rows) == sum(len(b.rows) for b in tuned.values()) == 47
     main = [name for name, row in everything.rows.items() if row.main]
     assert len(main) == len(main_suite()) == 27
     plan = results_plan(everything)
     assert plan.groups == {"main": tuple(main)}
-    assert set(everything.fine_tunings) == {n for n, b in BENCHMARKS.items() if not b.parent}
+    assert set(everything.fine_tunings) == {n for n, b in tuned.items() if not b.parent}
+
+
+def test_what_has_no_training_split_is_scored_with_a_stages_checkpoint():
+    config = study({"mme": {}, "mmmu": {}}, num_seeds=1)
+    assert config.zero_shot == ("mme", "mmmu")
+    assert not config.fine_tunings
+    assert list(config.rows) == ["mme:perception", "mme:cognition", "mmmu"]
+    with pytest.raises(
+        ConfigError, match=r"mmmu\.zero_shot must be true, got false: mmmu has no training"
+    ):
+        study({"mmmu": {"zero_shot": False}}, num_seeds=1)
 
 
 def test_rows_are_named_by_benchmark_and_by_split_where_there_are_several():

@@ -186,7 +186,7 @@ def test_llavas_stages_are_as_published():
     assert instruct.recipe.freeze_vision
     assert (align.recipe.prompt, study.model.prompt) == ("llava-plain", "llava")
     assert instruct.methods == study.methods
-    assert study.zero_shot == ("gqa", "pope")
+    assert study.zero_shot == ("gqa", "pope", "mme", "mmbench", "mmmu")
 
 
 @pytest.mark.slow

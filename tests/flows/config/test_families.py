@@ -37,7 +37,7 @@ TRAINED_ELSEWHERE = {"tokenizer": {"path": "tokenizer.model"}}
 
 
 def model_of(model: dict[str, Any], **others: Any) -> ModelConfig:
-    return check_config({"methods": ["m3"], "model": model, **others}, source="here").model
+    return check_config({"methods": ["m3"], **others, "model": model}, source="here").model
 
 
 @pytest.mark.parametrize("text", ["gemma3-4b", {"family": "gemma3-4b"}])
@@ -51,7 +51,9 @@ def test_a_published_size_is_its_values(text: Any):
 def test_a_family_is_its_first_size_and_every_size_loads(part: str):
     for name, family in {"vision": TOWERS, "text": DECODERS}[part].items():
         sizes = {
-            size: getattr(model_of({part: size}, budgets=[4], **TRAINED_ELSEWHERE), part)
+            size: getattr(
+                model_of({part: size}, methods=["mqt"], budgets=[4], **TRAINED_ELSEWHERE), part
+            )
             for size in (name, *family.sizes)
         }
         assert sizes[name] == sizes[next(iter(family.sizes))]
@@ -86,7 +88,9 @@ def test_the_vocabulary_is_that_of_a_tokenizer_trained_here():
 
 
 def test_the_tower_says_the_size_of_the_images():
-    config = check_config({"methods": ["m3"], "model": {"vision": "clip"}}, source="here")
+    config = check_config(
+        {"methods": ["m3"], "budgets": [144], "model": {"vision": "clip"}}, source="here"
+    )
     assert config.model.vision.image_px == config.prepare.image_px == 336
 
 

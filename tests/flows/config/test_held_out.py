@@ -17,7 +17,8 @@ def study(transfers: dict, *sources: dict):
 
 
 def test_what_the_registry_states_is_held_out():
-    assert len(study({name: {} for name in BENCHMARKS}).transfers) == len(BENCHMARKS)
+    tuned = [name for name, b in BENCHMARKS.items() if b.final_split or b.parent]
+    assert len(study({name: {} for name in tuned}).transfers) == len(tuned)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_no_step_has_the_code_of_a_family(steps: tuple[Step, ...]):
 
 
 def code_of(connector: str) -> tuple[str, str]:
-    model = {"model": {"connector": {"kind": connector}}}
+    model = {"model": {"connector": {"kind": connector}}, "train": {}}
     answers = {"decode": {}, "connector": connector}
     return code_digest("checkpoint", model), code_digest("predictions", answers)
 
@@ -166,7 +166,7 @@ def test_of_a_metrics_entry_all_is_code(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_tree_with_another_registry_has_other_code():
-    config = {"model": {"connector": {"kind": "mqt"}}}
+    config = {"model": {"connector": {"kind": "mqt"}}, "train": {}}
     registry = "model.connector.registry"
     other = step_code("checkpoint", config, edited(registry, b"\n_ANSWER = 42\n"))
     ours = step_code("checkpoint", config)
@@ -199,7 +199,7 @@ def codes_of_pairs() -> dict[tuple[str, str, str], str]:
             )
             families = {"vision": vision, "text": text}
             for kind, config in {
-                "checkpoint": {"model": dataclasses.asdict(model)},
+                "checkpoint": {"model": dataclasses.asdict(model), "train": {}},
                 "predictions": {"decode": {}, "connector": "mqt", **families},
                 "start": start_spec(model),
             }.items():
@@ -265,8 +265,8 @@ def test_names_of_parameters_are_code_of_a_conversion():
 def test_a_config_without_families_is_of_the_first_ones():
     model = dataclasses.asdict(ModelConfig())
     older = {**model, "vision": {"width": 3}, "text": {}}
-    assert code_digest("checkpoint", {"model": older}) == code_digest(
-        "checkpoint", {"model": model}
+    assert code_digest("checkpoint", {"model": older, "train": {}}) == code_digest(
+        "checkpoint", {"model": model, "train": {}}
     )
     answers = {"decode": {}, "connector": "mqt"}
     pair = {"vision": "siglip", "text": "gemma2"}
