@@ -1,7 +1,14 @@
 """Formats errors for people, in one line; and the error of a wrong request."""
 
+import errno
 import importlib
 import traceback
+
+MAKE_ROOM = "; make room, then give the same command again: what is made already is re-used"
+"""What to do about a full disk."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of the system that say so."""
 
 _MAX_LINE = 1000
 """Longest line shown [characters]: a value that somebody's file has may be of any length."""
@@ -12,8 +19,12 @@ class ConfigError(ValueError):
 
 
 def one_line_message(error: BaseException) -> str:
-    """Returns an error's message in one line, or the name of its type if it has no message."""
-    return one_line(str(error)) or type(error).__name__
+    """Returns an error's message in one line, or the name of its type if it has no message.
+
+    That of a full disk ends with what to do about it.
+    """
+    cure = MAKE_ROOM if isinstance(error, OSError) and error.errno in DISK_FULL else ""
+    return one_line(f"{error}{cure}") or type(error).__name__
 
 
 def one_line(text: str) -> str:

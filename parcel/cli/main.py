@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from infra.errors import DISK_FULL, MAKE_ROOM
 from parcel.cli.accept import accept_app
 from parcel.cli.check_connector import check_connector_app
 from parcel.cli.convert import convert_app
@@ -32,12 +33,10 @@ from parcel.cli.watch import watch_app
 from parcel.environment import print_any_character
 
 _READ_ONLY = "; this command writes there: make it writable, or name another --store"
-_FULL = "; make room, then give the same command again: what is made already is re-used"
 _CURES = {
     errno.EROFS: _READ_ONLY,
     errno.EACCES: _READ_ONLY,
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
+    **dict.fromkeys(DISK_FULL, MAKE_ROOM),
     errno.EMFILE: "; raise the limit of open files, such as by `ulimit -n 4096`",
 }
 """Error of the system -> what to do about it."""
@@ -122,7 +121,7 @@ def _print_error(error: Exception) -> int:
     """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
     from typer.exceptions import TyperException
 
-    from infra.errors import ConfigError, one_line
+    from infra.errors import ConfigError, one_line, one_line_message
 
     # Exit code 2 says that the request was wrong, 1 that the work failed; a script can tell them
     # apart. A KeyError is a name that was not found, and its text is the argument.
@@ -137,7 +136,7 @@ def _print_error(error: Exception) -> int:
         cure = _CURES.get(error.errno or 0, "")
         message, code = f"{error.filename}: {error.strerror}{cure}.", 1
     else:
-        message, code = str(error) or type(error).__name__, 1
+        message, code = one_line_message(error), 1
     print(f"parcel: {one_line(message)}", file=sys.stderr)
     return code
 

@@ -117,12 +117,16 @@ def _fetch_selected(
             of_total = f" of {file.size:,}" if file.size else ""
             print(f"{file.name}: {size:,}{of_total} bytes", file=sys.stderr)
 
+    def on_wait(folder: Path) -> None:
+        write_line(f"{folder}: another process fetches into it; this one goes on after it")
+
     fetch_data_sets(
         selected,
         to,
         workers=workers,
         on_file=on_file,
         on_progress=on_progress,
+        on_wait=on_wait,
         download=download_from_hub,
     )
 

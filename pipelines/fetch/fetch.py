@@ -1,5 +1,7 @@
 """Fetches data sets and weights: several files at a time, each noted once it is complete."""
 
+import contextlib
+import fcntl
 import functools
 import json
 import lzma
@@ -9,7 +11,7 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ NOTES = "fetched.json"
 one, licence of each fetched file."""
 
 _NOTES_TYPE = dict[str, dict[str, Any]]
-_NOTING = threading.Lock()
+_NOTING, _MERGING = threading.Lock(), threading.Lock()
 
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -53,11 +55,13 @@ def fetch_data_sets(
     workers: int = 4,
     on_file: Callable[[str, RemoteFile, str], None] | None = None,
     on_progress: Callable[[RemoteFile, int], None] | None = None,
+    on_wait: Callable[[Path], None] | None = None,
     download: Callable[..., str] = download,
 ) -> None:
     """Fetches and unpacks every file of some data sets; files that are there already are skipped.
 
-    A file with a digest is there if its bytes have it, another one if it is noted.
+    A file with a digest is there if its bytes have it, another one if it is noted. Processes that
+    fetch into one folder do so one after the other.
 
     Args:
       data_sets: the data sets by name.
@@ -66,13 +70,13 @@ def fetch_data_sets(
       on_file: called once a file is complete, with the data set's name, the file, and its sha256,
         or "there" if it was skipped.
       on_progress: called with a file and its bytes so far, from any thread.
+      on_wait: called with a folder that another process fetches into, before waiting for its end.
       download: fetches one file, as `infra.download.download` does.
 
     Raises:
       DownloadError: if the disk has no room for the files, or if any file cannot be fetched or
         unpacked, once all others are done.
     """
-    _check_disk(data_sets, root)
 
     def fetch_file(name: str, folder: Path, file: RemoteFile, licence: Licence) -> None:
         # The note comes last: a file without one is fetched again, whatever happened to it before.
@@ -96,16 +100,41 @@ def fetch_data_sets(
         if on_file is not None:
             on_file(name, file, "there" if present_sha256 else sha256)
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
-        jobs = [
-            pool.submit(fetch_file, name, root / data_set.folder, file, data_set.stated_licence)
-            for name, data_set in data_sets.items()
-            for file in data_set.files
-        ]
+    # In order of their names: of two processes that share folders none waits for the other's next.
+    folders = sorted({root / data_set.folder for data_set in data_sets.values()})
+    with contextlib.ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_alone(folder, on_wait))
+        _check_disk(data_sets, root)
+        with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
+            jobs = [
+                pool.submit(fetch_file, name, root / data_set.folder, file, data_set.stated_licence)
+                for name, data_set in data_sets.items()
+                for file in data_set.files
+            ]
     # Errors are collected: one dead address does not stop the downloads after it.
     problems = [str(error) for job in jobs if (error := job.exception())]
     if problems:
         raise DownloadError(" ".join(dict.fromkeys(problems)))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, on_wait: Callable[[Path], None] | None) -> Iterator[None]:
+    """Has other processes that fetch into a folder wait; not on file systems without such locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Of the folder itself, so that no file is left among the data. The kernel frees it.
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # Such as NFS, which locks what is open for writing.
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if on_wait is not None:
+                    on_wait(folder)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _check_disk(data_sets: Mapping[str, DataSet], root: Path) -> None:
@@ -248,7 +277,8 @@ def unpack_archive(archive: Path, target: Path) -> None:
         shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.
         raise DownloadError(f"{archive} cannot be unpacked: {reason_of(error)}.") from None
-    _merge_folder(unpacking_folder, target)
+    with _MERGING:  # Two archives may have a folder in common, which one of them makes.
+        _merge_folder(unpacking_folder, target)
     archive.unlink()
 
 

@@ -104,5 +104,6 @@ def test_a_full_disk_ends_a_run_with_its_line_and_no_noise(smallest: Finished, t
     [(code, _, errors)] = mounted(script, [words], disk / "store", tmp_path)
     lines = (tmp_path / "full").read_text().strip().splitlines()
     assert "No space left on device" in lines[-1]
+    assert "; make room, then give the same command again" in lines[-1]
     assert not [line for line in lines if "Traceback" in line]
     assert code == 0, errors

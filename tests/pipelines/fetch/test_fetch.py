@@ -8,6 +8,7 @@ import shutil
 import tarfile
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from typer.testing import CliRunner
 from infra.download import DownloadError
 from infra.errors import ConfigError
 from parcel.cli.main import app
-from pipelines.fetch.catalogue import load_catalogue
-from pipelines.fetch.fetch import read_licence, unpack_archive
+from pipelines.fetch.catalogue import DataSet, RemoteFile, load_catalogue
+from pipelines.fetch.fetch import fetch_data_sets, read_licence, unpack_archive
 from pipelines.sources.registry import SOURCES
 
 
@@ -175,6 +176,35 @@ def test_an_archive_larger_than_the_disk_is_not_unpacked(tmp_path, monkeypatch):
         with pytest.raises(DownloadError, match="it holds 0 GB or more, and 0 GB are free"):
             unpack_archive(tmp_path / name, tmp_path / "out")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_two_that_fetch_into_one_folder_do_so_one_after_the_other(tmp_path: Path):
+    begun, release, waits = (threading.Event() for _ in range(3))
+    fetched = list[Path]()
+
+    def slow(address: str, path: Path, **options: object) -> str:
+        fetched.append(path)
+        begun.set()
+        assert release.wait(60)
+        path.write_bytes(b"[]")
+        return hashlib.sha256(b"[]").hexdigest()
+
+    def fetch() -> None:
+        one = DataSet(
+            licence="MIT", page="", folder="one", files=(RemoteFile(address="http://x/a.json"),)
+        )
+        fetch_data_sets({"one": one}, tmp_path, download=slow, on_wait=lambda folder: waits.set())
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch)
+        assert begun.wait(60)
+        second = pool.submit(fetch)
+        waited = waits.wait(60)
+        release.set()
+        first.result()
+        second.result()
+    assert waited
+    assert fetched == [tmp_path / "one" / "a.json"]  # The second saw that it was there.
 
 
 def test_requests_are_checked(tmp_path, fetch):
