@@ -10,7 +10,6 @@ A family's name stands for its first published size.
 
 import dataclasses
 import difflib
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,11 +39,9 @@ def part_values(value: Any) -> Any:
 
 def backbone_values(value: Any) -> Any:
     """Returns the values of backbones, name by name, where a list of names stands for them."""
-    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
-        if twice := next((name for name, num in Counter(value).items() if num > 1), None):
-            raise ValueError(f"backbones must not repeat a name, got {twice} twice.")
-        return {name: {} for name in value}
-    return value
+    is_list = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    # One that repeats a name is left for the check.
+    return {name: {} for name in value} if is_list and len({*value}) == len(value) else value
 
 
 def with_part_values(values: dict[str, Any]) -> dict[str, Any]:

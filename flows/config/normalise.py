@@ -155,6 +155,13 @@ class StageValues(TypedDict, total=False):
     resolution: ResolutionValues | None
 
 
+def _backbones_by_name(value: Any) -> Any:
+    named = backbone_values(value)
+    if isinstance(named, list | tuple):
+        raise ValueError(f"backbones must be distinct names, or a mapping, got {named}.")
+    return named
+
+
 @with_config({"extra": "allow"})  # Also of all that is nested.
 class StudyValues(TypedDict, total=False):
     """What a config states of `StudyConfig`."""
@@ -167,7 +174,7 @@ class StudyValues(TypedDict, total=False):
     start: str | dict[str, str] | None
     tokenizer: TokenizerValues
     model: ModelValues
-    backbones: Annotated[dict[str, BackboneValues], BeforeValidator(backbone_values)]
+    backbones: Annotated[dict[str, BackboneValues], BeforeValidator(_backbones_by_name)]
     prepare: PrepareValues
     sources: tuple[SourceValues, ...]
     watch: WatchValues | None
