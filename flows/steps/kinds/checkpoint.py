@@ -409,7 +409,7 @@ CHECKPOINT = Kind(
     also=lambda spec: connector_modules(_connector(spec)),
     entries=lambda spec: {
         _CONNECTORS: class_and_routing(_connector(spec)),
-        **model_entries(spec["model"], spec["train"].get("prompt")),
+        **model_entries(spec["model"], spec.get("train", {}).get("prompt")),
     },
     functions=lambda spec: [_connector(spec)],
     holds="checkpoint",

@@ -262,6 +262,19 @@ def test_names_of_parameters_are_code_of_a_conversion():
     assert "model.vision.siglip.names" not in step_code("cast", None)
 
 
+def test_facts_of_a_prompt_template_are_code_of_what_is_asked_in_it():
+    model = dataclasses.asdict(ModelConfig())
+    usual = code_digest("checkpoint", {"model": model})
+    other = code_digest("checkpoint", {"model": {**model, "prompt": "llava"}})
+    assert other != usual
+    asked = {"model": model, "train": {"prompt": "llava"}}
+    assert code_digest("checkpoint", asked) == other
+    assert code_digest("checkpoint", {"model": model, "train": {"prompt": None}}) == usual
+    answers = {"decode": {}, "connector": "mqt"}
+    told = [code_digest("predictions", answers | {"prompt": p}) for p in ("paligemma", "llava")]
+    assert told[0] == code_digest("predictions", answers) != told[1]
+
+
 def test_a_config_without_families_is_of_the_first_ones():
     model = dataclasses.asdict(ModelConfig())
     older = {**model, "vision": {"width": 3}, "text": {}}
