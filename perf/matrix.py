@@ -53,7 +53,7 @@ _HEAD = ["study", "program", "chips", "GiB/chip", "fits", "GB sent", "time [s]",
 _KEY = ("study", "settings", "program", "chips")
 """Columns of `--table` that say which program a row is of."""
 
-_COLUMNS = (
+_COLUMNS: tuple[str, ...] = (
     *_KEY,
     "GiB",
     "spare GiB",

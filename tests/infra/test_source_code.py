@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = {
     "dataset": {"reader": "chartqa"},
     "raw_files": {"reader": "chartqa"},
-    "checkpoint": {"model": {"connector": {"kind": "parcel"}}},
+    "checkpoint": {"model": {"connector": {"kind": "parcel"}}, "train": {}},
     "predictions": {"decode": {}, "connector": "parcel"},
     "scores": {"metric": "miou"},
     "chance": "vqa",

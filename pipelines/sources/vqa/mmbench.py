@@ -9,6 +9,7 @@ of its question plus a multiple of a million. The Hub's lmms-lab/MMBench can be 
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipelines.benchmarks.prompts import LETTER
 from pipelines.benchmarks.row import Benchmark, ResultRow
@@ -39,14 +40,14 @@ _EMPTY = ("", "nan", "none")
 def _read_mmbench(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     pictures, media_of = TablePictures(corpus), dict[int, Media]()
 
-    def item_of_row(row: Mapping) -> Item:
+    def item_of_row(row: Any) -> Item:
         index = int(row["index"])
         image = row["image"]
         if isinstance(image, str) and image.strip().isdecimal():
             if (media := media_of.get(int(image))) is None:
                 raise BadInput(f"image must be base64 or an earlier row's index, got {image!r:.40}")
         else:
-            table = row.table if isinstance(row, TableRow) else file
+            table = file if isinstance(file, Path) else row.table
             media = pictures.store(TableRow(table, {"image": image}), f"{index % _ROTATION}.jpg")
         media_of[index] = media
         options = _options(row)

@@ -1,6 +1,7 @@
 """Releases: what transformers computes from one is what we compute; what cannot be released."""
 
 import ast
+import dataclasses
 import functools
 import io
 import json
@@ -223,7 +224,7 @@ def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
 def test_another_prompt_template_is_refused(pieces: Path, tmp_path: Path):
     asked = dataclasses.replace(CONFIGS["mqt"], prompt="llava")
     with pytest.raises(RequestError, match="prompt must be paligemma to be released, got llava"):
-        _release(tmp_path, asked, pieces)
+        release(tmp_path, asked, pieces)
     assert not any((tmp_path / "release").iterdir())
 
 
