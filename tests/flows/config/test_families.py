@@ -51,7 +51,7 @@ def test_a_published_size_is_its_values(text: Any):
 def test_a_family_is_its_first_size_and_every_size_loads(part: str):
     for name, family in {"vision": TOWERS, "text": DECODERS}[part].items():
         sizes = {
-            size: getattr(model_of({part: size}, budgets=[4], **TRAINED_ELSEWHERE), part)
+            size: getattr(model_of({part: size}, budgets=[4, 36, 196], **TRAINED_ELSEWHERE), part)
             for size in (name, *family.sizes)
         }
         assert sizes[name] == sizes[next(iter(family.sizes))]
@@ -86,7 +86,8 @@ def test_the_vocabulary_is_that_of_a_tokenizer_trained_here():
 
 
 def test_the_tower_says_the_size_of_the_images():
-    config = check_config({"methods": ["m3"], "model": {"vision": "clip"}}, source="here")
+    values = {"methods": ["m3"], "budgets": [36], "model": {"vision": "clip"}}
+    config = check_config(values, source="here")
     assert config.model.vision.image_px == config.prepare.image_px == 336
 
 
