@@ -260,11 +260,14 @@ class _ConnectorTrial:
         for smaller, larger in budget_pairs:
             small, large = self._run(smaller, smaller), self._run(larger, larger)
             max_gradient = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
-            for (path, _), a, b in zip(
-                _leaves(self._abstract[1]), small.by_params, large.by_params, strict=True
-            ):
-                trained = np.abs(a) > _FAINT * max_gradient
-                if num_untrained := int(np.sum(trained & (b == 0.0))):
+            for i, (path, _) in enumerate(_leaves(self._abstract[1])):
+                trained = np.abs(small.by_params[i]) > _FAINT * max_gradient
+                untrained = trained & (large.by_params[i] == 0.0)
+                # Of a million numbers, one may be 0 by chance, but not for other features as well.
+                if np.any(untrained):
+                    others = self._run(larger, larger, self.weights).by_params[i]
+                    untrained &= others == 0.0
+                if num_untrained := int(np.sum(untrained)):
                     raise _BrokenError(
                         f"budget {smaller} trains {num_untrained} numbers of {path} that budget "
                         f"{larger} does not"

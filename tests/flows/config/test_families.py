@@ -50,10 +50,9 @@ def test_a_published_size_is_its_values(text: Any):
 @pytest.mark.parametrize("part", ["vision", "text"])
 def test_a_family_is_its_first_size_and_every_size_loads(part: str):
     for name, family in {"vision": TOWERS, "text": DECODERS}[part].items():
-        # A method whose budgets and channels no tower refuses.
-        others = {"methods": ["id_selection"], "budgets": [4], **TRAINED_ELSEWHERE}
         sizes = {
-            size: getattr(model_of({part: size}, **others), part) for size in (name, *family.sizes)
+            size: getattr(model_of({part: size}, budgets=[4, 36, 196], **TRAINED_ELSEWHERE), part)
+            for size in (name, *family.sizes)
         }
         assert sizes[name] == sizes[next(iter(family.sizes))]
         assert {size.family for size in sizes.values()} == {name}
@@ -87,9 +86,8 @@ def test_the_vocabulary_is_that_of_a_tokenizer_trained_here():
 
 
 def test_the_tower_says_the_size_of_the_images():
-    config = check_config(
-        {"methods": ["m3"], "budgets": [144], "model": {"vision": "clip"}}, source="here"
-    )
+    values = {"methods": ["m3"], "budgets": [36], "model": {"vision": "clip"}}
+    config = check_config(values, source="here")
     assert config.model.vision.image_px == config.prepare.image_px == 336
 
 

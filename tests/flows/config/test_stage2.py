@@ -86,8 +86,12 @@ def test_budgets_keep_their_share_of_the_features_unless_said():
     assert view.budgets_of("vanilla") == (1024,)
     assert view.connectors["mqt"].mqt_keys == "positional"
     assert view.connectors["mqt"].buckets == ()
-    lists = {"budgets": [144, 576], "train_budgets": {m: [144] for m in load().train_budgets}}
-    assert high(image_px=336, **lists).budgets == (144, 576)
+    # A pooling's grid and the anchors' grow with the patches, so their budgets keep it, too.
+    middle = high(image_px=336)
+    assert middle.budgets == middle.train_budgets["m3"] == (36, 144, 576)
+    assert middle.budgets_of("parcel") == (36, 144, 576)
+    lists = {"budgets": [64, 576], "train_budgets": {"mqt": [64]}}
+    assert high(image_px=336, **lists).budgets == (64, 576)
     own = high(budgets=[16, 1024], train_budgets={"m3": [16, 1024]}).train_config_for
     assert own(load().transfers["chartqa"].train, "m3").budgets == (16, 1024)
 

@@ -121,7 +121,7 @@ def test_poolings_are_means(kind: str, budget: int):
     np.testing.assert_array_equal(tokens(kind, budget, budget), pool(jnp.asarray(FEATURES), budget))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.anchor_grids])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.anchor_halves])
 def test_anchors_pass_unchanged_before_the_queries(kind: str):
     anchors = 16 if kind == "parcel_fixed4" else 64
     assert budgets.num_anchors(config(kind), 70) == anchors
@@ -151,7 +151,7 @@ def test_tokens_and_gradients_in_a_bucket_are_those_of_truncation(kind: str):
     check()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.anchor_grids])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.anchor_halves])
 def test_without_queries_nothing_of_them_is_active(kind: str):
     cfg = config(kind)
     _, params = _connector(cfg)
