@@ -31,6 +31,7 @@ from model.chips.compiler import CompilationError, Compiler, CompilerMissingErro
 from model.chips.outcome import Outcome
 from model.chips.programs import DeviceProgram
 from perf.accelerator import chip_programs
+from perf.attention import AttentionKernel, attention_programs
 from perf.programs import PromptProgram
 
 CONFIGS = (
@@ -44,6 +45,9 @@ CONFIGS = (
 ACCELERATOR = "perf.accelerator"
 """In place of a study's file: the programs that this command times, on one GPU of each kind. The
 state of a training of the 3B model is more than one TPU holds."""
+
+ATTENTION = "perf.attention"
+"""In place of a study's file: attention by this project and by libraries, on one chip."""
 
 TOPOLOGIES = ("v4:8x8x4", "v5e:16x16", "v6e:16x16", "h100:8", "a100:8")
 """The chips of the whole matrix."""
@@ -63,6 +67,9 @@ _COLUMNS: tuple[str, ...] = (
     "compile s",
     "error",
 )
+
+
+MatrixProgram = DeviceProgram | PromptProgram | AttentionKernel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,14 +143,15 @@ class Row:
 
 def rows_of(
     config: str, topology: Topology, only: re.Pattern[str], overrides: Sequence[str] = ()
-) -> Iterator[tuple[Row, DeviceProgram | PromptProgram]]:
+) -> Iterator[tuple[Row, MatrixProgram]]:
     """Yields a row without outcome for each program of which a name matches, and the program."""
-    if config == ACCELERATOR:
-        one = str(Topology(topology.kind, (1,)))
-        if topology.chip.is_gpu:
-            for name, program in chip_programs():
-                if only.search(name):
-                    yield Row(study=ACCELERATOR, names=(name,), topology=one), program
+    if config in (ACCELERATOR, ATTENTION):
+        # One GPU is a topology of its own; libtpu knows no single chip of every kind.
+        one = str(topology.one_chip if topology.chip.is_gpu else topology)
+        programs = attention_programs() if config == ATTENTION else chip_programs()
+        for name, program in programs:
+            if only.search(name) and (config == ATTENTION or topology.chip.is_gpu):
+                yield Row(study=config, names=(name,), topology=one), program
         return
     study = load(config, overrides=[*overrides, f"compute.topology={topology}"])
     for each in programs_of(study, topology):
@@ -162,9 +170,9 @@ def in_turns(
     topologies: Sequence[str],
     only: re.Pattern[str],
     overrides: Sequence[str] = (),
-) -> Iterator[tuple[Row, DeviceProgram | PromptProgram]]:
+) -> Iterator[tuple[Row, MatrixProgram]]:
     """Yields rows as `rows_of`: chips, studies and kinds of program take turns."""
-    groups: dict[tuple[str, str, str], list[tuple[Row, DeviceProgram | PromptProgram]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Row, MatrixProgram]]] = {}
     for config, name in itertools.product(configs, topologies):
         for row, program in rows_of(config, Topology.parse(name), only, overrides):
             groups.setdefault((row.kind, config, name), []).append((row, program))
@@ -184,7 +192,7 @@ def matrix(
     """Yields the matrix's rows, and lines on what is not in it.
 
     Args:
-      configs: files of studies, or `ACCELERATOR`.
+      configs: files of studies, `ACCELERATOR` or `ATTENTION`.
       topologies: names of chips.
       compiler: compiles, and has the outcomes of earlier calls.
       overrides: changes of the studies, as "key.path=value".
@@ -240,8 +248,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    configs = [*(c for c in CONFIGS if Path(c).is_file()), ACCELERATOR]
-    parser.add_argument("--config", nargs="+", default=configs, help=f"or {ACCELERATOR}")
+    configs = [*(c for c in CONFIGS if Path(c).is_file()), ACCELERATOR, ATTENTION]
+    parser.add_argument(
+        "--config", nargs="+", default=configs, help=f"or {ACCELERATOR}, {ATTENTION}"
+    )
     parser.add_argument("--topology", nargs="+", default=TOPOLOGIES, help="v4:8x8x4, h100:8, ...")
     parser.add_argument("--set", nargs="+", default=(), metavar="KEY=VALUE", help="in each study")
     parser.add_argument("--only", default="", metavar="PATTERN", help="of the names of programs")

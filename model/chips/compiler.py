@@ -6,6 +6,7 @@ compiler that dies, for lack of memory say, ends the child alone.
 """
 
 import base64
+import functools
 import hashlib
 import inspect
 import json
@@ -138,15 +139,8 @@ class Compiler:
 
     def _digest_file(self, program: Any, topology: Topology) -> Path:
         """Returns the file with the digest of a program as the code here lowers it."""
-        module = inspect.getmodule(type(program))
-        assert module is not None
-        parts = [
-            self._version(topology),
-            code_sha256(checkout().reach(["model.chips.programs"])),
-            hashlib.sha256(inspect.getsource(module).encode()).hexdigest(),
-            str(topology),
-            repr(program),
-        ]
+        parts = [self._version(topology), *_lowering_code(type(program)), str(topology)]
+        parts.append(repr(program))
         return self._cache / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.digest"
 
     def _version(self, topology: Topology) -> str:
@@ -212,6 +206,15 @@ class Compiler:
             text=True,
             env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
         )
+
+
+@functools.cache
+def _lowering_code(kind: type) -> tuple[str, str]:
+    """Returns digests of the code that lowers programs, and of a kind of program's own module."""
+    module = inspect.getmodule(kind)
+    assert module is not None
+    own = hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+    return code_sha256(checkout().reach(["model.chips.programs"])), own
 
 
 def _cure(reason: str, topology: Topology) -> str:

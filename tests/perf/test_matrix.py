@@ -18,6 +18,7 @@ from model.chips.programs import AnswerProgram, TrainProgram
 from model.chips.worker import missing_compiler
 from model.train.step import declared_buckets
 from perf import matrix
+from perf.attention import AttentionKernel
 from perf.programs import PromptProgram
 
 SLICE = Topology.parse("h100:2")
@@ -182,3 +183,18 @@ def test_the_accelerators_programs_are_those_of_one_gpu():
     assert (prefill.rows, prefill.budget, prefill.new_tokens) == (1, 256, 0)
     # A TPU holds no training of the 3B model.
     assert not list(matrix.rows_of(matrix.ACCELERATOR, Topology.parse("v4:8x8x4"), pattern))
+
+
+def test_attention_is_compiled_by_every_implementation_and_shape():
+    rows = list(matrix.rows_of(matrix.ATTENTION, SLICE, re.compile("")))
+    assert len(rows) == 3 * 7
+    assert {row.topology for row, _ in rows} == {"h100:1"}
+    kernels = {program for _, program in rows}
+    assert len(kernels) == len(rows)
+    ours = next(program for row, program in rows if row.name.endswith("backward, ours"))
+    assert isinstance(ours, AttentionKernel)
+    assert (ours.num_heads, ours.num_kv_heads, ours.head_dim, ours.cap) == (8, 4, 256, 50.0)
+    tpus = Topology.parse("v4:2x2x1")
+    assert {row.topology for row, _ in matrix.rows_of(matrix.ATTENTION, tpus, re.compile(""))} == {
+        str(tpus)
+    }

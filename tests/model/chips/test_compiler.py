@@ -23,6 +23,7 @@ from model.chips.programs import (
 from model.chips.worker import missing_compiler
 from model.connector.config import ConnectorConfig
 from model.train.config import TrainConfig
+from perf.attention import AttentionKernel
 from perf.programs import PromptProgram
 from tests.slices import deep_slice
 
@@ -38,6 +39,7 @@ PROGRAMS = {
     "attention": AttentionProgram(model=TINY, budget=FULL, rows=8),
     "prefill": PromptProgram(model=TINY, budget=FULL, rows=2, text_len=16),
     "tokens": PromptProgram(model=TINY, budget=FULL, rows=2, text_len=16, new_tokens=4),
+    "kernel": AttentionKernel(implementation="ours", rows=2, length=32, backward=False),
 }
 
 
