@@ -143,9 +143,9 @@ class TrainProgram:
           ValueError: if the chips do not divide the batch.
         """
         model, train = self.model, self.train
-        if train.batch_size % topology.num_chips:
+        if train.batch_size % (chips := topology.num_chips):
             raise ValueError(
-                f"batch_size must be a multiple of the {topology.num_chips} chips of {topology}, got "
+                f"batch_size must be a multiple of the {chips} chips of {topology}, got "
                 f"{train.batch_size}"
             )
         mesh = mesh_of(train, devices_of(topology))
