@@ -57,7 +57,7 @@ _HEAD = ["study", "program", "chips", "GiB/chip", "fits", "GB sent", "time [s]",
 _KEY = ("study", "settings", "program", "chips")
 """Columns of `--table` that say which program a row is of."""
 
-_COLUMNS: tuple[str, ...] = (
+_COLUMNS: list[str] = [
     *_KEY,
     "GiB",
     "spare GiB",
@@ -66,7 +66,7 @@ _COLUMNS: tuple[str, ...] = (
     "interconnect s",
     "compile s",
     "error",
-)
+]
 
 
 MatrixProgram = DeviceProgram | PromptProgram | AttentionKernel

@@ -140,8 +140,14 @@ class TrainProgram:
 
         Raises:
           RuntimeError: as `devices_of`.
+          ValueError: if the chips do not divide the batch.
         """
         model, train = self.model, self.train
+        if train.batch_size % (chips := topology.num_chips):
+            raise ValueError(
+                f"batch_size must be a multiple of the {chips} chips of {topology}, got "
+                f"{train.batch_size}"
+            )
         mesh = mesh_of(train, devices_of(topology))
         # Shapes from here on: no parameter is made, and no device is needed.
         batch, rates = abstract_inputs(model, train, mesh, self.num_images)

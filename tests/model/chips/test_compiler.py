@@ -81,6 +81,12 @@ def test_a_program_is_traced_for_its_chips_and_not_for_this_machine(
     assert PROGRAMS[name].lower(Topology("h100", (num_chips,))).text
 
 
+def test_chips_that_do_not_divide_a_batch_are_refused():
+    expected = r"batch_size must be a multiple of the 3 chips of h100:3, got 8"
+    with pytest.raises(ValueError, match=expected):
+        PROGRAMS["train"].lower(Topology("h100", (3,)))
+
+
 def has_compiler(topology: Topology) -> bool:
     """Whether some Python here compiles for a topology; one that is named is trusted."""
     return PYTHON in os.environ or not missing_compiler(topology)
