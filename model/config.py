@@ -97,6 +97,6 @@ class ModelConfig:
         """The prompt template that it is asked in."""
         return prompt_template(self.prompt)
 
-    def asked_in(self, prompt: str | None) -> "ModelConfig":
+    def with_prompt(self, prompt: str | None) -> "ModelConfig":
         """Returns the model with another prompt template; None leaves its own."""
         return self if prompt is None else dataclasses.replace(self, prompt=prompt)

@@ -205,7 +205,7 @@ def matrix(
             continue
         chips = Topology.parse(row.topology)
         try:
-            outcome = compiler.kept_outcome(program, chips)
+            outcome = compiler.cached_outcome(program, chips)
             if outcome is None and limit is not None and compiler.num_compiled >= limit:
                 num_left += 1
                 continue

@@ -67,16 +67,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _DEEP_PARTS = 2
 
 
+def _testing(server, monkeypatch: pytest.MonkeyPatch):
+    """Yields a started server with the bucket `testing`, which this process's clients find."""
+    with server:
+        server.bucket("testing")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch):
     """A Cloud Storage on loopback that this process's clients find, with the bucket `testing`."""
     from tests.gcs.server import GCS
 
-    with GCS() as server:
-        server.bucket("testing")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
+    yield from _testing(GCS(), monkeypatch)
 
 
 @pytest.fixture
@@ -84,11 +89,7 @@ def s3(monkeypatch: pytest.MonkeyPatch):
     """An S3 on loopback that this process's clients find, with the bucket `testing`."""
     from tests.s3.server import S3
 
-    with S3() as server:
-        server.bucket("testing")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
+    yield from _testing(S3(), monkeypatch)
 
 
 @pytest.fixture
@@ -96,11 +97,7 @@ def az(monkeypatch: pytest.MonkeyPatch):
     """Azure's blobs on loopback that this process's clients find, with the container `testing`."""
     from tests.az.server import Azure
 
-    with Azure() as server:
-        server.bucket("testing")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
+    yield from _testing(Azure(), monkeypatch)
 
 
 @pytest.fixture(params=["gcs", "s3"])

@@ -19,7 +19,7 @@ AS_STUDY: Literal["study"] = "study"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackboneModel:
-    """What a backbone's model has of its own; what is left out is the study's.
+    """The parts of a backbone's model that differ from the study's; None takes the study's.
 
     Attributes:
       vision: the image tower.

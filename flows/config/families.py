@@ -97,7 +97,7 @@ def family_of(part: str, name: str) -> str:
     return ""
 
 
-def named_parts(name: str) -> dict[str, str]:
+def parts_of_name(name: str) -> dict[str, str]:
     """Returns part -> name of a family or size, as the name of a backbone says; {} if it says none.
 
     "siglip2+gemma3-4b" is {"vision": "siglip2", "text": "gemma3-4b"}.
@@ -120,7 +120,7 @@ def check_backbone_name(name: str, stated: Mapping[str, Any]) -> None:
     Raises:
       ValueError: with the accepted names, and the nearest.
     """
-    if named_parts(name) or (stated.get("model") if "+" in name else stated):
+    if parts_of_name(name) or (stated.get("model") if "+" in name else stated):
         return
     names = [DEFAULT_PAIR, *(f"{v}+{t}" for v in _names("vision") for t in _names("text"))]
     close = difflib.get_close_matches(name, names, n=1)
@@ -149,7 +149,7 @@ def with_backbone_parts(
     Raises:
       ValueError: if name and values differ, or there is no such family.
     """
-    named, model = named_parts(name), dict(stated)
+    named, model = parts_of_name(name), dict(stated)
     for part, kind in (("vision", VisionConfig), ("text", TextConfig)):
         of_part, of_study = stated.get(part, {}), study.get(part, {})
         field = f"backbones.{name}.model.{part}.family"

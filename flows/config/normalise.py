@@ -84,7 +84,7 @@ class ModelValues(TypedDict, total=False):
 
 
 class BackboneModelValues(TypedDict, total=False):
-    """What a config states of `BackboneModel`; null is the study's."""
+    """Values of `BackboneModel` in a config; null takes the study's."""
 
     vision: Annotated[VisionValues | None, BeforeValidator(part_values)]
     text: Annotated[TextValues | None, BeforeValidator(part_values)]

@@ -88,7 +88,7 @@ def graph_of(
 
 
 @contextlib.contextmanager
-def _named_errors(pair: StudyConfig) -> Iterator[None]:
+def _errors_of_pair(pair: StudyConfig) -> Iterator[None]:
     """Names the backbone in an error about it, where the study has several."""
     try:
         yield
@@ -120,7 +120,7 @@ class _GraphBuilder:
         check_user_data(config)
         self.input_paths: dict[str, dict[str, Path]] = {}
         for pair in config.pairs:
-            with _named_errors(pair):
+            with _errors_of_pair(pair):
                 self.input_paths[pair.on] = input_file_paths(pair)
                 check_user_connectors(pair)
                 check_groups(pair)

@@ -226,7 +226,7 @@ def _torch_python() -> str:
 
 
 def _run(python: str, folder: Path) -> Mapping[str, Any]:
-    """Returns what `run_connector.py` found out about the files in a folder."""
+    """Runs `run_connector.py` on a folder, and returns the content of its `result.json`."""
     # What this Python imports is not for that one, and nothing is fetched.
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(

@@ -84,7 +84,7 @@ class Compiler:
             raise CompilerMissingError(_cure(reason, topology))
 
     def outcome(self, program: Any, topology: Topology) -> Outcome:
-        """Returns what compiling a program for chips told, now or earlier.
+        """Returns the outcome of compiling a program for chips, now or in an earlier call.
 
         Lowering takes seconds, compiling minutes: so an outcome is kept under the digest of the
         lowered program, and whatever does not change the program does not compile again.
@@ -97,7 +97,7 @@ class Compiler:
           CompilerMissingError: if there is no compiler for these chips.
           CompilationError: if it refuses the program for another reason than its size, or dies.
         """
-        if (earlier := self.kept_outcome(program, topology)) is not None:
+        if (earlier := self.cached_outcome(program, topology)) is not None:
             return earlier
         digest = self._ask([program, topology])["digest"]
         if not self._outcome_file(digest).is_file():
@@ -106,8 +106,8 @@ class Compiler:
         self._write(self._digest_file(program, topology).name, digest)
         return self._read_outcome(digest)
 
-    def kept_outcome(self, program: Any, topology: Topology) -> Outcome | None:
-        """Returns what an earlier call of `outcome`, by the same code, told; None without one.
+    def cached_outcome(self, program: Any, topology: Topology) -> Outcome | None:
+        """Returns what an earlier call of `outcome` by the same code returned; None without one.
 
         The program is not lowered for it.
 

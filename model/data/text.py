@@ -56,7 +56,7 @@ def train_row(
     num_lead, learned = len(ids), [0] * len(ids)
     for number, (question, answer) in enumerate(turns):
         read = _question_ids(tokenizer, template, question, number)
-        written = _answer_ids(tokenizer, template, question, answer, number)
+        written = _answer_ids(tokenizer, template, (question, answer), number, len(read))
         ids += read + written
         # What comes after an answer is causal, as the answer itself is.
         steps += [min(number, 1)] * len(read) + [1] * len(written)
@@ -168,17 +168,18 @@ def _question_ids(
 
 
 def _answer_ids(
-    tokenizer: Tokenizer, template: PromptTemplate, question: str, answer: str, number: int
+    tokenizer: Tokenizer, template: PromptTemplate, turn: Turn, number: int, num_read: int
 ) -> list[int]:
-    """Returns the tokens of an answer and what ends it."""
+    """Returns the tokens of an answer and what ends it; its question has `num_read` of them."""
+    question, answer = turn
     end = [tokenizer.eos_id] if template.end is None else []
     written = f"{template.gap}{answer}{template.end or ''}"
     if template.closing is None:
         return [*tokenizer.encode(written), *end]
     # Tokenized with its question, as a space belongs to the word behind it; what is not the
     # question's is the answer's.
-    read = _question_text(template, question, number)
-    return [*tokenizer.encode(read + written)[len(tokenizer.encode(read)) :], *end]
+    whole = tokenizer.encode(_question_text(template, question, number) + written)
+    return [*whole[num_read:], *end]
 
 
 def _question_text(template: PromptTemplate, question: str, number: int) -> str:

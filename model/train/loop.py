@@ -178,7 +178,7 @@ def fit(
     """
     began = time.monotonic()
     check_devices(train.batch_size)
-    model = model.asked_in(train.prompt)
+    model = model.with_prompt(train.prompt)
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its
     # batches are the programs that may be needed.
     loader = _open_loader(model, train, paths, seeds)

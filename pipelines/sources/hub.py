@@ -1,5 +1,6 @@
 """Tables of the Hugging Face Hub: parquet files whose rows hold their pictures."""
 
+import ast
 import base64
 import dataclasses
 import hashlib
@@ -205,6 +206,18 @@ def _is_byte(value: object) -> bool:
 def number_under(row: Mapping[str, Any], key: str) -> Any:
     """Returns the number under `key`, which tables store as a text."""
     return int(row[key]) if isinstance(row, TableRow) else row[key]
+
+
+def literal_list(text: str, field: str) -> object:
+    """Returns what a table stores as a Python literal in place of a list.
+
+    Raises:
+      BadInput: if it is no literal, naming the field.
+    """
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise BadInput(f"{field} must be a list, got {text!r:.80}") from None
 
 
 def answer_texts(cells: object) -> list[object]:

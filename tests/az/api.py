@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from tests.gcs.api import Request, Response, arrived, byte_range
+from tests.gcs.api import Request, Response, arrived, read_response
 from tests.gcs.objects import MAX_PAGE, Conditions, Content, Object, Refused, Store
 
 ACCOUNT = "testaccount"
@@ -93,14 +93,8 @@ class Api:
             "x-ms-blob-type": "BlockBlob",
             "Accept-Ranges": "bytes",
         }
-        asked = byte_range(request.headers.get("range", ""), len(there.data))
-        if asked is None:
-            return Response(200, headers, there.data)
-        first, end = asked
-        if first >= end:
-            return _error(416, "InvalidRange", "The range specified is invalid.")
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(there.data)}"
-        return Response(206, headers, memoryview(there.data)[first:end])
+        answer = read_response(request, headers, there.data)
+        return answer or _error(416, "InvalidRange", "The range specified is invalid.")
 
     def _put(self, request: Request, container: str, key: str) -> Response:
         return self._write(request, container, key, bytes(request.body))

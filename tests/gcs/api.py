@@ -260,18 +260,11 @@ class Api:
 
     def _media(self, request: Request, bucket: str, name: str) -> Response:
         found = self._read(request, bucket, name)
-        size = len(found.data)
-        headers = _media_headers(found)
-        asked = byte_range(request.headers.get("range", ""), size)
-        if asked is None:
-            return Response(200, headers, found.data)
-        first, end = asked
-        if first >= end:
-            refused = error(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
-            refused.headers["Content-Range"] = f"bytes */{size}"
-            return refused
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
-        return Response(206, headers, memoryview(found.data)[first:end])
+        answer = read_response(request, _media_headers(found), found.data)
+        if answer is None:
+            answer = error(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
+            answer.headers["Content-Range"] = f"bytes */{len(found.data)}"
+        return answer
 
     def _read(self, request: Request, bucket: str, name: str) -> Object:
         conditions = Conditions.parse(request.query)
@@ -542,6 +535,18 @@ def byte_range(header: str, size: int) -> tuple[int, int] | None:
     if match[2] and int(match[2]) < first:
         return None
     return first, min(size, int(match[2]) + 1) if match[2] else size
+
+
+def read_response(request: Request, headers: dict[str, str], data: bytes) -> Response | None:
+    """Returns the answer to a read, of a range if one is asked for; None if none of it is there."""
+    asked = byte_range(request.headers.get("range", ""), len(data))
+    if asked is None:
+        return Response(200, headers, data)
+    first, end = asked
+    if first >= end:
+        return None
+    headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(data)}"
+    return Response(206, headers, memoryview(data)[first:end])
 
 
 def _time(seconds: float) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from tests.gcs.api import Request, Response, arrived, byte_range
+from tests.gcs.api import Request, Response, arrived, read_response
 from tests.gcs.objects import MAX_PAGE, Conditions, Content, Object, Refused, Store
 
 ACCESS_KEY, SECRET_KEY = "test-key", "test-secret-3f9c"
@@ -170,14 +170,9 @@ class Api:
             "Content-Type": "application/octet-stream",
             "Accept-Ranges": "bytes",
         }
-        asked = byte_range(request.headers.get("range", ""), len(there.data))
-        if asked is None:
-            return Response(200, headers, there.data)
-        first, end = asked
-        if first >= end:
+        if (answer := read_response(request, headers, there.data)) is None:
             raise _Error(416, "InvalidRange", "The requested range is not satisfiable")
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(there.data)}"
-        return Response(206, headers, memoryview(there.data)[first:end])
+        return answer
 
     def _put(self, request: Request, bucket: str, key: str) -> Response:
         condition = self._condition(request, bucket, key)

@@ -246,7 +246,7 @@ def train(
         if spec.watch is not None:
             watch = Watcher(
                 spec.watch,
-                spec.model.asked_in(spec.train.prompt),
+                spec.model.with_prompt(spec.train.prompt),
                 spec.train,
                 paths,
                 held_out=stage.held_out,

@@ -57,7 +57,7 @@ def differences(folder: Path) -> dict[int, tuple[float | None, list[int]]]:
         try:
             tokens = module(features, budget)
         except Exception as error:
-            raise RefusalError(f"{name}.forward(features, {budget}): {said(error)}") from None
+            raise RefusalError(f"{name}.forward(features, {budget}): {error_line(error)}") from None
         if not torch.is_tensor(tokens) or tuple(tokens.shape) != expected.shape:
             raise RefusalError(
                 f"{name}.forward(features, {budget}) must give {expected.shape} (images, tokens, "
@@ -86,7 +86,7 @@ def build(folder: Path, settings: dict[str, Any]) -> nn.Module:
     try:
         own = importlib.import_module("release.own_connector")
     except (Exception, SystemExit) as error:
-        raise RefusalError(f"{file} cannot be imported: {said(error)}") from None
+        raise RefusalError(f"{file} cannot be imported: {error_line(error)}") from None
     connector = getattr(own, name, None)
     if not isinstance(connector, type) or not issubclass(connector, nn.Module):
         raise RefusalError(f"{file} must define {name}, a torch.nn.Module, got {connector!r:.60}")
@@ -94,7 +94,7 @@ def build(folder: Path, settings: dict[str, Any]) -> nn.Module:
         return connector(config).eval().float()
     except Exception as error:
         raise RefusalError(
-            f"{name}(config) cannot be built: {said(error)}; a release builds it from its "
+            f"{name}(config) cannot be built: {error_line(error)}; a release builds it from its "
             f"configuration alone, such as config.vision['width']"
         ) from None
 
@@ -127,7 +127,7 @@ def load(module: nn.Module, name: str, weights: Any) -> None:
         parameter.copy_(torch.from_numpy(np.array(weights[ours])))
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Returns an error in one line, with where the author's file raised it."""
     lines = [f for f in traceback.extract_tb(error.__traceback__) if "own_connector" in f.filename]
     where = f" (line {lines[-1].lineno})" if lines else ""

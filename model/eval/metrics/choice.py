@@ -113,7 +113,7 @@ def _is_open_answer(prediction: str, answers: Sequence[str]) -> bool:
 
 
 def _candidates(prediction: str) -> set[str | float]:
-    """Returns what a prediction may mean as its answer: ends of its sentences, and numbers there.
+    """Returns the possible answers in a prediction: ends of its sentences, and numbers there.
 
     "So the speed is 3.5 m/s." means "3.5 m/s", and 3.5.
     """

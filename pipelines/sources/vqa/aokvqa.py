@@ -6,15 +6,13 @@ Images of COCO 2017 are in this folder, or in coco/ beside it. The Hub's Hugging
 be read as well.
 """
 
-import ast
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
-from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow, literal_list
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import (
     choice_under,
@@ -69,9 +67,8 @@ def _read_aokvqa(benchmark: Benchmark):
 
         def item_of_row(row: dict) -> Item:
             if isinstance(row, TableRow):
-                # A table holds the list as the text of a Python literal.
                 if isinstance(text := row.get("direct_answers"), str):
-                    row["direct_answers"] = _parse_answers(text)
+                    row["direct_answers"] = literal_list(text, "direct_answers")
                 media = pictures.store(row)
             else:
                 media = corpus.media(folder / f"{int(row['image_id']):012d}.jpg")
@@ -97,14 +94,6 @@ def _read_aokvqa(benchmark: Benchmark):
         yield from read_file(corpus, file, f"{benchmark.name}/{split}", item_of_row)
 
     return read
-
-
-def _parse_answers(text: str) -> object:
-    """Returns the list that a table stores as a Python literal."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise BadInput(f"direct_answers must be a list, got {text!r:.80}") from None
 
 
 SOURCES = tuple(

@@ -7,7 +7,6 @@ Only the first image is seen, as by the authors' own code for models of one imag
 where several choices are images; here those, too, are asked with the first.
 """
 
-import ast
 from pathlib import Path
 
 from pipelines.benchmarks.prompts import LETTER, SHORT_ANSWER
@@ -15,7 +14,7 @@ from pipelines.benchmarks.row import Benchmark, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
+from pipelines.sources.hub import TablePictures, TableRow, literal_list
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.row_files import read_file
@@ -80,7 +79,7 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
     def item_of_row(row: TableRow) -> Item:
         key, text = text_under(row, "id"), text_under(row, "question")
         media = pictures.store(TableRow(table, {"image": row["image_1"]}), f"{key}.png")
-        options, answers = _texts(row["options"]), _texts(row["answer"])
+        options, answers = _texts(row["options"], "options"), _texts(row["answer"], "answer")
         if row["question_type"] == "multiple-choice":
             letters = [chr(ord("A") + number) for number in range(len(options))]
             if split != "test" and (len(answers) != 1 or answers[0] not in letters):
@@ -104,13 +103,10 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
     yield from read_file(corpus, [table], f"mmmu/{split}/{subject}", item_of_row)
 
 
-def _texts(cell: object) -> list[str]:
+def _texts(cell: object, field: str) -> list[str]:
     """Returns the texts of a cell, which holds a list as a Python literal, or one text."""
     if isinstance(cell, str) and cell.startswith("["):
-        try:
-            cell = ast.literal_eval(cell)
-        except (ValueError, SyntaxError):
-            raise BadInput(f"a list must be a Python literal, got {cell!r:.80}") from None
+        cell = literal_list(cell, field)
     return [str(text) for text in (cell if isinstance(cell, list) else [cell])]
 
 

@@ -103,7 +103,7 @@ def test_each_program_compiles_once_for_chips_that_are_not_here(
         pytest.skip(missing_compiler(topology))
     with Compiler(tmp_path) as compiler:
         try:
-            assert compiler.kept_outcome(PROGRAMS[name], topology) is None
+            assert compiler.cached_outcome(PROGRAMS[name], topology) is None
         except CompilerMissingError as error:
             pytest.skip(str(error))
         outcome = compiler.outcome(PROGRAMS[name], topology)
@@ -114,7 +114,7 @@ def test_each_program_compiles_once_for_chips_that_are_not_here(
     assert compiler.num_compiled == 1
     (digest,) = tmp_path.glob("*.digest")
     with Compiler(tmp_path, os.environ.get(PYTHON) or sys.executable) as again:
-        assert again.kept_outcome(PROGRAMS[name], topology) == outcome
+        assert again.cached_outcome(PROGRAMS[name], topology) == outcome
         digest.unlink()
         # Of other code, say, it may still be the same program.
         assert again.outcome(PROGRAMS[name], topology) == outcome
