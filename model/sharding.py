@@ -21,6 +21,7 @@ Where several processes share a mesh, each holds only the parts on its own devic
 its own rows of a batch.
 """
 
+import contextlib
 import functools
 import math
 import re
@@ -31,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -94,6 +95,35 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
     return Mesh(mesh_utils.create_hybrid_device_mesh(shape, (slices, 1), devices), AXES)
 
 
+def mesh_for(params: Any, devices: Sequence[Any], *, least_replicas: int = 1) -> Mesh:
+    """Returns the mesh over some devices with the fewest copies at which weights are split.
+
+    Rows do not divide over any number of devices: 2304 of them over 256 would be 9 each, so that
+    every device would hold all. With 8 copies they are 72 each, on 32 devices.
+
+    Args:
+      params: the model's parameters or their shapes.
+      devices: the devices to use.
+      least_replicas: a number that divides the copies, and the devices.
+
+    Raises:
+      ValueError: if these copies do not divide the torus of these TPUs, and no more split weights.
+    """
+    for copies in range(least_replicas, len(devices) + 1, least_replicas):
+        # Some numbers do not divide the devices, others not the torus.
+        with contextlib.suppress(ValueError):
+            mesh = make_mesh(devices, num_replicas=copies)
+            if splits_weights(params, mesh):
+                return mesh
+    return make_mesh(devices, num_replicas=least_replicas)  # A small model is split nowhere.
+
+
+def splits_weights(params: Any, mesh: Mesh | AbstractMesh) -> bool:
+    """Returns whether the largest array of a model is split along "fsdp"."""
+    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
+    return FSDP in jax.tree.leaves(partition_specs(params, mesh))[np.argmax(sizes)]
+
+
 def _splits(devices: Sequence[Any], num_replicas: int) -> bool:
     """Returns whether the torus of some TPUs has so many equal parts of whole axes."""
     if len(devices) % num_replicas:
@@ -112,12 +142,12 @@ def _slices(devices: Iterable[Any]) -> set[int]:
 
 
 @functools.cache
-def num_slices(mesh: Mesh) -> int:
+def num_slices(mesh: Mesh | AbstractMesh) -> int:
     """Returns the number of TPU slices that a mesh spans; 1 if its devices are not TPUs."""
     return len(_slices(mesh.devices.flat)) if isinstance(mesh, Mesh) else 1
 
 
-def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
+def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh | AbstractMesh) -> P:
     """Returns how a parameter or moment is split: along the largest mesh axis that fits its rows.
 
     Args:
@@ -133,7 +163,7 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
     #     vision/blocks/attn_norm/scale   (27, 1152)         P()                    a copy each
     if is_vector(path) or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
-    within = (FSDP,) if num_slices(mesh) > 1 else AXES
+    within = (FSDP,) if num_slices(mesh) > 1 else (FSDP, REPLICA)
     for axis in sorted(within, key=lambda axis: -mesh.shape[axis]):
         if mesh.shape[axis] > 1 and _fits(shape[-2], mesh.shape[axis]):
             return P(*(axis if dim == len(shape) - 2 else None for dim in range(len(shape))))
@@ -149,7 +179,7 @@ def _fits(rows: int, parts: int) -> bool:
     return padding <= _MOST_PADDING * (rows // parts)
 
 
-def partition_specs(tree: Any, mesh: Mesh) -> Any:
+def partition_specs(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Returns the tree of `PartitionSpec`s, each chosen by its leaf's path; see `spec_of`."""
 
     def spec(path: Sequence[Any], leaf: Any) -> P:

@@ -609,8 +609,7 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
             yield (
                 f"{what.format(row.name)} does not fit: it asks for "
                 f"{row.memory_bytes / GIB:.1f} GiB a chip. "
-                f"model.remat=full and a small microbatch take the least; num_replicas=1 splits "
-                f"the weights the most."
+                f"model.remat=full, a small microbatch and num_replicas=1 take the least."
             )
     yield from (f"{', '.join(names)}: {unknown}" for unknown, names in names_by_reason.items())
     yield from plan.beside

@@ -148,7 +148,7 @@ class TrainProgram:
                 f"batch_size must be a multiple of the {chips} chips of {topology}, got "
                 f"{train.batch_size}"
             )
-        mesh = mesh_of(train, devices_of(topology))
+        mesh = mesh_of(model, train, devices_of(topology))
         # Shapes from here on: no parameter is made, and no device is needed.
         batch, rates = abstract_inputs(model, train, mesh, self.num_images)
         args = abstract_state(model, train, mesh), batch, vlm.Slots(self.tokens, self.tokens), rates
@@ -177,7 +177,7 @@ class HeldOutProgram:
         """Returns it lowered for the chips that train the stage."""
         from model.watch.held_out import held_out_program
 
-        mesh = mesh_of(self.train, devices_of(topology))
+        mesh = mesh_of(self.model, self.train, devices_of(topology))
         state = abstract_state(self.model, self.train, mesh)
         batch, _ = abstract_inputs(self.model, self.train, mesh, 1)
         program = held_out_program(self.model, self.train.lora, mesh)

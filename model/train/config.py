@@ -105,9 +105,10 @@ class ProgramConfig:
       lora: low-rank adapters, trained in place of the decoder's weights and added to them in the
         stage's checkpoint; None has none. The paper trains the weights themselves.
       groups: parameters with their own rate or warm-up; the first group that matches counts.
-      num_replicas: copies of weights and moments, each split over its share of the devices; reduced
-        to the greatest common divisor with the number of devices. With more copies, fewer devices
-        take part in gathering a weight, and each holds more.
+      num_replicas: fewest copies of weights and moments, each split over its share of the devices;
+        reduced to the greatest common divisor with the number of devices. There are more where rows
+        of weights do not divide over so many devices (`sharding.mesh_for`). With more copies,
+        fewer devices take part in gathering a weight, and each holds more.
       microbatch: most examples that a device computes at a time; of more, it computes equal parts
         one after the other and adds their losses and gradients, which takes less memory. None
         computes all at once; "auto" as many as fit the device by the formula of `memory`.

@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import AbstractMesh
 
 from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
+from model.sharding import AXES, splits_weights
 from model.train.config import TrainConfig
 from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
@@ -48,7 +50,7 @@ def step_bytes(
       devices: number of devices that share the batch.
     """
     trained, frozen = _split_sizes(model, train)
-    parts = devices / math.gcd(train.num_replicas, devices)
+    parts = _num_parts(model, math.gcd(train.num_replicas, devices), devices)
     # Four float32 numbers per trained parameter: itself, its gradient and two moments; and a sum of
     # gradients, where a batch is computed in parts.
     passes = train.num_passes(max(1, train.batch_size // devices))
@@ -163,6 +165,17 @@ def parameter_paths(model: ModelConfig, train: TrainConfig) -> tuple[str, ...]:
     """Returns the paths of a stage's parameters and adapters."""
     trained, frozen = _split_sizes(model, train)
     return (*trained, *frozen)
+
+
+@functools.cache
+def _num_parts(model: ModelConfig, least_replicas: int, devices: int) -> int:
+    """Returns over how many devices a copy of the weights is split; see `sharding.mesh_for`."""
+    for copies in range(least_replicas, devices + 1, least_replicas):
+        if devices % copies == 0:
+            mesh = AbstractMesh((copies, devices // copies), AXES)
+            if splits_weights(_shapes(model), mesh):
+                return devices // copies
+    return devices // least_replicas
 
 
 def _split_sizes(model: ModelConfig, train: TrainConfig) -> tuple[dict[str, int], dict[str, int]]:

@@ -25,6 +25,7 @@ from model.sharding import (
     is_vector,
     make_mesh,
     mean_of_rows,
+    mesh_for,
     partition_specs,
     shard_batch,
     shard_tree,
@@ -330,13 +331,16 @@ def _cached_programs(
     num_images: tuple[int, ...],
     deterministic: bool,
 ) -> StepPrograms:
-    mesh = mesh_of(train, devices)
+    mesh = mesh_of(model, train, devices)
     return StepPrograms(model, train, mesh, num_images, deterministic=deterministic)
 
 
-def mesh_of(train: ProgramConfig, devices: Sequence[Any]) -> Mesh:
+def mesh_of(model: ModelConfig, train: ProgramConfig, devices: Sequence[Any]) -> Mesh:
     """Returns the mesh of a stage: a config made for a pod also runs where devices are fewer."""
-    return make_mesh(devices, num_replicas=math.gcd(train.num_replicas, len(devices)))
+    if len(devices) == 1:  # Tracing the model takes a second.
+        return make_mesh(devices)
+    least = math.gcd(train.num_replicas, len(devices))
+    return mesh_for(vlm.abstract_params(model), devices, least_replicas=least)
 
 
 def _step(

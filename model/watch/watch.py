@@ -53,7 +53,7 @@ class Watcher:
                 config,
                 model=model,
                 train=train,
-                mesh=mesh_of(train, jax.devices()),
+                mesh=mesh_of(model, train, jax.devices()),
                 tokenizer=tokenizer,
                 mask_codec=codec,
             )

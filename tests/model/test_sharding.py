@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
-from model.sharding import AXES, make_mesh, shard_batch, spec_of
+from model.sharding import AXES, make_mesh, mesh_for, shard_batch, spec_of
 
 
 def mesh_of(replica: int, fsdp: int) -> Mesh:
@@ -73,6 +73,23 @@ def test_of_two_slices_each_holds_whole_copies():
     assert spec_of("vision/up", (27, 32, 43_040), 4, one)[1] == "replica"
     assert make_mesh(chips, num_replicas=1).devices.shape == (2, 6)
     assert make_mesh(chips, num_replicas=3).devices.shape == (6, 2)
+
+
+def test_weights_whose_rows_do_not_divide_have_more_copies():
+    chips = [Chip(number, 0, (number % 4, number // 4 % 4, number // 16)) for number in range(32)]
+    wide = {"text/up": jax.ShapeDtypeStruct((2304, 9216), np.float32)}
+    # 2304 rows are 72 on each of 32 chips. 1152 rows would be 36, and take the room of 40.
+    assert mesh_for(wide, chips).devices.shape == (1, 32)
+    assert mesh_for(wide, chips, least_replicas=4).devices.shape == (4, 8)
+    narrow = {"vision/up": jax.ShapeDtypeStruct((1152, 9216), np.float32)}
+    assert mesh_for(narrow, chips).devices.shape == (2, 16)
+    assert mesh_for(wide | narrow, chips).devices.shape == (1, 32)  # The largest array decides.
+    # What is too small to be split decides nothing.
+    small = {"text/up": jax.ShapeDtypeStruct((30, 20), np.float32)}
+    assert mesh_for(small, chips, least_replicas=2).devices.shape == (2, 16)
+    # A torus of 4 x 4 has no two equal parts of whole axes.
+    square = [Chip(number, 0, (number % 4, number // 4, 0)) for number in range(16)]
+    assert mesh_for(narrow, square, least_replicas=2).devices.shape == (4, 4)
 
 
 class Unplaced:
