@@ -96,7 +96,7 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
 
 
 def mesh_for(params: Any, devices: Sequence[Any], *, least_replicas: int = 1) -> Mesh:
-    """Returns the mesh over some devices with the fewest copies at which weights are split.
+    """Returns the mesh over some devices with the fewest copies at which most weights are split.
 
     Rows do not divide over any number of devices: 2304 of them over 256 would be 9 each, so that
     every device would hold all. With 8 copies they are 72 each, on 32 devices.
@@ -107,7 +107,7 @@ def mesh_for(params: Any, devices: Sequence[Any], *, least_replicas: int = 1) ->
       least_replicas: a number that divides the copies, and the devices.
 
     Raises:
-      ValueError: if these copies do not divide the torus of these TPUs, and no more split weights.
+      ValueError: if the torus of these TPUs has not as many equal parts, and no more copies help.
     """
     for copies in range(least_replicas, len(devices) + 1, least_replicas):
         # Some numbers do not divide the devices, others not the torus.
@@ -119,9 +119,11 @@ def mesh_for(params: Any, devices: Sequence[Any], *, least_replicas: int = 1) ->
 
 
 def splits_weights(params: Any, mesh: Mesh | AbstractMesh) -> bool:
-    """Returns whether the largest array of a model is split along "fsdp"."""
-    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
-    return FSDP in jax.tree.leaves(partition_specs(params, mesh))[np.argmax(sizes)]
+    """Returns whether more than half of a model's numbers are split along "fsdp"."""
+    leaves = jax.tree.leaves(params)
+    specs = jax.tree.leaves(partition_specs(params, mesh))
+    num_split = sum(leaf.size for leaf, spec in zip(leaves, specs, strict=True) if FSDP in spec)
+    return 2 * num_split > sum(leaf.size for leaf in leaves)
 
 
 def _splits(devices: Sequence[Any], num_replicas: int) -> bool:

@@ -83,7 +83,7 @@ def test_weights_whose_rows_do_not_divide_have_more_copies():
     assert mesh_for(wide, chips, least_replicas=4).devices.shape == (4, 8)
     narrow = {"vision/up": jax.ShapeDtypeStruct((1152, 9216), np.float32)}
     assert mesh_for(narrow, chips).devices.shape == (2, 16)
-    assert mesh_for(wide | narrow, chips).devices.shape == (1, 32)  # The largest array decides.
+    assert mesh_for(wide | narrow, chips).devices.shape == (1, 32)  # Most numbers decide.
     # What is too small to be split decides nothing.
     small = {"text/up": jax.ShapeDtypeStruct((30, 20), np.float32)}
     assert mesh_for(small, chips, least_replicas=2).devices.shape == (2, 16)
