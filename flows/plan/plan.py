@@ -642,7 +642,7 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
         stages = stages_of(pair)
         for stage in stages:
             if stage.is_shared:
-                yield stage.name, stage.view, REFERENCE, stage.recipe
+                yield stage.name, stage.view, REFERENCE, stage.train_config_of(REFERENCE)
         for method in config.methods:
             for stage in stages:
                 if method in stage.methods and not stage.is_shared:

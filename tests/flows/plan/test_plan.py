@@ -341,6 +341,24 @@ def test_gpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_the_stage_that_all_methods_share_has_the_studys_microbatch(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(PYTHON, raising=False)
+    words = ["compute.topology=h100:1", "methods=[vanilla]", "budgets=[256]"]
+    words += ["stage1.batch_size=64", "intermediary.batch_size=64"]
+
+    def bytes_of_stages(*more: str) -> tuple[float | None, float | None]:
+        plan = plan_of(load(overrides=[*words, *more]), tmp_path, NOTHING, day=DAY)
+        stage1, intermediary = plan.trainings[:2]
+        assert (stage1.name, intermediary.name) == ("stage1 vanilla", "intermediary vanilla")
+        return stage1.memory_bytes, intermediary.memory_bytes
+
+    whole, parts = bytes_of_stages(), bytes_of_stages("compute.microbatch=4")
+    assert whole[0]
+    assert parts[0]
+    assert parts[0] < whole[0]
+    assert parts[0] == parts[1]
+
+
 def test_a_study_that_names_no_chips_has_no_plan(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"compute.topology must name the chips .* h100:8, got n"):
         plan_of(load(), tmp_path, NOTHING, day=DAY)
