@@ -38,7 +38,7 @@ model = AutoModelForImageTextToText.from_pretrained(release, trust_remote_code=T
 
 inputs = processor(images=Image.open("image.png"), text="caption en", budget={budget})
 tokens = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]
-print(processor.tokenizer.decode(tokens, skip_special_tokens=True))
+print(processor.decode(tokens, skip_special_tokens=True))
 """
 
 _NO_ORIGIN = (
