@@ -118,7 +118,8 @@ def model_card(
     ]
     lines += [
         "`budget` is the number of soft tokens per image: one of the list above. An image of "
-        "a list is one of a pair, or a frame."
+        "a list is one of a pair, or a frame. `text` is a question alone, which the processor puts "
+        f"into the prompt template `{cfg.prompt}`."
     ]
     if origin is None:
         lines += ["", "## CheckpointOrigin", _NO_ORIGIN]
