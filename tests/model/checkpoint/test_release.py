@@ -244,7 +244,7 @@ def _released_method(name: str, **settings: Any) -> Callable[..., Any]:
     (method,) = (
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
     )
-    space = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io}
+    space: dict[str, Any] = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io}
     exec(compile(ast.Module([method], []), "processing_parcel.py", "exec"), space)
     return functools.partial(space[name], types.SimpleNamespace(**settings))
 
