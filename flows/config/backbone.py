@@ -84,3 +84,11 @@ class BackboneConfig:
     connectors: dict[str, ConnectorConfig] = dataclasses.field(default_factory=dict)
     stage1: TrainConfig | Literal["study"] | None = AS_STUDY
     intermediary: TrainConfig | Literal["study"] | None = AS_STUDY
+
+    @property
+    def stated(self) -> list[str]:
+        """The settings that are its own, such as "stage1" and "model.vision"."""
+        usual = vars(BackboneConfig(model=self.model))
+        settings = [name for name, value in vars(self).items() if value != usual[name]]
+        parts = [f"model.{name}" for name, part in vars(self.model).items() if part is not None]
+        return settings + parts

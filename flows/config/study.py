@@ -403,6 +403,11 @@ class StudyConfig:
         """Beginning of the config keys of what a resolution has of its own, such as transfers."""
         return ""
 
+    @property
+    def own_keys(self) -> Mapping[str, str]:
+        """Setting -> its config key, of what a backbone states in the place of the study."""
+        return {}
+
     @functools.cached_property
     def pairs(self) -> "tuple[StudyConfig, ...]":
         """A study for each backbone, as it would be alone; without `backbones`, the study itself.
@@ -417,7 +422,8 @@ class StudyConfig:
             except ValueError as error:
                 raise ValueError(f"backbones.{name}: {error}") from None
         for (first, pair), (second, other) in itertools.combinations(pairs.items(), 2):
-            if _values_of(pair) | {"name_on": ""} == _values_of(other) | {"name_on": ""}:
+            names = {"name_on": "", "keys_on": {}}
+            if _values_of(pair) | names == _values_of(other) | names:
                 raise ValueError(
                     f"backbones must differ, got {first} and {second}, which are the same; leave "
                     f"one out, or state what differs."
@@ -670,10 +676,12 @@ class StudyView(StudyConfig):
       name_on: name of the backbone; "" where the study has one only.
       key: config key of what a higher resolution has of its own, "stage2" or
         "stages.N.resolution"; "" at the backbone's own resolution.
+      keys_on: see `own_keys`.
     """
 
     name_on: str = ""
     key: str = ""
+    keys_on: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def backbone(self) -> str:
@@ -689,6 +697,11 @@ class StudyView(StudyConfig):
     def prefix(self) -> str:
         """Beginning of the config keys of its settings."""
         return f"{self.key}." if self.key else ""
+
+    @property
+    def own_keys(self) -> Mapping[str, str]:
+        """Setting -> its config key, of what the backbone states in the place of the study."""
+        return self.keys_on
 
     @property
     def at(self) -> str:
@@ -762,6 +775,7 @@ def _pair_of(config: StudyConfig, name: str, backbone: BackboneConfig) -> StudyV
     }
     values = _values_of(config) | changed
     values["name_on"] = name if len(config.backbones) > 1 else ""
+    values["keys_on"] = {setting: f"backbones.{name}.{setting}" for setting in backbone.stated}
     if before == after:
         return StudyView(**values)
     # A method may serve other budgets on another number of patches. What it serves here is known of

@@ -27,14 +27,17 @@ def first_problem(error: Any, kind: type[Any]) -> str:
     """Returns the first problem that pydantic reports on a dataclass's values, in one line."""
     problems = error.errors(include_url=False)
     first = problems[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the config"
+    path, owner = _path_and_owner(first["loc"], kind)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        message = f"no such key{_nearest_field(first, kind)}"
+        message = f"no such key{_nearest_field(path[-1], owner)}"
     elif first["type"] != "value_error":
         message = f"{message}, got {first['input']!r}"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{where}: {message}{more}"
+    # What another type of a value with several lacks is no problem of its own.
+    others = [_path_and_owner(problem["loc"], kind)[0] for problem in problems[1:]]
+    num_more = sum(path[: len(other)] != other for other in others)
+    more = f" (and {num_more} more)" if num_more else ""
+    return f"{'.'.join(path) or 'the config'}: {message}{more}"
 
 
 def first_unbounded(value: Any, where: str = "") -> str | None:
@@ -56,21 +59,40 @@ def first_unbounded(value: Any, where: str = "") -> str | None:
     return next((found for name, part in named if (found := first_unbounded(part, name))), None)
 
 
-def _nearest_field(problem: Any, kind: type[Any]) -> str:
-    """Returns a hint, for a misspelt key, with the accepted keys of the object that holds it."""
-    # Walk from the study's dataclass along the type hints to the object that holds the key.
-    owner: Any = kind
-    for part in problem["loc"][:-1]:
+def _path_and_owner(loc: Sequence[str | int], kind: type[Any]) -> tuple[list[str], Any]:
+    """Returns the keys to a place of a dataclass's values, and the type that has the last one."""
+    # Walk from the dataclass along the type hints. Of a value with several types, pydantic names
+    # the one that it tried, which is no key:
+    #
+    #   ("backbones", "mine", "stage1", "TrainConfig", "pek_lr")  ->  backbones.mine.stage1.pek_lr
+    path: list[str] = []
+    owner: Any = None
+    found: Any = kind
+    for part in map(str, loc):
+        choices = [choice for choice in _types_of(found) if choice is not type(None)]
+        if len(choices) > 1:
+            found = next((c for c in choices if getattr(c, "__name__", "") == part), None)
+            continue
+        owner = choices[0] if choices else None
+        path.append(part)
         if dataclasses.is_dataclass(owner):
-            owner = typing.get_type_hints(owner).get(str(part))
+            found = typing.get_type_hints(owner).get(part)
         else:  # An item of a tuple, or a value of a dict.
-            owner = next((a for a in reversed(typing.get_args(owner)) if a is not Ellipsis), None)
-        if typing.get_origin(owner) in (typing.Union, types.UnionType):
-            owner = next(a for a in typing.get_args(owner) if a is not type(None))
+            found = next((a for a in reversed(typing.get_args(owner)) if a is not Ellipsis), None)
+    return path, owner
+
+
+def _types_of(kind: Any) -> Sequence[Any]:
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else [kind]
+
+
+def _nearest_field(name: str, owner: Any) -> str:
+    """Returns a hint, for a misspelt key, with the accepted keys of the object that holds it."""
     if not dataclasses.is_dataclass(owner):
         return ""
     names = [field.name for field in dataclasses.fields(owner)]
-    close = _nearest_name(str(problem["loc"][-1]), names)
+    close = _nearest_name(name, names)
     hint = f"; did you mean {close}?" if close else ""
     return f"{hint or '.'} Accepted: {', '.join(names)}"
 

@@ -38,7 +38,7 @@ model = AutoModelForImageTextToText.from_pretrained(release, trust_remote_code=T
 
 inputs = processor(images=Image.open("image.png"), text="caption en", budget={budget})
 tokens = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]
-print(processor.tokenizer.decode(tokens, skip_special_tokens=True))
+print(processor.decode(tokens, skip_special_tokens=True))
 """
 
 _NO_ORIGIN = (
@@ -118,7 +118,8 @@ def model_card(
     ]
     lines += [
         "`budget` is the number of soft tokens per image: one of the list above. An image of "
-        "a list is one of a pair, or a frame."
+        "a list is one of a pair, or a frame. `text` is a question alone, which the processor puts "
+        f"into the prompt template `{cfg.prompt}`."
     ]
     if origin is None:
         lines += ["", "## CheckpointOrigin", _NO_ORIGIN]

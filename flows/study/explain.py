@@ -546,9 +546,9 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
     #
     #   keys = {"train": "transfers.chartqa.train"}
     #   train.peak_lr  ─▶  transfers.chartqa.train.peak_lr 0.001 → 0.002
-    head, _, rest = path.partition(".")
-    if head in step.keys:
-        path = f"{step.keys[head]}.{rest}"
+    head = next((head for head in step.keys if head and path.startswith(f"{head}.")), None)
+    if head is not None:
+        path = step.keys[head] + path.removeprefix(head)
     elif "" in step.keys and path != SEED:
         path = f"{step.keys['']}.{path}"
     elif path == SEED:

@@ -280,7 +280,7 @@ class _GraphBuilder:
                 config=config.tokenizer,
                 inputs=pieces or train,
                 location=config.tokenizer.path,
-                keys={"": "tokenizer"},
+                keys={"": config.own_keys.get("tokenizer", "tokenizer")},
             )
         }
         if config.mask_codec is not None:
@@ -341,7 +341,10 @@ class _GraphBuilder:
                 seed=config.stage_seed(stage.name, number),
                 inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
-                keys={"train": stage.key},
+                keys={
+                    "train": config.own_keys.get(stage.key, stage.key),
+                    **config.own_keys,
+                },
             )
 
         starts = {m: self._start(config, config.connector_of(m)) for m in config.methods}
@@ -427,7 +430,10 @@ class _GraphBuilder:
                             **vocabulary_steps,
                             "init": checkpoints[config.at, method, pretrain],
                         },
-                        keys={"train": f"{config.prefix}transfers.{benchmark}.train"},
+                        keys={
+                            "train": f"{config.prefix}transfers.{benchmark}.train",
+                            **config.own_keys,
+                        },
                     )
                     compute = config.compute
                     jobs = [StepJob(steps=(checkpoint,), **compute.of_cell)]

@@ -37,7 +37,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.registry import CONNECTORS, KINDS
 from model.files import CONFIG
-from model.prompt.registry import PALIGEMMA
+from model.prompt.registry import prompt_facts
 
 _OWN_MODEL_FILE = "own_model.py"
 _OWN_MODEL = '''\
@@ -79,7 +79,8 @@ def write_release(
         `torch_connector.compare_checkpoint` tries; None for a built-in one.
 
     Raises:
-      RequestError: if there is no torch code for the connector, or for the prompt template.
+      RequestError: if there is no torch code for the connector, or the prompt template has no
+        questions.
       ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
@@ -91,10 +92,10 @@ def write_release(
             f"{kind!r}: there is no torch code for it; --torch file.py:Class names its author's."
         )
     cfg = load_config(checkpoint)
-    if cfg.prompt != PALIGEMMA:
+    if not cfg.template.reads_question:
         raise RequestError(
-            f"prompt must be {PALIGEMMA} to be released, got {cfg.prompt}: the torch code has no "
-            f"other."
+            f"prompt must be a template with questions to be released, got {cfg.prompt}, which "
+            f"answers none; release a checkpoint of a later stage."
         )
     # Whatever is wrong with the checkpoint, such as a tokenizer without a fast form, shows before
     # the first file is written.
@@ -147,6 +148,7 @@ def write_release(
                 "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 "separator_id": tokenizer.separator_id,
+                "prompt": prompt_facts(cfg.prompt),
             }
         ),
     }

@@ -42,6 +42,7 @@ from model.connector import budgets
 from model.connector.build import build_connector
 from model.connector.contract import PromiseCheck, drawn_features, drawn_params
 from model.connector.registry import KINDS, connector_class
+from model.prompt.registry import prompt_facts
 from model.text.registry import decoder_facts
 from model.vision.registry import tower_facts
 
@@ -131,8 +132,12 @@ def torch_settings(cfg: ModelConfig) -> dict[str, Any]:
             "anchor_counts": routing.anchor_counts(cfg.vision.grid),
         },
         "projector": cfg.projector,
-        # Of the families: the torch code knows none by name.
-        "facts": {"vision": tower_facts(cfg.vision.family), "text": decoder_facts(cfg.text.family)},
+        # Of the families and the prompt template: the torch code knows none by name.
+        "facts": {
+            "vision": tower_facts(cfg.vision.family),
+            "text": decoder_facts(cfg.text.family),
+            "prompt": prompt_facts(cfg.prompt),
+        },
         "attn_softcap": cfg.attn_softcap,
         "final_softcap": cfg.final_softcap,
         "budgets": budgets.supported_budgets(cfg),

@@ -23,6 +23,7 @@ _PALIGEMMA = {
         "scaled_embedding": True,
         "local_period": 2,
     },
+    "prompt": {"causal": False},
 }
 _TEXT = {
     "rope_scaling": None,
@@ -31,7 +32,7 @@ _TEXT = {
     "norm_eps": 1e-6,
     "tied": True,
 }
-"""What a release of before there were families does not state, and has."""
+"""What a release of before there were families or prompt templates does not state, and has."""
 
 
 class ParcelConfig(PretrainedConfig):
@@ -45,8 +46,9 @@ class ParcelConfig(PretrainedConfig):
       image_token_id: id of the placeholder for a soft token in `input_ids`.
       attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
       projector: layers from features to the decoder's width, "linear" or "mlp".
-      facts: what layers the families of tower (`vision`) and decoder (`text`) have; a release of
-        before there were families has none, and is SigLIP with Gemma 2.
+      facts: what layers the families of tower (`vision`) and decoder (`text`) have, and whether the
+        template of prompts (`prompt`) is causal; a release of before there were families has none,
+        and is SigLIP with Gemma 2, asked as PaliGemma is.
     """
 
     model_type = "parcel"
@@ -66,7 +68,7 @@ class ParcelConfig(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         self.vision, self.text = vision or {}, {**_TEXT, **(text or {})}
-        self.projector, self.facts = projector, facts or _PALIGEMMA
+        self.projector, self.facts = projector, {**_PALIGEMMA, **(facts or {})}
         self.connector, self.routing = connector or {}, routing or {}
         self.budgets, self.image_token_id = budgets or [], image_token_id
         self.attn_softcap, self.final_softcap = attn_softcap, final_softcap

@@ -3,13 +3,19 @@
     [ soft tokens of image 1 | ... of image I | BOS prefix separator | answer EOS ]
 
 Images, prefix and separator attend to each other; an answer token attends to them and to the answer
-before it. The budget is the number of placeholders for soft tokens per image in `input_ids`; the
-processor puts them there.
+before it. Other templates of prompts, such as LLaVA's, have text before the images, too, and each
+token attends to those before it:
+
+    [ BOS text | soft tokens of image 1 | ... of image I | prefix | answer EOS ]
+
+The budget is the number of placeholders for soft tokens per image in `input_ids`; the processor
+puts them there.
 
 Tower and decoder are written out here, because names, masks and caches of transformers' own change
 from release to release, and its Gemma-2 has a sliding window, which this model may not have. What
-layers their families have is in `facts` of config.json. Parameters have the names that transformers
-gave them in 2024. Only loading, `generate` and the cache come from transformers.
+layers their families have, and whether the template is causal, is in `facts` of config.json.
+Parameters have the names that transformers gave them in 2024. Only loading, `generate` and the
+cache come from transformers.
 """
 
 import dataclasses
@@ -663,12 +669,13 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Returns float32 logits (B, L, V), and with `labels` the loss.
 
         Args:
-          input_ids: token ids; each soft token has a placeholder, before the text (B, L).
+          input_ids: token ids; each soft token has a placeholder (B, L).
           attention_mask: 0 on padding, also for cached tokens (B, S); None means no padding.
           pixel_values: images (B, I, 3, H, W) in [-1, 1]; needed if there are placeholders.
           token_type_ids: 1 on answer tokens, which attend to what is before them only, and 0 on
             the prompt (B, L). None means the tokens that have labels; without these, a prompt
-            without an answer or, with a filled cache, an answer without a prompt.
+            without an answer or, with a filled cache, an answer without a prompt. Not read where
+            all tokens are causal.
           past_key_values: key-value cache of earlier tokens.
           use_cache: whether to make a cache if none is given.
           logits_to_keep: number of last tokens that logits are returned for; 0 means all.
@@ -703,6 +710,8 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             token_type_ids = (labels != IGNORED).long()
         if token_type_ids is None:
             token_type_ids = torch.full_like(input_ids, past > 0)
+        if self.config.facts["prompt"]["causal"]:
+            token_type_ids = torch.ones_like(input_ids)
         # Each answer token opens a step; a row attends to its own step and those before it.
         # A prompt p p and an answer a b. Answer tokens that are in the cache count as prompt here:
         # they are before all new rows, which is all that the mask needs to know.

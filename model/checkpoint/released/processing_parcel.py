@@ -11,6 +11,9 @@ import torch
 from PIL import Image, ImageOps
 from transformers import BatchFeature, ProcessorMixin
 
+_PALIGEMMA = {"lead": None, "opening": "", "closing": None, "gap": ""}
+"""The template of a release of before there were others."""
+
 
 class ParcelProcessor(ProcessorMixin):
     """Processor that makes the model's inputs, at a budget that each call chooses.
@@ -19,7 +22,11 @@ class ParcelProcessor(ProcessorMixin):
       image_px: side of the square that images are squashed into [pixels].
       budgets: soft tokens per image that the model serves, ascending.
       image_token_id: id of the placeholder for a soft token.
-      separator_id: id of the token between a prompt and its answer.
+      separator_id: id of a newline, a token on its own.
+      prompt: how a question and images stand in a row: text between BOS and the images (`lead`;
+        None puts BOS behind the images), between these and the question (`opening`), and between
+        the question and its answer (`closing`; None is a newline), and what an answer begins with
+        that is no part of it (`gap`).
       background: colour that shows through transparent pixels, "#rrggbb".
     """
 
@@ -33,12 +40,13 @@ class ParcelProcessor(ProcessorMixin):
         budgets: list[int] | None = None,
         image_token_id: int = 0,
         separator_id: int = 0,
+        prompt: dict[str, Any] | None = None,
         background: str = "#ffffff",
         **kwargs: Any,
     ) -> None:
         self.image_px, self.budgets = image_px, budgets or []
         self.image_token_id, self.separator_id = image_token_id, separator_id
-        self.background = background
+        self.prompt, self.background = prompt or _PALIGEMMA, background
         super().__init__(tokenizer, **kwargs)
 
     def __call__(
@@ -80,10 +88,10 @@ class ParcelProcessor(ProcessorMixin):
             )
         # Padded on the left, so that every prompt ends where its answer begins:
         #
-        #     <image> … <image> BOS p p p p \n
-        #     0 0 <image> … <image> BOS p p \n
+        #     <image> … <image> BOS p p p p \n         BOS l l <image> … <image> p p p p
+        #     0 0 <image> … <image> BOS p p \n         0 0 BOS l l <image> … <image> p p
         soft = [self.image_token_id] * (budget * len(lists[0]))
-        rows = [[*soft, *self._prompt(prompt)] for prompt in prompts]
+        rows = [self._row(prompt, soft) for prompt in prompts]
         longest = max(map(len, rows))
         pad = self.tokenizer.pad_token_id
         ids = [[pad] * (longest - len(row)) + row for row in rows]
@@ -97,9 +105,26 @@ class ParcelProcessor(ProcessorMixin):
             }
         )
 
-    def _prompt(self, text: str) -> list[int]:
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return [self.tokenizer.bos_token_id, *ids, self.separator_id]
+    def _row(self, question: str, soft: list[int]) -> list[int]:
+        """Returns the tokens before an answer, with the placeholders `soft` where images stand."""
+        lead, opening, closing = (self.prompt[name] for name in ("lead", "opening", "closing"))
+        # The text before the images, and that behind them, are each tokenized as a whole.
+        begin, asked = (
+            self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            for text in (lead or "", f"{opening}{question}{closing or ''}")
+        )
+        begin = [self.tokenizer.bos_token_id, *begin]
+        if closing is None:
+            asked = [*asked, self.separator_id]
+        return [*soft, *begin, *asked] if lead is None else [*begin, *soft, *asked]
+
+    def decode(self, *args: Any, **kwargs: Any) -> str:
+        """Returns the text of an answer's tokens, without the template's gap before it.
+
+        Its arguments are those of the tokenizer's `decode`.
+        """
+        text = self.tokenizer.decode(*args, **kwargs)
+        return text.strip() if self.prompt["gap"] else text
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
         """Returns the image's pixels (3, H, W) in [-1, 1], upright and squashed to a square.

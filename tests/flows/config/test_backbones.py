@@ -11,6 +11,7 @@ import pytest
 from flows.config.load import apply_overrides, check_config, load, read_config
 from flows.config.study import StudyConfig
 from flows.plan.parts import programs_of
+from flows.study.explain import _describe_difference
 from flows.study.flops import flops_models
 from flows.study.graph import graph_of, results_plan
 from flows.study.nodes import StudyGraph
@@ -236,6 +237,28 @@ def test_a_sweep_adds_to_every_backbone_and_decides_on_each():
         assert [row.name for row in rows] == [f"chartqa{pair.on}", f"refcoco{pair.on}"]
 
 
+@pytest.mark.parametrize("others", ["", "paligemma2: {}, "])
+def test_a_difference_has_the_key_that_states_the_value(others: str):
+    pair = PAIR.replace("head_dim: 48", "head_dim: 48, vocab_size: 3152")
+    own = f"model: {pair}, stage1: {{peak_lr: 0.5}}, tokenizer: {{vocab_size: 2000}}"
+    graph = graph_of(load(overrides=[f"backbones={{{others}clip+llama: {{{own}}}}}"]))
+    steps, on = {step.name: step for step in graph.steps}, "@clip+llama" if others else ""
+
+    def key(step: str, path: str) -> str:
+        return _describe_difference(path, 1, 2, steps[step]).removesuffix(" 1 → 2")
+
+    mine = "backbones.clip+llama"
+    assert key(f"stage1 vanilla{on}", "train.peak_lr") == f"{mine}.stage1.peak_lr"
+    assert key(f"stage1 vanilla{on}", "model.text.width") == f"{mine}.model.text.width"
+    assert key(f"tokenizer{on}", "vocab_size") == f"{mine}.tokenizer.vocab_size"
+    # What it does not state is the study's.
+    assert key(f"stage1 vanilla{on}", "model.prompt") == "model.prompt"
+    assert key(f"intermediary parcel{on}", "train.peak_lr") == "intermediary.peak_lr"
+    if others:
+        assert key("stage1 vanilla@paligemma2", "train.peak_lr") == "stage1.peak_lr"
+        assert key("stage1 vanilla@paligemma2", "model.text.width") == "model.text.width"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -270,6 +293,12 @@ def test_a_sweep_adds_to_every_backbone_and_decides_on_each():
         ),
         (["backbones.mine=null"], "null drops a backbone, and there is none of that name"),
         (["backbones={paligemma2: {vision: clip}}"], "no such key. Accepted: model, tokenizer"),
+        (
+            ["backbones={paligemma2: {stage1: {pek_lr: 1, total_steps: 3}}}"],
+            r"backbones\.paligemma2\.stage1\.pek_lr: no such key; did you mean peak_lr\? Accepted: "
+            r"[a-z0-9_, ]+$",
+        ),
+        (["backbones={paligemma2: {start: 3}}"], r"backbones\.paligemma2\.start: Input .* got 3$"),
         (["backbones=[a, a]", "num_seeds=1"], "must be distinct names, or a mapping"),
         (["backbones=3"], "backbones: Input should be a valid dictionary, got 3"),
         (["backbones={A/b: {model: {text: llama}}}"], "String should match pattern"),

@@ -54,6 +54,7 @@ def test_a_card_tells_data_and_contamination(tmp_path: Path, action: str, left: 
         ["| prepare chartqa/train", "?", "?"],
         ["| screen mixture/web", str(left), str(8 - left)],
     ]
+    assert "into the prompt template `paligemma`." in section(text, "How to load")
     told = section(text, "Contamination")
     assert f"    - {said}\n" in told
     assert "was compared with chartqa/eval" in told

@@ -18,19 +18,33 @@ root = Path(sys.argv[1])
 given = np.load(root / "given.npz")
 images = torch.tensor(given["images"]).permute(0, 1, 4, 2, 3)
 text, mask_ar = (torch.tensor(given[name]).long() for name in ("text", "mask_ar"))
-lengths = given["lengths"]
+lengths, question = given["lengths"], str(given["question"])
 
 
 def forward(model, budget):
     """Returns the logits of the texts, and the model's inputs beside their types."""
     places = torch.full((2, images.shape[1] * budget), model.config.image_token_id)
-    ids = torch.cat([places, text], 1)
+    # Some templates have text before the images.
+    has_lead = model.config.facts["prompt"].get("lead") is not None
+    num = int(given["num_lead"]) if has_lead else 0
+
+    def joined(of_places, of_text):
+        return torch.cat([of_text[:, :num], of_places, of_text[:, num:]], 1)
+
     is_real = torch.arange(text.shape[1])[None] < torch.tensor(lengths)[:, None]
-    valid = torch.cat([torch.ones_like(places), is_real], 1)
-    types = torch.cat([torch.zeros_like(places), mask_ar], 1)
+    ids, valid = joined(places, text), joined(torch.ones_like(places), is_real)
+    types = joined(torch.zeros_like(places), mask_ar)
     batch = {"input_ids": ids, "attention_mask": valid, "pixel_values": images}
-    logits = model(**batch, token_type_ids=types).logits[:, places.shape[1] :]
-    return logits, (batch, types)
+    logits = model(**batch, token_type_ids=types).logits
+    return torch.cat([logits[:, :num], logits[:, num + places.shape[1] :]], 1), (batch, types)
+
+
+def processed(folder):
+    """Returns a release's processor, and what it makes of two questions."""
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+    with Image.open(root / "photo.png") as photo, Image.open(root / "ink.png") as ink:
+        inputs = processor(images=[photo, [ink]], text=["answer en\n", question])
+    return processor, inputs
 
 
 for folder in sorted(root.glob("*/release")):
@@ -59,6 +73,13 @@ for folder in sorted(root.glob("*/release")):
             input_ids=rows, attention_mask=real, pixel_values=images, max_new_tokens=6
         )
         found[f"greedy{budget}"] = made[:, width:].numpy()
+    processor, inputs = processed(folder)
+    answers, served = {}, set(processor.budgets) & {16, 64, 256}
+    for budget in served if processor.prompt["lead"] is not None else ():
+        with Image.open(root / "photo.png") as photo:
+            asked = processor(images=photo, text=question, budget=budget)
+        made = model.generate(**asked, max_new_tokens=6)[0, asked["input_ids"].shape[1] :]
+        answers[budget] = processor.decode(made, skip_special_tokens=True)
     # In half precision, the embedding is converted once, and again after a change.
     half = model.to(torch.bfloat16)
     tables = [half._float_table() for _ in range(2)]
@@ -68,19 +89,15 @@ for folder in sorted(root.glob("*/release")):
     assert torch.equal(half._float_table(), 2 * tables[0])
     np.savez(folder.parent / "found.npz", **found)
 
-    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
     texts = json.loads((root / "texts.json").read_text())
     encoded = [processor.tokenizer(one, add_special_tokens=False)["input_ids"] for one in texts]
     decoded = [processor.tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded]
-    with Image.open(root / "photo.png") as photo, Image.open(root / "ink.png") as ink:
-        inputs = processor(
-            images=[photo, [ink]], text=["answer en\n", "so it is"], budget=max(processor.budgets)
-        )
     (folder.parent / "texts_found.json").write_text(
         json.dumps(
             {
                 "encoded": encoded,
                 "decoded": decoded,
+                "answers": answers,
                 "input_ids": inputs["input_ids"].tolist(),
                 "attention_mask": inputs["attention_mask"].tolist(),
             }
@@ -88,7 +105,7 @@ for folder in sorted(root.glob("*/release")):
     )
     np.save(folder.parent / "pixels.npy", inputs["pixel_values"].numpy())
 
-# A release of before there were families states none of their facts.
+# A release of before there were families and templates states none of their facts.
 before = shutil.copytree(root / "parcel" / "release", root / "before")
 config = json.loads((before / "config.json").read_text())
 for name in ("facts", "projector", "tie_word_embeddings"):
@@ -97,7 +114,12 @@ for name in ("family", "rope_scaling", "local_rope_base", "query_scale", "norm_e
     del config["text"][name]
 del config["vision"]["family"]
 (before / "config.json").write_text(json.dumps(config))
+settings = json.loads((before / "processor_config.json").read_text())
+del settings["prompt"]
+(before / "processor_config.json").write_text(json.dumps(settings))
 model = AutoModelForImageTextToText.from_pretrained(before, trust_remote_code=True)
 budget = max(set(model.config.budgets) & {16, 64, 256})
 logits, _ = forward(model, budget)
-np.savez(root / "before.npz", logits=logits.numpy(), budget=budget)
+_, inputs = processed(before)
+ids = inputs["input_ids"].numpy()
+np.savez(root / "before.npz", logits=logits.numpy(), budget=budget, input_ids=ids)

@@ -21,7 +21,7 @@ TEXTS = ["how many red boxes are there?", "answer en 12 cats, é and more\n", " 
 
 
 def _configs() -> Mapping[str, ModelConfig]:
-    """Every connector, every switch of one, and what towers can differ in."""
+    """Every connector, every switch of one, and what towers and prompts can differ in."""
     made = {kind: tiny_config(kind) for kind in KINDS}
     made["own"] = tiny_config("tests.model.connector.own_connectors:Prefix")
     mqt, parcel = made["mqt"], made["parcel"]
@@ -51,8 +51,10 @@ def _configs() -> Mapping[str, ModelConfig]:
     )
     clip = dataclasses.replace(parcel.vision, family="clip")
     made["clip+llama"] = dataclasses.replace(
-        parcel, vision=clip, text=llama, projector="mlp", **uncapped
+        parcel, vision=clip, text=llama, projector="mlp", prompt="llava", **uncapped
     )
+    near = dataclasses.replace(parcel.text, sliding_window=5)
+    made["own-llava"] = dataclasses.replace(made["own"], text=near, prompt="llava")
     return {
         name: dataclasses.replace(cfg, text=dataclasses.replace(cfg.text, vocab_size=1500))
         for name, cfg in made.items()

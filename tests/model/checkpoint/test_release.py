@@ -8,6 +8,7 @@ import json
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,8 +23,11 @@ from model.checkpoint.target import RequestError
 from model.checkpoint.torch_connector import CODE, TorchClass, compare_checkpoint
 from model.connector import budgets
 from model.data.pixels import decode_images
-from model.data.text import prefix_ids
+from model.data.text import eval_row, prefix_ids
 from model.decode.generate import generate
+from model.decode.predict import Predictor
+from model.prompt.registry import PROMPTS
+from model.prompt.template import BEFORE_IMAGES, PromptTemplate
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from pipelines.images.square import ImageSpec, prepare_image
 from tests.model.checkpoint.releases import CONFIGS, PAIRS, TEXTS, release
@@ -33,6 +37,9 @@ from tests.slices import day_slice
 from tests.torch_python import run_torch, torch_python
 
 BUDGETS = (16, 64, 256)
+QUESTION = "how many red cats is it?"
+NUM_LEAD = 2
+"""Tokens before the images, in a template that has text there."""
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +73,15 @@ def computed(
     root = tmp_path_factory.mktemp("releases")
     params = {name: release(root / name, cfg, pieces_of[name]) for name, cfg in CONFIGS.items()}
     example = batch(num_images=2)
-    lengths = np.array([7, 10])
-    arrays = {"images": example.images, "text": example.text, "mask_ar": example.mask_ar}
-    np.savez(root / "given.npz", lengths=lengths, **arrays)
+    arrays = {
+        "lengths": [7, 10],
+        "num_lead": NUM_LEAD,
+        "question": QUESTION,
+        "images": example.images,
+        "text": example.text,
+        "mask_ar": example.mask_ar,
+    }
+    np.savez(root / "given.npz", **arrays)
     (root / "texts.json").write_text(json.dumps(_texts()))
     pixels = np.random.default_rng(4).integers(0, 256, (45, 61, 3), np.uint8)
     Image.fromarray(pixels).save(root / "photo.png")
@@ -79,7 +92,8 @@ def computed(
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    "name", day_slice([*CONFIGS], ["vanilla", "m3", "mqt", "parcel", "capped", "own", *PAIRS])
+    "name",
+    day_slice([*CONFIGS], ["vanilla", "m3", "mqt", "parcel", "capped", "own", *PAIRS, "own-llava"]),
 )
 def test_transformers_computes_what_we_do(
     name: str, computed: tuple[Path, dict], pieces_of: dict[str, Path]
@@ -93,16 +107,20 @@ def test_transformers_computes_what_we_do(
     arrays = ("logits", "greedy", "loss", "shared")
     assert {f"{array}{b}" for array in arrays for b in served} == set(found)
     real = (np.arange(11)[None] < np.array(lengths)[:, None]).astype(np.int32)
-    asked = vlm.Prompt(example.images, example.text, real)
+    num_lead = 0 if cfg.template.lead is None else NUM_LEAD
+    before = np.where(np.arange(11) < num_lead, BEFORE_IMAGES, np.zeros_like(example.mask_ar))
+    asked = vlm.Prompt(example.images, example.text, real, before)
     for budget in served:
         slots = vlm.Slots(budget, budget)
-        ours = text_logits(structure, params[name], asked._replace(mask_ar=example.mask_ar), slots)
+        ours = text_logits(
+            structure, params[name], asked._replace(mask_ar=before + example.mask_ar), slots
+        )
         ours = np.asarray(ours)
         for row, length in enumerate(lengths):
             np.testing.assert_allclose(
                 found[f"logits{budget}"][row, :length], ours[row, :length], atol=1e-4
             )
-            if name in PAIRS:
+            if name in (*PAIRS, "own-llava"):
                 error = np.abs(found[f"logits{budget}"][row, :length] - ours[row, :length]).max()
                 assert error <= 1e-5 * np.abs(ours[row, :length]).max()
         learned = np.array(
@@ -149,10 +167,11 @@ def test_the_processor_makes_our_prompts_and_pixels(
     known = Tokenizer(pieces_of[name])
     most = max(budgets.supported_budgets(CONFIGS[name]))
     # A prompt that ends in the separator's own text is still followed by one.
-    prompts = [prefix_ids(known, text) for text in ("answer en\n", "so it is")]
-    for row, mask, ids in zip(found["input_ids"], found["attention_mask"], prompts, strict=True):
+    for row, mask, question in zip(
+        found["input_ids"], found["attention_mask"], ("answer en\n", QUESTION), strict=True
+    ):
         real = [token for token, is_real in zip(row, mask, strict=True) if is_real]
-        assert real == [known.vocab_size] * most + ids
+        assert real == _evaluated_row(known, question, CONFIGS[name].prompt, most)
         assert mask == sorted(mask)
     theirs = np.load(root / name / "pixels.npy")
     for name, example in zip(("photo.png", "ink.png"), theirs, strict=True):
@@ -161,18 +180,77 @@ def test_the_processor_makes_our_prompts_and_pixels(
         np.testing.assert_array_equal(example, ours.transpose(0, 3, 1, 2))
 
 
-def _released_pixels(image_px: int, background: str) -> Callable[[Image.Image], np.ndarray]:
-    """Returns the method of the released processor, whose module needs torch as a whole."""
+def _evaluated_row(tokenizer: Tokenizer, question: str, prompt: str, num_soft: int) -> list[int]:
+    """Returns the row that an evaluation reads, with placeholders where its images are."""
+    text = prefix_ids(tokenizer, question, prompt)
+    row = eval_row(tokenizer, question, len(text), prompt=prompt)
+    num_lead = int(np.sum(row.get("mask_ar", 0) == np.array(BEFORE_IMAGES)))
+    return text[:num_lead] + [tokenizer.vocab_size] * num_soft + text[num_lead:]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["clip+llama", "own-llava"])
+def test_a_release_answers_as_predict_does(name: str, computed: tuple[Path, dict]):
+    root, _ = computed
+    found = json.loads((root / name / "texts_found.json").read_text())["answers"]
+    predictor = Predictor(root / name / "checkpoint")
+    stored, _ = prepare_image((root / "photo.png").read_bytes(), ImageSpec(image_px=32))
+    images = decode_images([stored], 1, 32)
+    assert {int(budget) for budget in found} == set(BUDGETS)
+    for budget, answer in found.items():
+        ours = predictor.answer(images, QUESTION, budget=int(budget), max_tokens=6)
+        assert answer == ours.text
+    assert len(set(found.values())) > 1
+
+
+MINE = PromptTemplate(lead="", opening="Q: ", closing="\nA:", end="\n")
+"""A template that no code names, whose images are directly behind BOS."""
+
+
+@pytest.mark.parametrize("prompt", [*(n for n, t in PROMPTS.items() if t.reads_question), "mine"])
+def test_a_release_asks_as_its_template_does(
+    prompt: str, pieces_of: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(PROMPTS, "mine", MINE)
+    known = Tokenizer(pieces_of["clip+llama"])
+    cfg = dataclasses.replace(CONFIGS["mqt"], prompt=prompt)
+    release(tmp_path, cfg, pieces_of["clip+llama"])
+    read = {
+        name: json.loads((tmp_path / "release" / f"{name}.json").read_text())
+        for name in ("config", "processor_config")
+    }
+    assert read["config"]["facts"]["prompt"] == dataclasses.asdict(cfg.template)
+    settings = read["processor_config"]
+    row = _released_method("_row", tokenizer=_HuggingFaceCall(known), **settings)
+    for question in ("how many cats?", "is it\n", ""):
+        soft = [settings["image_token_id"]] * 5
+        assert row(question, soft) == _evaluated_row(known, question, prompt, 5)
+
+
+class _HuggingFaceCall:
+    """A tokenizer as the released processor calls it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.bos_token_id, self._tokenizer = tokenizer.bos_id, tokenizer
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return {"input_ids": self._tokenizer.encode(text)}
+
+
+def _released_method(name: str, **settings: Any) -> Callable[..., Any]:
+    """Returns a method of the released processor, whose module needs torch as a whole."""
     tree = ast.parse((CODE / "processing_parcel.py").read_text())
     (method,) = (
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "_pixels"
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
     )
-    space = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io}
+    space: dict[str, Any] = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io}
     exec(compile(ast.Module([method], []), "processing_parcel.py", "exec"), space)
-    settings = types.SimpleNamespace(image_px=image_px, background=background)
-    return functools.partial(space["_pixels"], settings)
+    return functools.partial(space[name], types.SimpleNamespace(**settings))
+
+
+def _released_pixels(image_px: int, background: str) -> Callable[[Image.Image], np.ndarray]:
+    return _released_method("_pixels", image_px=image_px, background=background)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "I;16", "comment", "opaque"])
@@ -209,6 +287,8 @@ def test_a_release_of_before_there_were_families_is_a_paligemma(computed: tuple[
     before = np.load(root / "before.npz")
     now = np.load(root / "parcel" / "found.npz")
     np.testing.assert_array_equal(before["logits"], now[f"logits{before['budget']}"])
+    texts = json.loads((root / "parcel" / "texts_found.json").read_text())
+    np.testing.assert_array_equal(before["input_ids"], texts["input_ids"])
 
 
 def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
@@ -221,10 +301,11 @@ def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
     np.testing.assert_array_equal(arrays["connector.feature_attn.q_proj.weight"], ours.T)
 
 
-def test_another_prompt_template_is_refused(pieces: Path, tmp_path: Path):
-    asked = dataclasses.replace(CONFIGS["mqt"], prompt="llava")
-    with pytest.raises(RequestError, match="prompt must be paligemma to be released, got llava"):
-        release(tmp_path, asked, pieces)
+def test_a_template_without_questions_is_refused(pieces: Path, tmp_path: Path):
+    aligned = dataclasses.replace(CONFIGS["mqt"], prompt="llava-plain")
+    refusal = "prompt must be a template with questions to be released, got llava-plain, .* later"
+    with pytest.raises(RequestError, match=refusal):
+        release(tmp_path, aligned, pieces)
     assert not any((tmp_path / "release").iterdir())
 
 
