@@ -22,7 +22,7 @@ name: llava
 data_root: data
 sources: [{{reader: llava_pretrain}}, {{reader: llava_instruct}}]
 mask_codec: null
-prepare: {{num_shards: 1, max_reject_rate: 0.1, tasks: []}}
+prepare: {{num_shards: 1, max_reject_rate: 0.1, tasks: [], aspect: pad}}
 model:
   vision:
     {{family: clip, image_px: 32, patch_px: 4, width: 16, depth: 2, mlp_dim: 20, num_heads: 2}}

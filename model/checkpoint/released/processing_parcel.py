@@ -16,11 +16,13 @@ class ParcelProcessor(ProcessorMixin):
     """Processor that makes the model's inputs, at a budget that each call chooses.
 
     Attributes:
-      image_px: side of the square that images are squashed into [pixels].
+      image_px: side of the square that images become [pixels].
       budgets: soft tokens per image that the model serves, ascending.
       image_token_id: id of the placeholder for a soft token.
       separator_id: id of the token between a prompt and its answer.
       background: colour that shows through transparent pixels, "#rrggbb".
+      aspect: "squash" stretches an image to the square; "pad" first makes it square by bars.
+      pad_colour: colour of these bars, "#rrggbb".
     """
 
     attributes: ClassVar = ["tokenizer"]
@@ -34,11 +36,13 @@ class ParcelProcessor(ProcessorMixin):
         image_token_id: int = 0,
         separator_id: int = 0,
         background: str = "#ffffff",
+        aspect: str = "squash",
+        pad_colour: str = "#7a7468",
         **kwargs: Any,
     ) -> None:
         self.image_px, self.budgets = image_px, budgets or []
         self.image_token_id, self.separator_id = image_token_id, separator_id
-        self.background = background
+        self.background, self.aspect, self.pad_colour = background, aspect, pad_colour
         super().__init__(tokenizer, **kwargs)
 
     def __call__(
@@ -102,7 +106,7 @@ class ParcelProcessor(ProcessorMixin):
         return [self.tokenizer.bos_token_id, *ids, self.separator_id]
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        """Returns the image's pixels (3, H, W) in [-1, 1], upright and squashed to a square.
+        """Returns the image's pixels (3, H, W) in [-1, 1], upright and made square.
 
         Raises:
           ValueError: if they have 32 bits, whose range nothing states.
@@ -121,6 +125,11 @@ class ParcelProcessor(ProcessorMixin):
             alpha = upright.convert("RGBA").getchannel("A")
             square = Image.new("RGB", upright.size, self.background)
             square.paste(upright.convert("RGB"), mask=alpha)
+        if self.aspect == "pad":  # In the middle of a square of its longer side.
+            longer = max(square.size)
+            padded = Image.new("RGB", (longer, longer), self.pad_colour)
+            padded.paste(square, ((longer - square.width) // 2, (longer - square.height) // 2))
+            square = padded
         square.info = {}  # A JPEG's comment would be stored, too.
         if square.size != side:
             square = square.resize(side, Image.Resampling.BILINEAR)
