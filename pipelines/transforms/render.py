@@ -1,5 +1,7 @@
 """Renders an item and its decoded pixels to a record."""
 
+import hashlib
+import json
 from typing import Any
 
 from pipelines.images.square import Region
@@ -21,11 +23,12 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     #
     #   picture 100 x 60, crop (20, 0, 100, 60), region (20, -10, 100, 70), box (30, 20, 50, 40)
     #   square   80 x 80                                                    box (10, 30, 30, 50)
-    width, height = pixels[0].size
+    first = pixels[0] if pixels else _no_pixels(item)
+    width, height = first.size
     if item.boxes and item.annotated_size not in (None, (width, height)):
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
-    kept = pixels[0].crop or (0, 0, width, height)
-    region = pixels[0].region or kept
+    kept = first.crop or (0, 0, width, height)
+    region = first.region or kept
     check_pixels(item.boxes)
     boxes = [box_tokens(box, kept=kept, region=region) for box in item.boxes]
     # All texts together: boxes are listed in the order of the markers, the prefix's first.
@@ -34,7 +37,7 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     if num_masks != len(item.masks):
         raise BadInput(f"text has {num_masks} {MASK_MARKER}, annotation {len(item.masks)} masks")
     meta = dict(item.meta)
-    if pixels[0].region and item.masks and "box" in meta:
+    if first.region and item.masks and "box" in meta:
         meta["box"] = _moved_box(meta["box"], (width, height), region)
     # A record has one source; a pair notes both.
     if len(pixels) > 1:
@@ -42,15 +45,15 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     return Record(
         id=item.id,
         images=tuple(image for p in pixels for image in p.images),
-        num_windows=pixels[0].num_windows if len(pixels) == 1 else 1,
+        num_windows=first.num_windows if len(pixels) == 1 else 1,
         prefix=prefix,
         suffixes=tuple(suffixes),
         prefixes=item.prefixes,
         turns=item.turns,
         task=item.task,
         lang=item.lang,
-        source=item.media[0].source,
-        source_sha256=pixels[0].sha256,
+        source=item.source,
+        source_sha256=first.sha256,
         answers=item.answers,
         masks=tuple(
             pad_mask(crop_mask(normalize_mask(m, width=width, height=height), kept), kept, region)
@@ -61,6 +64,18 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
         meta=meta,
         licence=item.licence,
     )
+
+
+def _no_pixels(item: Item) -> Pixels:
+    """Returns the pixels of an item that is text alone, with the digest of its text.
+
+    Raises:
+      BadInput: if it has boxes or masks.
+    """
+    if item.boxes or item.masks:
+        raise BadInput("boxes and masks need a picture, got none")
+    text = json.dumps([item.prefix, item.suffixes, item.turns])
+    return Pixels(images=(), size=(0, 0), sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def _moved_box(box: Any, size: tuple[int, int], region: Region) -> list[float]:
