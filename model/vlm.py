@@ -111,7 +111,7 @@ class Prompt(typing.NamedTuple):
 
     Attributes:
       images: frames or image pairs along I, in [-1, 1] or bytes, or `EncodedImages`;
-        each gets the same budget.
+        each gets the same budget. Text alone has none: I is 0.
       text: token ids, prefix first, padded on the right; lengths may differ.
       mask_input: 1 on real tokens, 0 on padding; None means that all are real, as in training.
       mask_ar: 0 where earlier tokens see the token too, 1 where it starts a causal step,
@@ -333,6 +333,10 @@ def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:
 def _soft_tokens(
     model: Vlm, images: Images | EncodedImages, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
+    if not isinstance(images, EncodedImages) and not images.shape[1]:
+        # Text alone: neither the tower nor the connector runs, so neither gets a gradient.
+        batch, width = len(images), model.cfg.text.width
+        return jnp.zeros((batch, 0, width), model.cfg.dtype), jnp.zeros((batch, 0), bool)
     features = (
         images.features if isinstance(images, EncodedImages) else _image_features(model, images)
     )

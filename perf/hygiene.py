@@ -27,7 +27,7 @@ from scipy import stats
 from perf.timing import table
 from pipelines.hygiene.fingerprint import fingerprint
 from pipelines.hygiene.index import MIN_LIKENESS, PictureIndex, SimilarPicture
-from pipelines.images.square import ImageSpec, decode_image, encode_image, squash_image
+from pipelines.images.square import ImageSpec, decode_image, encode_image, square_image
 from pipelines.records.schema import BadInput
 
 MIN_SIDE = 64
@@ -88,7 +88,7 @@ CHANGES: dict[str, Change] = {
 
 def stored(image: Image.Image) -> bytes:
     """Returns a picture as datasets keep it: a square JPEG."""
-    return encode_image(squash_image(image, ImageSpec()), "jpeg")
+    return encode_image(square_image(image, ImageSpec()), "jpeg")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

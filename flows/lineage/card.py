@@ -27,6 +27,7 @@ from model.connector.budgets import supported_budgets
 from model.eval.score_json import read_score
 from model.files import SCORE
 from pipelines.hygiene.matches import CONTAMINATION, read_matches
+from pipelines.images.square import ImageSpec
 
 LOAD = """\
 from PIL import Image
@@ -223,6 +224,21 @@ def _training_data(origin: CheckpointOrigin) -> list[Artifact]:
             if not kind.leaves_out(role)
         ]
     return artifacts
+
+
+def picture_settings(origin: CheckpointOrigin) -> dict[str, str]:
+    """Returns the fields of `ImageSpec` by which the checkpoint's pictures became squares.
+
+    They are those of the dataset that it learned from last, without those at their defaults.
+    """
+    prepared = (artifact.manifest.config.get("prepare") for artifact in _training_data(origin))
+    settings = next(filter(None, prepared), {})
+    defaults = ImageSpec()
+    return {
+        name: settings[name]
+        for name in ("background", "aspect", "pad_colour")
+        if settings.get(name, getattr(defaults, name)) != getattr(defaults, name)
+    }
 
 
 def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:

@@ -16,7 +16,7 @@ from model.decode.config import Decoding
 from model.decode.draw import draw_objects
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
-from pipelines.images.square import BACKGROUND, ImageSpec, decode_image
+from pipelines.images.square import ImageSpec, decode_image, pad_image, square_region
 from pipelines.video.image_files import prepare_image_files
 
 
@@ -51,7 +51,7 @@ def read_pixels(
     source: str | None = None,
     frames: int | None = None,
     stride: int | None = None,
-    background: str = BACKGROUND,
+    **shape: str,
 ) -> np.ndarray:
     """Returns the pixels of images, or of the frames of a video: uint8 (I, H, W, 3).
 
@@ -61,13 +61,13 @@ def read_pixels(
       source: see `prepare_image_files`.
       frames: see `prepare_image_files`.
       stride: see `prepare_image_files`.
-      background: see `prepare_image_files`.
+      shape: see `prepare_image_files`.
 
     Raises:
       ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
     images = prepare_image_files(
-        paths, image_px, source=source, frames=frames, stride=stride, background=background
+        paths, image_px, source=source, frames=frames, stride=stride, **shape
     )
     return decode_images(images, len(images), image_px)
 
@@ -128,7 +128,9 @@ def predict(
     }
 
 
-def draw_answer(paths: Sequence[str], answer: str, checkpoint: str, out: str) -> int:
+def draw_answer(
+    paths: Sequence[str], answer: str, checkpoint: str, out: str, *, aspect: str = "squash"
+) -> int:
     """Writes the image with the answer's boxes and masks; returns the answer's number of objects.
 
     Args:
@@ -136,6 +138,7 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: str, out: str) ->
       answer: see `draw_objects`.
       checkpoint: see `draw_objects`.
       out: PNG to write [path].
+      aspect: how the model saw the image, see `ImageSpec`.
 
     Raises:
       ConfigError: if there are several images, or `out` cannot be written.
@@ -143,15 +146,18 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: str, out: str) ->
     if len(paths) != 1:
         raise ConfigError(f"draw needs one image, got {len(paths)}.")
     # The same bounds as in preparation, so that a bomb of an image is refused here, too.
-    bounds = ImageSpec()
+    bounds = ImageSpec(aspect=aspect)
     try:
         data = Path(paths[0]).read_bytes()
         image = decode_image(data, min_side=bounds.min_side, max_pixels=bounds.max_pixels)
     except ValueError as error:
         raise ConfigError(f"draw needs an image, got {paths[0]}: {error}.") from None
-    objects = draw_objects(image, answer, checkpoint)
+    # The answer's boxes are of the square that the model saw, of which the image is the middle.
+    square = pad_image(image, bounds)
+    objects = draw_objects(square, answer, checkpoint)
+    left, top, _, _ = square_region(image.size, bounds)
     try:
-        image.save(out, "PNG")
+        square.crop((-left, -top, image.width - left, image.height - top)).save(out, "PNG")
     except OSError as error:
         raise ConfigError(f"draw must be a file to write, got {out}: {error.strerror}.") from None
     return objects

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from flows.config.user_checkpoint import checkpoint_config
-from flows.lineage.card import CheckpointOrigin, model_card
+from flows.lineage.card import CheckpointOrigin, model_card, picture_settings
 from flows.lineage.export import export_lineage
 from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
@@ -63,7 +63,8 @@ def release_checkpoint(
             author = None if torch is None else torch_class(torch)
             if author is not None:
                 compared = _compared(place, author, origin, store)
-            cfg = write_release(place, target, _DTYPES[dtype], author)
+            pictures = {} if origin is None else picture_settings(origin)
+            cfg = write_release(place, target, _DTYPES[dtype], author, pictures)
             text = model_card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")
             described = 0

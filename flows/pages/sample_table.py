@@ -47,7 +47,7 @@ def card_rows(cards: Iterable[Card], px: int = _PX) -> Iterator[str]:
 
 
 def _picture(card: Card, px: int) -> str:
-    if card.record is None:
+    if card.record is None or not card.record.images:
         return ""
     with Image.open(io.BytesIO(card.record.images[0])) as stored:
         image = stored.convert("RGB")

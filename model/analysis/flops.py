@@ -26,7 +26,7 @@ class Modality:
 
     Attributes:
       name: name of the modality.
-      num_images: images or frames, each with its own budget.
+      num_images: images or frames, each with its own budget; 0 for text alone.
       text_tokens: tokens of the prefix.
     """
 
@@ -35,9 +35,9 @@ class Modality:
     text_tokens: int
 
     def __post_init__(self) -> None:
-        for field in ("num_images", "text_tokens"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}.")
+        for field, least in (("num_images", 0), ("text_tokens", 1)):
+            if getattr(self, field) < least:
+                raise ValueError(f"{field} must be at least {least}, got {getattr(self, field)}.")
 
 
 IMAGE = Modality(name="image", num_images=1, text_tokens=128 + 1)

@@ -13,7 +13,9 @@ own_model.py            ... and the model that has it
 import itertools
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,11 @@ class OwnConnectorForConditionalGeneration(ParcelForConditionalGeneration):
 
 
 def write_release(
-    checkpoint: Checkpoint, out: Path, dtype: np.dtype, author: TorchClass | None = None
+    checkpoint: Checkpoint,
+    out: Path,
+    dtype: np.dtype,
+    author: TorchClass | None = None,
+    pictures: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelConfig:
     """Writes a checkpoint for transformers into an existing folder, and returns its configuration.
 
@@ -77,6 +83,8 @@ def write_release(
       dtype: type of the written tensors, float32 or bfloat16.
       author: the torch class of a connector of one's own, which
         `torch_connector.compare_checkpoint` tries; None for a built-in one.
+      pictures: settings of the processor by which pictures become squares, where they are not its
+        defaults.
 
     Raises:
       RequestError: if there is no torch code for the connector, or the prompt template has no
@@ -145,6 +153,7 @@ def write_release(
                 "processor_class": "ParcelProcessor",
                 "auto_map": {"AutoProcessor": "processing_parcel.ParcelProcessor"},
                 "image_px": cfg.vision.image_px,
+                **pictures,
                 "budgets": supported,
                 "image_token_id": tokenizer.image_token_id,
                 "separator_id": tokenizer.separator_id,

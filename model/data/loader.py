@@ -62,8 +62,8 @@ class Examples:
     """The endless stream of training examples of one or more datasets.
 
     Every pass over a part has its own shuffle (see `order`); parts are interleaved by weight. All
-    examples of a batch have the same number of images: batches of pictures and batches of clips
-    take turns, by the same weights.
+    examples of a batch have the same number of images: batches of pictures, batches of clips and
+    batches of text alone take turns, by the same weights.
 
     Args:
       data: datasets, as in `StagePaths`.
@@ -332,7 +332,13 @@ class Loader:
                 self._tokenizer, prefix, suffix, self._text_len, rng, prompt=self._prompt
             )
         turns = (prefix, suffix), *record.turns
-        return train_row(self._tokenizer, turns, self._text_len, prompt=self._prompt)
+        return train_row(
+            self._tokenizer,
+            turns,
+            self._text_len,
+            prompt=self._prompt,
+            has_images=bool(record.images),
+        )
 
 
 def stack_rows(rows: Sequence[TextRow]) -> Batch:

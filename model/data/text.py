@@ -11,6 +11,12 @@ LLaVA's has text before the images, marked by -1, and any number of turns:
     train   [BOS l l q q s EOS q q s EOS] mask_ar   [-1 -1 -1 0 0 1 1 1 1 1 1]
                                           mask_loss [ 0  0  0 0 0 1 1 0 0 1 1]
 
+Without images, the text that is read before them is part of the first question: LLaVA tokenizes it
+as a whole.
+
+    train   [BOS l q q s EOS q q s EOS]   mask_ar   [ 0  0  0 0 1 1 1 1 1 1]
+                                          mask_loss [ 0  0  0 0 1 1 0 0 1 1]
+
 Source: big_vision `configs/proj/paligemma/transfers/common.py` (combine_and_keep_{train,eval});
 haotian-liu/LLaVA `llava/train/train.py` (preprocess_v1, preprocess_plain).
 """
@@ -40,7 +46,12 @@ class TextRow:
 
 
 def train_row(
-    tokenizer: Tokenizer, turns: Sequence[Turn], text_len: int, *, prompt: str = PALIGEMMA
+    tokenizer: Tokenizer,
+    turns: Sequence[Turn],
+    text_len: int,
+    *,
+    prompt: str = PALIGEMMA,
+    has_images: bool = True,
 ) -> TextRow:
     """Returns a row of text_len + 1 tokens; longer texts are cut, so EOS may be lost.
 
@@ -49,8 +60,11 @@ def train_row(
       turns: prefix and suffix of an example, and of its later turns.
       text_len: number of tokens that the model reads.
       prompt: name of the prompt template.
+      has_images: whether the example has images; else it is text alone.
     """
     template = prompt_template(prompt)
+    if not has_images:
+        template = template.without_images
     ids = _lead_ids(tokenizer, template)
     steps = [0 if template.lead is None else BEFORE_IMAGES] * len(ids)
     num_lead, learned = len(ids), [0] * len(ids)

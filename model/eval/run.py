@@ -433,7 +433,15 @@ def prompt_length(longest: int, text_len: int) -> int:
 
 
 def num_images_of(record: Record, config: DecodeConfig) -> int:
-    """Returns the number of images that a record is answered with."""
+    """Returns the number of images that a record is answered with.
+
+    Raises:
+      ValueError: if it has none.
+    """
+    if not record.images:
+        raise ValueError(
+            f"a question must have a picture to be scored, got record {record.id!r} of text alone."
+        )
     return min(config.max_frames, len(record.window()))
 
 

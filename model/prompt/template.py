@@ -36,3 +36,10 @@ class PromptTemplate:
     again: str = ""
     reads_question: bool = True
     end: str | None = None
+
+    @property
+    def without_images(self) -> "PromptTemplate":
+        """The template of a conversation without images: what is before them opens it instead."""
+        if self.lead is None:
+            return self
+        return dataclasses.replace(self, lead=None, opening=self.lead)

@@ -214,15 +214,17 @@ class StepPrograms:
             )
         # The budget is an argument of the program, its bucket a part of the program's key: budgets
         # 66 and 96 both run as 96 slots, in the same program.
-        args = state, shard_batch(batch, self.mesh), vlm.Slots(bucket, budget), rates
-        if (bucket, num_images) not in self._compiled:
+        shape = bucket, num_images = self._shape(budget, num_images)
+        slots = vlm.Slots(bucket, min(budget, bucket))
+        args = state, shard_batch(batch, self.mesh), slots, rates
+        if shape not in self._compiled:
             if self._are_ahead:
                 raise LookupError(
                     f"no program was compiled for {num_images} images with {bucket} slots each; "
                     f"compiled ahead: {sorted(self._compiled)}."
                 )
-            self._compiled[bucket, num_images] = self._compile(self.lower(args))
-        return self._compiled[bucket, num_images](*args)
+            self._compiled[shape] = self._compile(self.lower(args))
+        return self._compiled[shape](*args)
 
     def compile_ahead(self, state: State, draws: Iterable[tuple[int, int]]) -> None:
         """Compiles the programs of some steps, as many at a time as there are cores.
@@ -231,8 +233,8 @@ class StepPrograms:
           state: the state before the first of them.
           draws: (budget, images per example) of each step.
         """
-        pairs = {(budgets.bucket_of(self._model, budget).size, images) for budget, images in draws}
-        missing = sorted(pairs - set(self._compiled))
+        shapes = {self._shape(budget, images) for budget, images in draws}
+        missing = sorted(shapes - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
         lowered = [self._lower_shapes(state, *pair) for pair in missing]
         with ThreadPoolExecutor(num_cores()) as pool:
@@ -243,6 +245,12 @@ class StepPrograms:
     def program(self, bucket: int, num_images: int = 1) -> jax.stages.Compiled:
         """Returns a compiled program, by the slots of its bucket and its images per example."""
         return self._compiled[bucket, num_images]
+
+    def _shape(self, budget: int, num_images: int) -> tuple[int, int]:
+        """Returns the bucket and the number of images of the program that a step runs."""
+        # Without images no budget matters: one program serves all.
+        bucket = budgets.bucket_of(self._model, budget).size if num_images else min(self._declared)
+        return bucket, num_images
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         return lowered.compile(compiler_options=self._options)
@@ -411,7 +419,8 @@ def _backward(
     if (passes := train.num_passes(rows)) == 1:
         return loss_and_gradient(weighted, 0)
     parts = {
-        name: rows_of.reshape(passes, -1, *rows_of.shape[1:]) for name, rows_of in weighted.items()
+        name: rows_of.reshape(passes, rows // passes, *rows_of.shape[1:])
+        for name, rows_of in weighted.items()
     }
 
     def add(sums: Any, part: tuple[Mapping[str, jax.Array], jax.Array]) -> tuple[Any, None]:

@@ -43,6 +43,12 @@ def predict(
     background: Annotated[
         str, typer.Option(help="Colour that shows through transparent pixels, as prepare's.")
     ] = "#ffffff",
+    aspect: Annotated[
+        str, typer.Option(help="squash, or pad to a square first, as prepare's.")
+    ] = "squash",
+    pad_colour: Annotated[
+        str, typer.Option(help="Colour of the padding, as prepare's.")
+    ] = "#7a7468",
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer file, if the checkpoint has none.")
     ] = None,
@@ -75,10 +81,11 @@ def predict(
         frames=frames,
         stride=stride,
         background=background,
+        aspect=aspect,
+        pad_colour=pad_colour,
     )
     # Drawn on the image as it is on disk, and not on the square that the model saw.
     if draw:
-        prediction.draw_answer(
-            images, answer["answer"], prediction.find_checkpoint(checkpoint, store), draw
-        )
+        folder = prediction.find_checkpoint(checkpoint, store)
+        prediction.draw_answer(images, answer["answer"], folder, draw, aspect=aspect)
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else answer["answer"])

@@ -33,7 +33,7 @@ class Pictures:
 
     Attributes:
       dataset: the dataset, from which pictures are read again.
-      records: pictures of each record, in the order of the dataset.
+      records: pictures of each record that has some, in the order of the dataset.
       prints: fingerprints of the distinct encoded images.
       owners: for each fingerprint, the first record that shows it, as an index into `records`.
       places: for each fingerprint, (part, position, image number) of its image in that record.
@@ -63,6 +63,9 @@ def read_pictures(dataset: Dataset, on_record: Callable[[], None] = lambda: None
     row_of_digest: dict[bytes, int] = {}
     for part, position in _record_places(dataset):
         record = dataset.parts[part][position]
+        on_record()
+        if not record.images:
+            continue
         rows = []
         for number, image in enumerate(record.images):
             digest = hashlib.blake2b(image, digest_size=16).digest()
@@ -77,7 +80,6 @@ def read_pictures(dataset: Dataset, on_record: Callable[[], None] = lambda: None
                 rows=tuple(rows),
             )
         )
-        on_record()
     return pictures
 
 

@@ -17,6 +17,13 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 JPEG_QUALITY = 95
 BACKGROUND = "#ffffff"
 """Colour that shows through transparent pixels, unless a config names another."""
+ASPECTS = ("squash", "pad")
+PAD_COLOUR = "#7a7468"
+"""Colour of the bars beside a padded picture, unless a config names another: the mean of the
+pictures that CLIP was trained on, as LLaVA rounds it."""
+
+Region = tuple[int, int, int, int]
+"""x0, y0, x1, y1 of what a square shows of an upright picture; bars lie outside of it [pixels]."""
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _UNREAD = {
@@ -38,12 +45,15 @@ class ImageSpec:
     """Format of stored images, and the accepted input sizes.
 
     Attributes:
-      image_px: side of the square into which an image is squashed [pixels].
+      image_px: side of the square that an image becomes [pixels].
       encoding: "jpeg" (quality 95, full chroma) or "png".
       antialias: whether images are filtered when made smaller.
       min_side: smallest accepted height or width [pixels].
       max_pixels: largest accepted height * width [pixels].
       background: colour that shows through transparent pixels, "#rrggbb".
+      aspect: "squash" stretches an image to the square; "pad" first makes it square by bars at its
+        shorter sides, as LLaVA does.
+      pad_colour: colour of these bars, "#rrggbb".
     """
 
     image_px: int = 224
@@ -52,6 +62,8 @@ class ImageSpec:
     min_side: int = 8
     max_pixels: int = 64_000_000
     background: str = BACKGROUND
+    aspect: str = "squash"
+    pad_colour: str = PAD_COLOUR
 
     def __post_init__(self) -> None:
         if self.image_px < 1:
@@ -65,20 +77,23 @@ class ImageSpec:
                 f"min_side must be positive and fit max_pixels={self.max_pixels}, "
                 f"got {self.min_side}."
             )
-        if not _COLOUR.fullmatch(self.background):
-            raise ValueError(
-                f'background must be a colour as "#ffffff", in lower case, got {self.background!r}.'
-            )
+        for name in ("background", "pad_colour"):
+            if not _COLOUR.fullmatch(colour := getattr(self, name)):
+                raise ValueError(
+                    f'{name} must be a colour as "#ffffff", in lower case, got {colour!r}.'
+                )
+        if self.aspect not in ASPECTS:
+            raise ValueError(f"aspect must be {' or '.join(ASPECTS)}, got {self.aspect!r}.")
 
 
 def prepare_image(data: bytes, spec: ImageSpec) -> tuple[bytes, tuple[int, int]]:
-    """Returns the squashed, encoded image, and its original upright width and height [pixels].
+    """Returns the encoded square, and the image's original upright width and height [pixels].
 
     Raises:
       BadInput: if it cannot be decoded or its size is refused.
     """
     image, _ = decode_opaque(data, spec)
-    return encode_image(squash_image(image, spec), spec.encoding), image.size
+    return encode_image(square_image(image, spec), spec.encoding), image.size
 
 
 def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
@@ -166,12 +181,51 @@ def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> No
         raise BadInput(f"too large: {width}x{height}, max_pixels={max_pixels}")
 
 
-def squash_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """Returns the image resized to a square; its aspect ratio is not kept (big_vision `resize`).
+def square_region(size: tuple[int, int], spec: ImageSpec) -> Region:
+    """Returns what the square shows of a picture of a size (width, height) [pixels]."""
+    width, height = size
+    if spec.aspect == "squash":
+        return 0, 0, width, height
+    # 100 x 60: the square is 100 x 100 and begins 20 rows above the picture, (0, -20, 100, 80).
+    side = max(size)
+    left, top = -((side - width) // 2), -((side - height) // 2)
+    return left, top, left + side, top + side
+
+
+def pad_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
+    """Returns the image in the middle of a square, if the spec pads; else as it is.
+
+    Source: LLaVA `expand2square` (`llava/mm_utils.py`).
+
+    Raises:
+      BadInput: if the square is larger than accepted.
+    """
+    left, top, right, bottom = square_region(image.size, spec)
+    size = right - left, bottom - top
+    if size == image.size:
+        return image
+    # Of a picture of one row, the square has as many pixels as the row, squared.
+    if size[0] * size[1] > spec.max_pixels:
+        width, height = image.size
+        raise BadInput(
+            f"too large: {width}x{height} padded to {size[0]}x{size[1]}, "
+            f"max_pixels={spec.max_pixels}"
+        )
+    square = Image.new("RGB", size, spec.pad_colour)
+    square.paste(image, (-left, -top))
+    return square
+
+
+def square_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
+    """Returns the image as a square; squashed, its aspect ratio is not kept (big_vision `resize`).
 
     With antialiasing values are rounded, as Pillow does; big_vision truncates them, which makes a
     picture half a grey level darker.
+
+    Raises:
+      BadInput: see `pad_image`.
     """
+    image = pad_image(image, spec)
     side = (spec.image_px, spec.image_px)
     # Pixels that fit already are not touched, so a stored square stays as it is.
     if image.size == side:

@@ -395,7 +395,7 @@ class _Check:
     def _note_duplicate(self, identity: str, listed: list[tuple[int, Item]]) -> None:
         self._num_duplicates += 1
         if len(self._duplicates) < _DUPLICATES:
-            places = (f"input {number} ({item.media[0].source})" for number, item in listed)
+            places = (f"input {number} ({item.source})" for number, item in listed)
             self._duplicates.append(DuplicateId(id=identity, places=tuple(places)))
 
     def _note_result(self, item: Item, reject: Reject | None) -> None:

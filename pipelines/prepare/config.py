@@ -3,7 +3,7 @@
 import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
-from pipelines.images.square import BACKGROUND, ImageSpec
+from pipelines.images.square import BACKGROUND, PAD_COLOUR, ImageSpec
 from pipelines.sources.corpus import WEB_TASKS
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.augment import Augmentation
@@ -24,6 +24,9 @@ class PrepareConfig:
       min_side: smallest accepted height or width of an input [pixels].
       max_pixels: largest accepted height * width of an input [pixels].
       background: colour that shows through transparent pixels, "#rrggbb".
+      aspect: "squash" stretches pictures and frames to the square; "pad" first makes them square by
+        bars at their shorter sides, as LLaVA does. Boxes and masks are those of the square.
+      pad_colour: colour of these bars, "#rrggbb".
       num_frames: frames per window of a video; None takes the source's number (16; MSVD-QA: 8).
       frame_stride: distance between frames, counted at 25 frames a second; None takes the source's
         stride [frames].
@@ -59,6 +62,8 @@ class PrepareConfig:
     min_side: int = 8
     max_pixels: int = 64_000_000
     background: str = BACKGROUND
+    aspect: str = "squash"
+    pad_colour: str = PAD_COLOUR
     num_frames: int | None = None
     frame_stride: int | None = None
     frame_window: str = "first"
@@ -126,6 +131,8 @@ class PrepareConfig:
             min_side=self.min_side,
             max_pixels=self.max_pixels,
             background=self.background,
+            aspect=self.aspect,
+            pad_colour=self.pad_colour,
         )
 
     def augmentation(self) -> Augmentation:

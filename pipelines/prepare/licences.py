@@ -53,7 +53,7 @@ class LicencesConfig:
                     id=entry.id,
                     stage=LICENCE_STAGE,
                     reason=f"{_REASON}{entry.licence.licence or NONE_STATED}",
-                    source=entry.media[0].source,
+                    source=entry.source,
                 )
             else:
                 yield entry

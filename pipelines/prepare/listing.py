@@ -256,7 +256,7 @@ def line_of_item(entry: Item | Reject) -> tuple[Item | Reject, str]:
         line.encode()
         return entry, line
     except UnicodeEncodeError:
-        source = entry.media[0].source if isinstance(entry, Item) else entry.source
+        source = entry.source
         reason = _reason_not_unicode(entry) if isinstance(entry, Item) else entry.reason
         identity, reason, source = (
             field.encode("utf-8", "backslashreplace").decode()

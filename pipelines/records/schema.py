@@ -26,7 +26,7 @@ class Record:
     Attributes:
       id: stable id, unique within the dataset and never derived from position or time.
       images: encoded images (JPEG or PNG) of equal size: one, an image pair, or video frames,
-        window after window.
+        window after window; none where the record is text alone, which only training reads.
       num_windows: windows of a video, all with the same number of frames. Training uses any of
         them, evaluation the first.
       prefix: the text the model reads; no separator, no special tokens.
@@ -37,8 +37,8 @@ class Record:
         written. A record with them has one prefix and one suffix.
       task: "caption", "ocr", ... or the benchmark's name.
       lang: BCP-47 language of the suffixes.
-      source: the file the pixels come from, relative to the corpus root [path].
-      source_sha256: digest of that file's bytes [hex].
+      source: the file the pixels come from, or the text alone, relative to the corpus root [path].
+      source_sha256: digest of that file's bytes, or of the text alone [hex].
       answers: accepted answers, for metrics; empty if the task has none.
       masks: one COCO run-length mask per `MASK_MARKER` of the suffixes, in order [RLE JSON].
       frame_requested: requested time of each video frame [s].
@@ -69,8 +69,8 @@ class Record:
         for name in ("id", "task", "source", "source_sha256"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty in record {self.id!r}.")
-        if not self.images:
-            raise ValueError(f"images is empty in record {self.id!r}; a record has at least one.")
+        if not self.images and (self.masks or self.frame_requested):
+            raise ValueError(f"images is empty in record {self.id!r}, which has masks or frames.")
         # Windows have equal numbers of frames: 6 images in 2 windows are a b c | d e f.
         if self.num_windows < 1 or len(self.images) % self.num_windows:
             raise ValueError(

@@ -2,6 +2,7 @@
 
     caption      records with the fewest images
     caption@16   records with 16 images
+    caption@0    records without images, where others of the name have some
 
 A training batch has one number of images per record, so a dataset keeps them in separate parts.
 """
@@ -23,12 +24,15 @@ def part_without_images(part: str) -> str:
 
 
 def part_names(shaped_names: Iterable[str]) -> dict[str, str]:
-    """Maps full names of parts to names in a dataset: the one with fewest images becomes plain."""
+    """Maps full names of parts to names in a dataset: the one with fewest images becomes plain.
+
+    One without images is plain only where it is the only one of its name.
+    """
     names: dict[str, str] = {}
     # caption@16, caption@1, vqa@1: "caption" is those with one image, "caption@16" keeps its
     # number, "vqa" is the only one of its kind.
     smallest: set[str] = set()
-    for shaped_name in sorted(shaped_names, key=lambda part: int(part.partition(_MARK)[2])):
+    for shaped_name in sorted(shaped_names, key=_fewest_images):
         names[shaped_name] = (
             shaped_name
             if part_without_images(shaped_name) in smallest
@@ -36,3 +40,8 @@ def part_names(shaped_names: Iterable[str]) -> dict[str, str]:
         )
         smallest.add(part_without_images(shaped_name))
     return names
+
+
+def _fewest_images(shaped_name: str) -> tuple[bool, int]:
+    num_images = int(shaped_name.partition(_MARK)[2])
+    return num_images == 0, num_images

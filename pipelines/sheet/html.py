@@ -57,7 +57,7 @@ def _card_html(card: RecordCard) -> str:
     )
     lines = "".join(f"<dt>{label}</dt><dd>{_text_html(text)}</dd>" for label, text in card.lines)
     # Frames have captions (their times), stills have none; a still alone or a pair sets the width.
-    kind = ("still" if len(card.pictures) == 1 else "pair") if not card.captions[0] else "frames"
+    kind = "frames" if any(card.captions) else "still" if len(card.pictures) == 1 else "pair"
     return (
         f'<div class="card {kind}"><div class="pictures">{figures}</div><dl>{lines}</dl>'
         f'<span class="tag">{html.escape(card.part)}</span> '

@@ -56,7 +56,7 @@ def to_png(sheet: Sheet) -> Image.Image:
 
 
 def _draw_card(card: RecordCard) -> Image.Image:
-    single = len(card.pictures) == 1 and not card.captions[0]
+    single = len(card.pictures) == 1 and not any(card.captions)
     width = card.pictures[0].width if single else _WIDE
     strip = _draw_strip(card, width)
     texts = [(f"{label}: {text or '(empty)'}", _TEXT, _INK) for label, text in card.lines]
@@ -74,9 +74,9 @@ def _draw_card(card: RecordCard) -> Image.Image:
 
 def _draw_strip(card: RecordCard, width: int) -> Image.Image:
     """Returns the pictures with their captions, side by side, in as many rows as needed."""
-    side = card.pictures[0].width
+    side = card.pictures[0].width if card.pictures else width
     across = max((width + 8) // (side + 8), 1)
-    captioned = 16 if card.captions[0] else 0
+    captioned = 16 if any(card.captions) else 0
     rows = -(-len(card.pictures) // across)
     strip = Image.new("RGB", (width, rows * (side + captioned + 8)), (255, 255, 255))
     pen = ImageDraw.Draw(strip)

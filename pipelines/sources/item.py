@@ -85,7 +85,7 @@ class Item:
     Attributes:
       id: id of the record. Items made of the same pixels share the part before "#".
       part: the dataset part that the record belongs to.
-      media: its images (one, or a pair) or its video.
+      media: its images (one, or a pair) or its video; none where it is text alone.
       prefix: the record's prefix, with a `BOX_MARKER` per box.
       suffixes: the record's suffixes, with a `BOX_MARKER` per box and a `MASK_MARKER` per mask.
       prefixes: the record's prefixes; they contain no boxes.
@@ -100,9 +100,11 @@ class Item:
       licence: the record's licence, as far as the row states one.
       fields: field of the benchmark's prompt -> its text, for another prompt; empty where there is
         none. It is not written with the item.
+      text_file: the file of its row, if it is text alone; else "" [path].
 
     Raises:
-      BadInput: if a text is none, naming the field and the value.
+      BadInput: if a text is none, naming the field and the value, or it has neither media nor a
+        file of text.
     """
 
     id: str
@@ -121,8 +123,11 @@ class Item:
     meta: dict[str, object] = dataclasses.field(default_factory=dict)
     licence: Licence = Licence()
     fields: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    text_file: str = ""
 
     def __post_init__(self) -> None:
+        if bool(self.media) == bool(self.text_file):
+            raise BadInput("media must hold a picture or a video, got none")
         # Every record's texts come through here, whatever its reader: what is no text is a reject.
         for name in ("id", "part", "prefix", "task", "lang"):
             _check_text(name, getattr(self, name))
@@ -133,6 +138,11 @@ class Item:
             for texts in getattr(self, name):
                 for text in texts:
                     _check_text(name, text)
+
+    @property
+    def source(self) -> str:
+        """The name in a record's `source`."""
+        return self.media[0].source if self.media else self.text_file
 
     def to_json(self) -> str:
         """Returns the item as one line."""

@@ -13,11 +13,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from pipelines.images.square import ImageSpec, encode_image, squash_image
+from pipelines.images.square import ImageSpec, Region, encode_image, pad_image, square_image
 from pipelines.records.hashing import stable_hash
-
-Crop = tuple[int, int, int, int]
-"""x0, y0, x1, y1 of the region kept of the upright picture [pixels]."""
 
 METHODS = ("bilinear", "bicubic", "lanczos", "box", "hamming", "nearest two")
 """Resize filters; "nearest two" is bilinear without antialiasing."""
@@ -82,7 +79,7 @@ class DrawnAugmentation:
     cut: tuple[float, float]
     begin: tuple[float, float]
 
-    def crop_of(self, size: tuple[int, int]) -> Crop | None:
+    def crop_of(self, size: tuple[int, int]) -> Region | None:
         """Returns the crop of a picture of this size (width, height); None if nothing is cut."""
         # 100 x 80, cut (0.2, 0), begin (0.5, 0): 80 x 80 is kept, from (10, 0).
         sides = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
@@ -97,8 +94,12 @@ class DrawnAugmentation:
 
 def augment_image(
     image: Image.Image, spec: ImageSpec, change: DrawnAugmentation
-) -> tuple[bytes, Crop | None]:
-    """Returns the encoded square, and the crop of the picture that it shows."""
+) -> tuple[bytes, Region | None]:
+    """Returns the encoded square, and the crop of the picture that it shows; None for all of it.
+
+    Raises:
+      BadInput: see `square_image`.
+    """
     crop = change.crop_of(image.size)
     # In the order of a picture's life: cropped, stored as JPEG at full size, made smaller.
     if crop is not None:
@@ -112,8 +113,9 @@ def augment_image(
 
 def _resize(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:
     side = (spec.image_px, spec.image_px)
+    image = pad_image(image, spec)
     if method is None or image.size == side:
-        return squash_image(image, spec)
+        return square_image(image, spec)
     if method == METHODS[-1]:
-        return squash_image(image, dataclasses.replace(spec, antialias=False))
+        return square_image(image, dataclasses.replace(spec, antialias=False))
     return image.resize(side, Image.Resampling[method.upper()])

@@ -1,9 +1,16 @@
-"""Media -> stored pixels: decoded, augmented or edited for the benchmark, squashed."""
+"""Media -> stored pixels: decoded, augmented or edited for the benchmark, made square."""
 
 import dataclasses
 import hashlib
 
-from pipelines.images.square import ImageSpec, decode_opaque, encode_image, squash_image
+from pipelines.images.square import (
+    ImageSpec,
+    Region,
+    decode_opaque,
+    encode_image,
+    square_image,
+    square_region,
+)
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
@@ -20,12 +27,13 @@ class Pixels:
 
     Attributes:
       images: encoded squares; for a video, window after window.
-      size: width and height before squashing [pixels].
+      size: width and height before they were made square [pixels].
       sha256: digest of the encoded original [hex].
       requested: requested time of each video frame [s].
       decoded: time of the frame that was actually decoded, per video frame [s].
       num_windows: windows of a video.
-      crop: x0, y0, x1, y1 of the region that was kept; None if all of it was [pixels].
+      crop: x0, y0, x1, y1 of the part of an image that was kept; None if all of it was [pixels].
+      region: what an image's square shows, bars included; None if there are none.
       composed: whether the background shows through transparent pixels.
     """
 
@@ -35,7 +43,8 @@ class Pixels:
     requested: tuple[float, ...] = ()
     decoded: tuple[float, ...] = ()
     num_windows: int = 1
-    crop: tuple[int, int, int, int] | None = None
+    crop: Region | None = None
+    region: Region | None = None
     composed: bool = False
 
 
@@ -110,9 +119,14 @@ class DecodeMedia:
         elif media.edit is not None:
             encoded, size = edit_image(image, spec, media.edit)
         else:
-            encoded = encode_image(squash_image(image, spec), spec.encoding)
+            encoded = encode_image(square_image(image, spec), spec.encoding)
         return Pixels(
-            images=(encoded,), size=size, sha256=self.sha256, crop=crop, composed=composed
+            images=(encoded,),
+            size=size,
+            sha256=self.sha256,
+            crop=crop,
+            region=_region(crop or (0, 0, *size), spec),
+            composed=composed,
         )
 
     def _decode_video(self, media: Media) -> Pixels:
@@ -132,3 +146,12 @@ class DecodeMedia:
             num_windows=clip.num_windows,
             composed=clip.composed,
         )
+
+
+def _region(kept: Region, spec: ImageSpec) -> Region | None:
+    """Returns what the square shows of a picture of which a part was kept; None if just that."""
+    # 100 x 60 without its first 20 columns is 80 x 60: padded, (20, -10, 100, 70).
+    x0, y0, x1, y1 = kept
+    left, top, right, bottom = square_region((x1 - x0, y1 - y0), spec)
+    region = x0 + left, y0 + top, x0 + right, y0 + bottom
+    return None if region == kept else region

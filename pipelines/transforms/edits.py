@@ -4,10 +4,12 @@ Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/pali
 (after resizing).
 """
 
+import dataclasses
+
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pipelines.images.square import ImageSpec, encode_image, squash_image
+from pipelines.images.square import ImageSpec, encode_image, square_image, square_region
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Edit
 
@@ -24,11 +26,19 @@ def edit_image(image: Image.Image, spec: ImageSpec, edit: Edit) -> tuple[bytes, 
     """Returns the edited square, encoded, and the width and height of the turned original [pixels].
 
     Raises:
-      BadInput: if the frame lies outside.
+      BadInput: if the frame lies outside, or see `square_image`.
     """
     image = edit_original(image, edit)
-    small = edit_stored(squash_image(image, spec), edit, image.size)
-    return encode_image(small, spec.encoding), image.size
+    square, size = square_image(image, spec), image.size
+    if edit.frame is not None and spec.aspect == "pad":
+        # In fractions of the padded picture's height, which is its width, too.
+        left, top, right, _ = square_region(size, spec)
+        side = right - left
+        x0, y0, x1, y1 = (value * image.height for value in edit.frame)
+        moved = (x0 - left, y0 - top, x1 - left, y1 - top)
+        frame = tuple(value / side for value in moved)
+        edit, size = dataclasses.replace(edit, frame=frame), (side, side)
+    return encode_image(edit_stored(square, edit, size), spec.encoding), image.size
 
 
 def edit_original(image: Image.Image, edit: Edit) -> Image.Image:
@@ -49,15 +59,15 @@ def edit_original(image: Image.Image, edit: Edit) -> Image.Image:
 
 
 def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Image.Image:
-    """Returns the squashed image with its frame, one red pixel wide; sides outside are not drawn.
+    """Returns the square with its frame, one red pixel wide; sides outside are not drawn.
 
     Source: TensorFlow `draw_bounding_box_op.cc`: the corner of fraction f is pixel trunc(f (n-1)),
     in float32.
 
     Args:
-      image: the squashed image.
+      image: the square.
       edit: edit whose frame is drawn.
-      original: width and height before squashing [pixels].
+      original: width and height of what the square shows [pixels].
 
     Raises:
       BadInput: if the frame is outside of the image.

@@ -40,6 +40,8 @@ class InputDigest:
         fields = {**vars(item), "media": shown_media, "sha256": digests}
         if not item.licence.is_stated:  # As in digests that are older than licences.
             del fields["licence"]
+        if not item.text_file:  # As in those that are older than text alone.
+            del fields["text_file"]
         # `json.dumps` escapes invalid Unicode; such an item becomes a reject later.
         self._digest.update(json.dumps(fields, default=vars, sort_keys=True).encode() + b"\n")
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from pipelines.images.square import Region
 from pipelines.records.codes import format_box
 from pipelines.records.schema import BadInput
 
@@ -21,24 +22,26 @@ def check_pixels(boxes: Sequence[Sequence[float]]) -> None:
         )
 
 
-def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
+def box_tokens(box: Sequence[float], *, kept: Region, region: Region) -> str:
     """Returns four tokens `<locNNNN>`: ymin, xmin, ymax, xmax.
 
     Source: big_vision `pp/proj/paligemma/segmentation.py`, which clips to the image too.
 
     Args:
-      box: x0, y0, x1, y1 [pixels]; it is clipped to the image.
-      width: width of the image [pixels].
-      height: height of the image [pixels].
+      box: x0, y0, x1, y1 [pixels of the picture]; it is clipped to the part that was kept.
+      kept: part of the picture that was kept.
+      region: what the square shows: that part, and bars beside it.
 
     Raises:
-      BadInput: if the box is malformed or lies outside the image.
+      BadInput: if the box is malformed or lies outside the part.
     """
     if len(box) != 4 or not all(math.isfinite(v) for v in box):
         raise BadInput(f"box must be 4 numbers, got {list(box)}")
     # (20, 20, 40, 40) of 80 x 80 is 0.25 to 0.5: <loc0256><loc0256><loc0512><loc0512>.
-    x0, x1 = (min(max(v / width, 0.0), 1.0) for v in (box[0], box[2]))
-    y0, y1 = (min(max(v / height, 0.0), 1.0) for v in (box[1], box[3]))
+    left, top, right, bottom = region
+    x0, x1 = ((min(max(v, kept[0]), kept[2]) - left) / (right - left) for v in (box[0], box[2]))
+    y0, y1 = ((min(max(v, kept[1]), kept[3]) - top) / (bottom - top) for v in (box[1], box[3]))
     if x1 <= x0 or y1 <= y0:
+        width, height = kept[2] - kept[0], kept[3] - kept[1]
         raise BadInput(f"box {[round(v, 1) for v in box]} is empty in {width}x{height}")
     return format_box((y0, x0, y1, x1))

@@ -67,7 +67,8 @@ class MakeRecords:
             self.num_composed += any(decoded.composed for decoded in pixels)
             return record
         except BadInput as error:
-            return _reject_item(item, "render", str(error), pixels[0].sha256)
+            sha256 = pixels[0].sha256 if pixels else ""
+            return _reject_item(item, "render", str(error), sha256)
 
     def _note(self, item: Item, pixels: list[Pixels]) -> None:
         if self._inputs is not None:
@@ -89,5 +90,4 @@ def duplicate_reject(item: Item) -> Reject:
 
 
 def _reject_item(item: Item, stage: str, reason: str, sha256: str) -> Reject:
-    source = item.media[0].source
-    return Reject(id=item.id, stage=stage, reason=reason, source=source, source_sha256=sha256)
+    return Reject(id=item.id, stage=stage, reason=reason, source=item.source, source_sha256=sha256)

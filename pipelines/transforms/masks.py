@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from pipelines.images.square import Region
 from pipelines.records.reasons import reason_of
 from pipelines.records.rle import decode_mask, encode_mask
 from pipelines.records.schema import BadInput
@@ -60,7 +61,7 @@ def _decoded(text: str) -> np.ndarray:
         raise BadInput(f"malformed mask: {error}") from error
 
 
-def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
+def crop_mask(text: str, crop: Region) -> str:
     """Returns the run lengths of a mask cropped to (x0, y0, x1, y1).
 
     Raises:
@@ -74,6 +75,15 @@ def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
     if not cropped.any():
         raise BadInput("mask is empty in the crop")
     return encode_mask(cropped)
+
+
+def pad_mask(text: str, kept: Region, region: Region) -> str:
+    """Returns the run lengths of a mask of the part `kept` of a picture, as a mask of a region."""
+    if region == kept:
+        return text
+    x0, y0, x1, y1 = region
+    rows, columns = (kept[1] - y0, y1 - kept[3]), (kept[0] - x0, x1 - kept[2])
+    return encode_mask(np.pad(decode_mask(text), (rows, columns)))
 
 
 def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.ndarray:

@@ -1,10 +1,15 @@
 """Renders an item and its decoded pixels to a record."""
 
+import hashlib
+import json
+from typing import Any
+
+from pipelines.images.square import Region
 from pipelines.records.schema import MASK_MARKER, BadInput, Record
 from pipelines.sources.item import BOX_MARKER, Item
 from pipelines.transforms.decode import Pixels
 from pipelines.transforms.locations import box_tokens, check_pixels
-from pipelines.transforms.masks import crop_mask, normalize_mask
+from pipelines.transforms.masks import crop_mask, normalize_mask, pad_mask
 
 
 def render_record(item: Item, pixels: list[Pixels]) -> Record:
@@ -13,43 +18,46 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     Raises:
       BadInput: if its boxes, masks or texts do not fit its pixels or each other.
     """
-    # Boxes and masks are annotated on the whole picture; the record's are relative to what the
-    # augmentation left of it:
+    # Boxes and masks are annotated on the whole picture; the record's are relative to what its
+    # square shows: what the augmentation left of it, and the bars of padding.
     #
-    #   picture 100 x 80, crop (10, 0, 90, 80), box (30, 20, 50, 40)
-    #   stored   80 x 80                        box (20, 20, 40, 40)
-    width, height = pixels[0].size
+    #   picture 100 x 60, crop (20, 0, 100, 60), region (20, -10, 100, 70), box (30, 20, 50, 40)
+    #   square   80 x 80                                                    box (10, 30, 30, 50)
+    first = pixels[0] if pixels else _no_pixels(item)
+    width, height = first.size
     if item.boxes and item.annotated_size not in (None, (width, height)):
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
-    x0, y0, x1, y1 = crop = pixels[0].crop or (0, 0, width, height)
+    kept = first.crop or (0, 0, width, height)
+    region = first.region or kept
     check_pixels(item.boxes)
-    boxes = [
-        box_tokens(_shift_box(box, x0, y0), width=x1 - x0, height=y1 - y0) for box in item.boxes
-    ]
+    boxes = [box_tokens(box, kept=kept, region=region) for box in item.boxes]
     # All texts together: boxes are listed in the order of the markers, the prefix's first.
     prefix, *suffixes = _insert_boxes([item.prefix, *item.suffixes], boxes)
     num_masks = sum(suffix.count(MASK_MARKER) for suffix in suffixes)
     if num_masks != len(item.masks):
         raise BadInput(f"text has {num_masks} {MASK_MARKER}, annotation {len(item.masks)} masks")
     meta = dict(item.meta)
+    if first.region and item.masks and "box" in meta:
+        meta["box"] = _moved_box(meta["box"], (width, height), region)
     # A record has one source; a pair notes both.
     if len(pixels) > 1:
         meta["sources"] = [[m.source, p.sha256] for m, p in zip(item.media, pixels, strict=True)]
     return Record(
         id=item.id,
         images=tuple(image for p in pixels for image in p.images),
-        num_windows=pixels[0].num_windows if len(pixels) == 1 else 1,
+        num_windows=first.num_windows if len(pixels) == 1 else 1,
         prefix=prefix,
         suffixes=tuple(suffixes),
         prefixes=item.prefixes,
         turns=item.turns,
         task=item.task,
         lang=item.lang,
-        source=item.media[0].source,
-        source_sha256=pixels[0].sha256,
+        source=item.source,
+        source_sha256=first.sha256,
         answers=item.answers,
         masks=tuple(
-            crop_mask(normalize_mask(m, width=width, height=height), crop) for m in item.masks
+            pad_mask(crop_mask(normalize_mask(m, width=width, height=height), kept), kept, region)
+            for m in item.masks
         ),
         frame_requested=tuple(t for p in pixels for t in p.requested),
         frame_decoded=tuple(t for p in pixels for t in p.decoded),
@@ -58,9 +66,29 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     )
 
 
-def _shift_box(box: tuple[float, ...], x: float, y: float) -> tuple[float, ...]:
-    """Returns a box relative to the origin (x, y)."""
-    return tuple(value - (x, y)[i % 2] for i, value in enumerate(box))
+def _no_pixels(item: Item) -> Pixels:
+    """Returns the pixels of an item that is text alone, with the digest of its text.
+
+    Raises:
+      BadInput: if it has boxes or masks.
+    """
+    if item.boxes or item.masks:
+        raise BadInput("boxes and masks need a picture, got none")
+    text = json.dumps([item.prefix, item.suffixes, item.turns])
+    return Pixels(images=(), size=(0, 0), sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+def _moved_box(box: Any, size: tuple[int, int], region: Region) -> list[float]:
+    """Returns a box (ymin, xmin, ymax, xmax) in fractions of a region.
+
+    Args:
+      box: the box in fractions of the picture.
+      size: width and height of the picture [pixels].
+      region: the region.
+    """
+    x0, y0, x1, y1 = region
+    scale, first, sides = size[::-1], (y0, x0), (y1 - y0, x1 - x0)
+    return [(value * scale[i % 2] - first[i % 2]) / sides[i % 2] for i, value in enumerate(box)]
 
 
 def _insert_boxes(texts: list[str], boxes: list[str]) -> list[str]:

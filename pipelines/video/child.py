@@ -18,7 +18,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from pipelines.images.square import ImageSpec, check_size, compose, encode_image, squash_image
+from pipelines.images.square import ImageSpec, check_size, compose, encode_image, square_image
 from pipelines.records.schema import BadInput
 from pipelines.video.decoders import DECODERS, choose_decoder
 from pipelines.video.probe import OutOfMemory, probe_video
@@ -93,7 +93,7 @@ def sample_video(
         composed |= has_background
         size = image.size
         decoded.append(time)
-        encoded.append(encode_image(squash_image(image, spec), spec.encoding))
+        encoded.append(encode_image(square_image(image, spec), spec.encoding))
     # Back in the order of the windows; a clip that is shorter than a window repeats its frames.
     position = {time: i for i, time in enumerate(times)}
     order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]

@@ -70,7 +70,7 @@ class SampledFrames(NamedTuple):
 
     Attributes:
       images: encoded squares, window after window.
-      size: width and height before squashing [pixels].
+      size: width and height before they were made square [pixels].
       requested: requested time of each frame [s].
       decoded: time of the frame that was actually decoded, per frame [s].
       num_windows: number of windows in `images`.

@@ -1,7 +1,7 @@
 """Files of images or a video -> the images that a record of them would hold.
 
-They are processed as those of records: decoded, turned upright, squashed to the model's square,
-stored as JPEG of quality 95 and read back by the loader. So a file gives the pixels that its record
+They are processed as those of records: decoded, turned upright, made the model's square, stored as
+JPEG of quality 95 and read back by the loader. So a file gives the pixels that its record
 would.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from infra.errors import ConfigError
-from pipelines.images.square import BACKGROUND, FORMATS, ImageSpec, prepare_image, unread_format
+from pipelines.images.square import FORMATS, ImageSpec, prepare_image, unread_format
 from pipelines.records.schema import BadInput
 from pipelines.sources.registry import source_spec
 from pipelines.sources.spec import SourceSpec
@@ -26,7 +26,7 @@ def prepare_image_files(
     source: str | None = None,
     frames: int | None = None,
     stride: int | None = None,
-    background: str = BACKGROUND,
+    **shape: str,
 ) -> tuple[bytes, ...]:
     """Returns images, or the frames of a video, as a record of them would hold them.
 
@@ -37,11 +37,11 @@ def prepare_image_files(
         "videos".
       frames: number of frames of a video; None takes the source's.
       stride: distance of the frames at 25 a second [frames]; None takes the source's.
-      background: colour that shows through transparent pixels, "#rrggbb".
+      shape: `background`, `aspect` and `pad_colour` of `ImageSpec`.
 
     Raises:
-      ConfigError: if a file is missing or unreadable, or a video is one of several files, or the
-        background is no colour.
+      ConfigError: if a file is missing or unreadable, or a video is one of several files, or what
+        `shape` says is not accepted.
     """
     try:
         # The source decides the resize filter, so it must be known before any file is prepared.
@@ -49,7 +49,7 @@ def prepare_image_files(
         if video and len(paths) > 1:
             raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")
         spec = source_spec(source or ("videos" if video else "images"))
-        stored = ImageSpec(image_px=image_px, antialias=spec.antialias, background=background)
+        stored = ImageSpec(image_px=image_px, antialias=spec.antialias, **shape)
     except OSError as error:
         raise ConfigError(
             f"images must be readable files, got {error.filename}: {error.strerror}."

@@ -22,7 +22,7 @@ name: llava
 data_root: data
 sources: [{{reader: llava_pretrain}}, {{reader: llava_instruct}}]
 mask_codec: null
-prepare: {{num_shards: 1, max_reject_rate: 0.1, tasks: []}}
+prepare: {{num_shards: 1, max_reject_rate: 0.1, tasks: [], aspect: pad}}
 model:
   vision:
     {{family: clip, image_px: 32, patch_px: 4, width: 16, depth: 2, mlp_dim: 20, num_heads: 2}}
@@ -80,7 +80,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         picture(f"llava_instruct/coco/train2017/{n}.jpg", n)
         said = ["<image>\nWhich colour is it?", COLOURS[n % 3], "And the frame?", "none"]
         instructions.append(row(str(n), f"coco/train2017/{n}.jpg", *said[: 2 + 2 * (n % 2)]))
-    instructions += [row("text", None, "What is red?", "a colour")]
+    for n in range(24):
+        instructions.append(row(f"text {n}", None, "What is red?", "a colour", f"And {n}?", "none"))
     for n in range(6):
         picture(f"gqa/images/{n}.jpg", n)
         questions[str(n)] = {
@@ -116,12 +117,12 @@ def test_a_checkpoint_of_the_instruction_stage_is_scored_as_it_is(folder: Path):
         return {found.manifest.name: found.manifest for found in store.artifacts(kind)}
 
     datasets, checkpoints = by_name("dataset"), by_name("checkpoint")
-    # A conversation is one record, whatever its turns; one without a picture is named.
+    # A conversation is one record, whatever its turns, and with or without a picture.
     counts = datasets["prepare mixture/llava_instruct"].counts
-    assert (counts["inputs"], counts["records"], counts["rejected"]) == (40, 40, 0)
-    assert "llava_v1_5_mix665k.json" in str(counts["not_read"])
+    assert (counts["inputs"], counts["records"], counts["rejected"]) == (64, 64, 0)
+    assert "not_read" not in counts
     assert set(checkpoints) == {"stage1 vanilla", "instruct vanilla", "instruct mqt"}
-    assert checkpoints["instruct mqt"].counts["steps"] == 5
+    assert checkpoints["instruct mqt"].counts["steps"] == 8
     assert checkpoints["instruct mqt"].inputs["init"].key == checkpoints["stage1 vanilla"].key
     predictions = by_name("predictions")
     assert len(predictions) == 3  # vanilla at 64, MQT at 16 and 64.

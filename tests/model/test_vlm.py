@@ -151,6 +151,27 @@ def test_a_causal_template_sees_what_is_read_before_and_no_masked_slot():
     assert changed(text, images[:, ::-1]) == [False] * 3 + [True] * 7
 
 
+@pytest.mark.parametrize("prompt", ["llava", "paligemma"])
+def test_text_alone_is_read_as_with_all_slots_masked(prompt: str):
+    cfg, data = tiny_config("mqt", prompt=prompt), batch()
+    params, graph = init_params(cfg, 1), vlm.structure(cfg)
+    ar = np.where(np.arange(11) < 3, BEFORE_IMAGES, data.mask_ar) if prompt == "llava" else None
+    with_slots = data if ar is None else data._replace(mask_ar=ar)
+    alone = data._replace(images=data.images[:, :0])
+    masked = text_logits(graph, params, with_slots.prompt, vlm.Slots(8, 0))
+    absent = text_logits(graph, params, alone.prompt, vlm.Slots(8, 8))
+    np.testing.assert_allclose(absent, masked, atol=1e-5)
+    # Nothing of the images is learned from it, and of the text what is learned beside masked ones.
+    loss, gradient = loss_and_gradient(cfg, params, vlm.Slots(8, 8), alone)
+    same_loss, same_gradient = loss_and_gradient(cfg, params, vlm.Slots(8, 0), with_slots)
+    np.testing.assert_allclose(loss, same_loss, atol=1e-5)
+    for part in ("vision", "connector", "projector"):
+        assert all(not leaf.any() for leaf in jax.tree.leaves(gradient[part])), part
+    assert_allclose = functools.partial(np.testing.assert_allclose, atol=1e-5)
+    jax.tree.map(assert_allclose, gradient["text"], same_gradient["text"])
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient["text"])) > 1e-3
+
+
 def test_bytes_are_scaled_as_pixels_are():
     cfg = tiny_config("vanilla")
     params, graph = init_params(cfg, 1), vlm.structure(cfg)

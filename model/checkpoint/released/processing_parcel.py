@@ -19,7 +19,7 @@ class ParcelProcessor(ProcessorMixin):
     """Processor that makes the model's inputs, at a budget that each call chooses.
 
     Attributes:
-      image_px: side of the square that images are squashed into [pixels].
+      image_px: side of the square that images become [pixels].
       budgets: soft tokens per image that the model serves, ascending.
       image_token_id: id of the placeholder for a soft token.
       separator_id: id of a newline, a token on its own.
@@ -28,6 +28,8 @@ class ParcelProcessor(ProcessorMixin):
         the question and its answer (`closing`; None is a newline), and what an answer begins with
         that is no part of it (`gap`).
       background: colour that shows through transparent pixels, "#rrggbb".
+      aspect: "squash" stretches an image to the square; "pad" first makes it square by bars.
+      pad_colour: colour of these bars, "#rrggbb".
     """
 
     attributes: ClassVar = ["tokenizer"]
@@ -42,11 +44,14 @@ class ParcelProcessor(ProcessorMixin):
         separator_id: int = 0,
         prompt: dict[str, Any] | None = None,
         background: str = "#ffffff",
+        aspect: str = "squash",
+        pad_colour: str = "#7a7468",
         **kwargs: Any,
     ) -> None:
         self.image_px, self.budgets = image_px, budgets or []
         self.image_token_id, self.separator_id = image_token_id, separator_id
         self.prompt, self.background = prompt or _PALIGEMMA, background
+        self.aspect, self.pad_colour = aspect, pad_colour
         super().__init__(tokenizer, **kwargs)
 
     def __call__(
@@ -127,7 +132,7 @@ class ParcelProcessor(ProcessorMixin):
         return text.strip() if self.prompt["gap"] else text
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        """Returns the image's pixels (3, H, W) in [-1, 1], upright and squashed to a square.
+        """Returns the image's pixels (3, H, W) in [-1, 1], upright and made square.
 
         Raises:
           ValueError: if they have 32 bits, whose range nothing states.
@@ -146,6 +151,11 @@ class ParcelProcessor(ProcessorMixin):
             alpha = upright.convert("RGBA").getchannel("A")
             square = Image.new("RGB", upright.size, self.background)
             square.paste(upright.convert("RGB"), mask=alpha)
+        if self.aspect == "pad":  # In the middle of a square of its longer side.
+            longer = max(square.size)
+            padded = Image.new("RGB", (longer, longer), self.pad_colour)
+            padded.paste(square, ((longer - square.width) // 2, (longer - square.height) // 2))
+            square = padded
         square.info = {}  # A JPEG's comment would be stored, too.
         if square.size != side:
             square = square.resize(side, Image.Resampling.BILINEAR)

@@ -5,7 +5,8 @@
 
 `from` is "human" or "gpt" in turn, and "<image>" in the first human value stands for the picture,
 whose path is relative to the folder, or to images/ in it. A row is one record, whatever the number
-of its turns. Rows without a picture are passed over and counted, as no record is without one.
+of its turns. An instruction without a picture is text alone; a caption without one is passed over
+and counted.
 
 Source: haotian-liu/LLaVA `docs/Data.md`, `llava/train/train.py` (preprocess_multimodal).
 """
@@ -41,22 +42,22 @@ def _read(corpus: Corpus, split: str, *, name: str) -> Listing:
 
     def item_of_row(row: Mapping) -> Item | None:
         turns = _turns(row)
-        if is_absent(row.get("image")):
-            counts.add("conversations without a picture", str(row.get("id", "")))
-            return None
-        image = text_under(row, "image")
         # Rows of one picture may share an id, so the words tell them apart.
         key = f"{row['id']}-{stable_hash(json.dumps(turns)):016x}"
         (question, answer), *more = turns
-        return Item(
-            id=f"{name}/{split}/{image}#{key}",
-            part=name,
-            media=(corpus.media(_path(corpus, image)),),
-            prefix=_without_mark(question, more),
-            suffixes=(answer,),
-            turns=tuple(more),
-            task="conversation",
-        )
+        said = {"suffixes": (answer,), "turns": tuple(more), "part": name, "task": "conversation"}
+        if not is_absent(row.get("image")):
+            image = text_under(row, "image")
+            media = (corpus.media(_path(corpus, image)),)
+            asked = _without_mark(question, more)
+            return Item(id=f"{name}/{split}/{image}#{key}", media=media, prefix=asked, **said)
+        if name != "llava_instruct":
+            counts.add("conversations without a picture", str(row.get("id", "")))
+            return None
+        if _IMAGE in question:
+            raise BadInput(f"image must name the picture of {_IMAGE}, got none")
+        identity, text_file = f"{name}/{split}/text/{key}", corpus.relative(file)
+        return Item(id=identity, media=(), text_file=text_file, prefix=question, **said)
 
     yield from read_rows(corpus, file, f"{name}/{split}", load_list(corpus, file), item_of_row)
 

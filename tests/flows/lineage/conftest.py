@@ -40,9 +40,11 @@ def trained(store: Store, name: str, seed: int, **inputs: Artifact) -> Artifact:
     )
 
 
-def data_of(store: Store, folder: Path, name: str, records: Sequence[Record]) -> Artifact:
+def data_of(
+    store: Store, folder: Path, name: str, records: Sequence[Record], **more: Any
+) -> Artifact:
     write_dataset(folder / name, {"color": records})
-    return made(store, "dataset", f"prepare {name}", {}, folder=folder / name)
+    return made(store, "dataset", f"prepare {name}", {}, folder=folder / name, **more)
 
 
 @pytest.fixture

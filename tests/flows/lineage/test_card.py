@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.card import CheckpointOrigin, model_card
-from infra.store.store import Store
+from flows.lineage.card import CheckpointOrigin, model_card, picture_settings
+from infra.store.store import Artifact, Store
 from tests.flows.lineage.conftest import data_of, made, trained
 from tests.model.tiny_data import color_record
 from tests.model.tiny_model import tiny_model
@@ -14,6 +14,25 @@ from tests.model.tiny_model import tiny_model
 
 def section(text: str, name: str) -> str:
     return text.split(f"## {name}\n")[1].split("\n## ")[0]
+
+
+def test_a_releases_pictures_are_those_of_the_last_training(tmp_path: Path):
+    store = Store(tmp_path / "store")
+
+    def settings(name: str, prepare: dict[str, str], **inputs: Artifact) -> dict[str, str]:
+        records = [color_record(i) for i in range(2)]
+        data = data_of(store, tmp_path, name, records, config={"prepare": prepare})
+        made[name] = trained(store, f"stage {name}", 1, data_0=data, **inputs)
+        return picture_settings(
+            CheckpointOrigin(store=store, name="", checkpoint=made[name], scores=(), cells=())
+        )
+
+    made: dict[str, Artifact] = {}
+    assert settings("old", {"background": "#ffffff"}) == {}
+    padded = {"background": "#ffffff", "aspect": "pad", "pad_colour": "#000000"}
+    changed = {"aspect": "pad", "pad_colour": "#000000"}
+    assert settings("padded", padded, init=made["old"]) == changed
+    assert settings("again", {"aspect": "squash"}, init=made["padded"]) == {}
 
 
 @pytest.mark.parametrize(

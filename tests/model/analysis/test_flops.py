@@ -129,10 +129,13 @@ def test_a_model_gets_the_connectors_its_sizes_allow():
     assert "parcel" not in kinds
 
 
-@pytest.mark.parametrize("field", ["num_images", "text_tokens"])
-def test_a_prompt_has_images_and_text(field: str):
-    with pytest.raises(ValueError, match=f"{field} must be at least 1, got 0"):
-        dataclasses.replace(IMAGE, **{field: 0})
+@pytest.mark.parametrize(("field", "least"), [("num_images", 0), ("text_tokens", 1)])
+def test_a_prompt_has_text_and_mostly_images(field: str, least: int):
+    with pytest.raises(ValueError, match=f"{field} must be at least {least}, got {least - 1}"):
+        dataclasses.replace(IMAGE, **{field: least - 1})
+    text = flops.prefill_flops(tiny(), 256, _modality(0, 9))
+    assert (text.vision, text.connector, text.projector) == (0, 0, 0)
+    assert text.decoder > 0
 
 
 def _modality(images: int, text: int) -> flops.Modality:

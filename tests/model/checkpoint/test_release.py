@@ -249,13 +249,14 @@ def _released_method(name: str, **settings: Any) -> Callable[..., Any]:
     return functools.partial(space[name], types.SimpleNamespace(**settings))
 
 
-def _released_pixels(image_px: int, background: str) -> Callable[[Image.Image], np.ndarray]:
-    return _released_method("_pixels", image_px=image_px, background=background)
+def _released_pixels(**settings: Any) -> Callable[[Image.Image], np.ndarray]:
+    return _released_method("_pixels", **settings)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "I;16", "comment", "opaque"])
 @pytest.mark.parametrize("background", ["#ffffff", "#00ff00"])
-def test_the_processor_shows_what_a_record_shows(mode: str, background: str):
+@pytest.mark.parametrize("aspect", ["squash", "pad"])
+def test_the_processor_shows_what_a_record_shows(mode: str, background: str, aspect: str):
     pixels = np.random.default_rng(4).integers(0, 256, (45, 61, 4), np.uint8)
     out, kind, more = io.BytesIO(), "PNG", {}
     if mode == "I;16":
@@ -268,17 +269,18 @@ def test_the_processor_shows_what_a_record_shows(mode: str, background: str):
         image = Image.fromarray(pixels).convert(mode)
         more = {"transparency": 3} if mode == "P" else {}
     image.save(out, kind, **more)
-    stored, _ = prepare_image(out.getvalue(), ImageSpec(image_px=32, background=background))
+    shape = {"image_px": 32, "background": background, "aspect": aspect, "pad_colour": "#7a7468"}
+    stored, _ = prepare_image(out.getvalue(), ImageSpec(**shape))
     ours = decode_images([stored], 1, 32).astype(np.float32) / 127.5 - 1
     with Image.open(out) as opened:
-        theirs = _released_pixels(32, background)(opened)
+        theirs = _released_pixels(**shape)(opened)
     np.testing.assert_array_equal(theirs, ours[0].transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_the_processor_refuses_pixels_without_a_range(mode: str):
     with pytest.raises(ValueError, match=f"8 or 16 bits, got mode {mode}, of 32 bits"):
-        _released_pixels(32, "#ffffff")(Image.new(mode, (40, 40)))
+        _released_pixels(image_px=32)(Image.new(mode, (40, 40)))
 
 
 @pytest.mark.deep

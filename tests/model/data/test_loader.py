@@ -197,6 +197,38 @@ def test_records_of_one_name_with_other_numbers_of_images_keep_their_own(tmp_pat
         Examples([mixed], BatchConfig(mixture=(("color@3", 1),)), SEEDS)
 
 
+def test_text_alone_comes_in_batches_of_its_own_as_often_as_there_is_of_it(tmp_path, tokenizer):
+    # Three quarters have pictures; the others ask without one.
+    pictures = [color_record(i) for i in range(9)]
+    texts = [dataclasses.replace(color_record(i), images=()) for i in range(9, 12)]
+    folder = write_dataset(tmp_path / "d", {"color": pictures, "color@0": texts})
+    config = BatchConfig(batch_size=4, text_len=100, mixture=(("color", 1),))
+    seeds = Seeds.of(3)
+    loader = Loader(
+        folder,
+        config,
+        tokenizer=tokenizer,
+        mask_codec=None,
+        image_px=32,
+        seeds=seeds,
+        prompt="llava",
+    )
+    assert loader.examples.num_images == (0, 1)
+    drawn = Counter[str]()
+    for step in range(12):
+        batch, draws = loader.batch(step), loader.examples.draws(step)
+        drawn.update(draw.part for draw in draws)
+        num = loader.examples.images_of(step)
+        assert batch["image"].shape == (4, num, 32, 32, 3)
+        for row, draw in enumerate(draws):
+            turns = [("which color?", loader.examples.record(draw).suffixes[0])]
+            like = train_row(tokenizer, turns, 100, prompt="llava", has_images=draw.part == "color")
+            np.testing.assert_array_equal(batch["text"][row], like.text)
+            np.testing.assert_array_equal(batch["mask_ar"][row], like.mask_ar)
+    assert drawn == {"color": 36, "color@0": 12}
+    loader.close()
+
+
 def test_a_part_that_mixes_numbers_of_images_is_refused(tmp_path, tokenizer):
     folder = write_dataset(tmp_path / "d", {"color": [color_record(0), color_record(1, images=3)]})
     told = (

@@ -51,10 +51,11 @@ class Published:
         first, *others = (self.tokens(part) for part in text.split("<image>"))
         return first + [token for other in others for token in [IMAGE, *other[1:]]]
 
-    def row(self, turns: list[tuple[str, str]]) -> tuple[list[int], list[int]]:
+    def row(
+        self, turns: list[tuple[str, str]], mark: str = "<image>\n"
+    ) -> tuple[list[int], list[int]]:
         words = [
-            f"USER: {'' if n else '<image>' + chr(10)}{q} ASSISTANT: {a}</s>"
-            for n, (q, a) in enumerate(turns)
+            f"USER: {'' if n else mark}{q} ASSISTANT: {a}</s>" for n, (q, a) in enumerate(turns)
         ]
         rounds = f"{SYSTEM} {''.join(words)}".split("</s>")
         ids = self.with_image("</s>".join(rounds))
@@ -85,6 +86,16 @@ def test_a_row_is_that_of_llava(llama: Path, turns: list[tuple[str, str]]):
     asked = prefix_ids(tokenizer, turns[0][0], "llava")
     assert row.text[: len(asked)].tolist() == asked
     assert row.mask_loss[: len(asked) + 1].tolist() == [0] * len(asked) + [1]
+
+
+@pytest.mark.parametrize("turns", CONVERSATIONS)
+def test_a_row_of_text_alone_is_that_of_llava(llama: Path, turns: list[tuple[str, str]]):
+    ids, targets = Published(llama).row(turns, mark="")
+    row = train_row(Tokenizer(llama), turns, 400, prompt="llava", has_images=False)
+    num = len(ids)
+    assert row.text.tolist() == ids + [0] * (401 - num)
+    assert row.mask_loss.tolist() == [t != IGNORED for t in targets] + [0] * (401 - num)
+    assert not (row.mask_ar == BEFORE_IMAGES).any()
 
 
 def test_a_long_question_keeps_what_asks_for_the_answer(llama: Path):

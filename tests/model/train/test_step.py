@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from model import vlm
+from model.checkpoint.digest import flatten_params
 from model.connector import budgets
 from model.sharding import make_mesh
 from model.train.config import GroupConfig, ProgramConfig, TrainConfig
@@ -22,6 +23,7 @@ from model.train.step import (
     declared_buckets,
     dropout_key,
     loss_weights,
+    make_state,
     norms_of,
     step_programs,
 )
@@ -152,6 +154,37 @@ def test_dropout_is_drawn_from_seed_and_step_and_without_it_nothing_is():
     with pytest.raises(ValueError, match=r"dropout_key must be given .* train.dropout=0.1"):
         step_programs(tiny_model(), train)(None, {}, 64, rates)  # type: ignore[arg-type]
     assert step_programs(tiny_model(), train) is not step_programs(tiny_model(), TrainConfig())
+
+
+@pytest.mark.slow
+def test_a_batch_of_text_alone_trains_the_decoder_and_nothing_else():
+    model, mesh = tiny_model("mqt", (20, 64)), make_mesh(jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    learned = np.broadcast_to((np.arange(9) > 4).astype(np.int32), (4, 9))
+    batch = {
+        "image": np.empty((4, 0, 32, 32, 3), np.uint8),
+        "text": rng.integers(3, 1400, (4, 9), dtype=np.int32),
+        "mask_ar": learned,
+        "mask_loss": learned,
+    }
+    rates, results = Rates(learning=1e-2, decay=0.0), []
+    for microbatch in (None, 2):
+        train = TrainConfig(batch_size=4, text_len=8, microbatch=microbatch)
+        programs = StepPrograms(model, train.program, mesh, (0, 1))
+        start = jax.tree.map(np.array, vlm.init_params(model, 0))
+        state = make_state(start, train, mesh)
+        # One program for all budgets, whose slots are not there.
+        programs.compile_ahead(state, [(20, 0), (64, 0)])
+        for budget in (64, 16):
+            state, metrics = programs(state, batch, budget, rates)
+        assert np.isfinite(float(metrics.loss))
+        for part, norm in metrics.norms.items():
+            assert (float(norm) > 1e-3) == (part == "text"), part
+        for path, leaf in flatten_params(start):
+            if not path.startswith("text/"):
+                np.testing.assert_array_equal(state.trained[path], leaf)
+        results.append(float(metrics.loss))
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
 def test_loss_is_a_mean_of_means():

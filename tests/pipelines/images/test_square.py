@@ -20,7 +20,8 @@ from pipelines.images.square import (
     encode_image,
     prepare_image,
     resize_bilinear,
-    squash_image,
+    square_image,
+    square_region,
 )
 from pipelines.records.schema import BadInput
 
@@ -274,7 +275,7 @@ def test_fuzzed_files_raise_nothing_else():
 
 def test_square_of_the_right_size_is_untouched():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (14, 14, 3), dtype=np.uint8))
-    assert squash_image(image, SPEC) is image
+    assert square_image(image, SPEC) is image
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -283,7 +284,7 @@ def test_sides_are_squashed_and_not_swapped(antialias):
     ramp[..., 0] = np.linspace(0, 255, 70)
     ramp[..., 1] = np.linspace(0, 255, 40)[:, None]
     spec = ImageSpec(image_px=10, antialias=antialias)
-    small = np.asarray(squash_image(Image.fromarray(ramp), spec)).astype(int)
+    small = np.asarray(square_image(Image.fromarray(ramp), spec)).astype(int)
     assert small.shape == (10, 10, 3)
     assert (np.diff(small[..., 0], axis=1) > 0).all()
     assert (np.diff(small[..., 1], axis=0) > 0).all()
@@ -294,7 +295,7 @@ def test_antialias_averages_what_the_other_skips():
     stripes = np.zeros((60, 60, 3), dtype=np.uint8)
     stripes[:, ::2] = 255
     image = Image.fromarray(stripes)
-    smooth = np.asarray(squash_image(image, ImageSpec(image_px=10, antialias=True)))
+    smooth = np.asarray(square_image(image, ImageSpec(image_px=10, antialias=True)))
     assert np.abs(smooth.astype(int) - 127).max() < 12
     sparse = resize_bilinear(np.tile(np.uint8([0, 0, 0, 255])[None, :, None], (60, 15, 3)), 15)
     assert len(np.unique(sparse)) <= 2
@@ -326,11 +327,69 @@ def test_prepared_image_tells_its_upright_size():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("image_px", 0), ("encoding", "gif"), ("min_side", 9000), ("background", "white")],
+    [
+        ("image_px", 0),
+        ("encoding", "gif"),
+        ("min_side", 9000),
+        ("background", "white"),
+        ("pad_colour", "grey"),
+        ("aspect", "crop"),
+    ],
 )
 def test_wrong_spec_names_the_field(field, value):
     with pytest.raises(ValueError, match=f"{field} must .*{value}"):
         ImageSpec(**{field: value})
+
+
+def expand2square(pil_img: Image.Image, background_color: tuple[int, ...]) -> Image.Image:
+    """LLaVA's `llava/mm_utils.py`, word for word."""
+    width, height = pil_img.size
+    if width == height:
+        return pil_img
+    elif width > height:
+        result = Image.new(pil_img.mode, (width, width), background_color)
+        result.paste(pil_img, (0, (width - height) // 2))
+        return result
+    else:
+        result = Image.new(pil_img.mode, (height, height), background_color)
+        result.paste(pil_img, ((height - width) // 2, 0))
+        return result
+
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+"""`image_mean` of CLIP's processor."""
+
+
+@given(st.integers(2, 40), st.integers(2, 40), st.booleans())
+def test_padding_is_llavas(width, height, antialias):
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    image, bars = Image.fromarray(pixels), tuple(int(255 * mean) for mean in CLIP_MEAN)
+    spec = dataclasses.replace(SPEC, encoding="png", aspect="pad", antialias=antialias)
+    theirs = expand2square(image, bars)
+    squashed = square_image(theirs, dataclasses.replace(spec, aspect="squash"))
+    data, size = prepare_image(save(image), spec)
+    assert size == (width, height)
+    np.testing.assert_array_equal(decode(data), np.asarray(squashed))
+    # At full size the picture lies unchanged in the middle, the odd row below or to the right.
+    side = max(width, height)
+    whole = np.asarray(square_image(image, dataclasses.replace(spec, image_px=side)))
+    left, top, right, bottom = square_region((width, height), spec)
+    assert (right - left, bottom - top) == (side, side)
+    assert 0 <= (bottom - height) + top <= 1
+    assert 0 <= (right - width) + left <= 1
+    inside = np.zeros((side, side), bool)
+    inside[-top : height - top, -left : width - left] = True
+    np.testing.assert_array_equal(whole[inside].reshape(pixels.shape), pixels)
+    assert (whole[~inside] == (122, 116, 104)).all()
+
+
+def test_a_strip_that_would_fill_memory_when_padded_is_refused():
+    spec = ImageSpec(min_side=2, max_pixels=10_000, aspect="pad")
+    strip = save(Image.new("RGB", (400, 20)))
+    said = "too large: 400x20 padded to 400x400, max_pixels=10000"
+    with pytest.raises(BadInput, match=said):
+        prepare_image(strip, spec)
+    assert prepare_image(strip, dataclasses.replace(spec, aspect="squash"))[1] == (400, 20)
 
 
 @pytest.mark.slow
@@ -344,5 +403,5 @@ def test_resizing_equals_tensorflow(shape):
     assert np.abs(ours - plain.astype(np.uint8)).max() <= 1  # Truncation may fall either way.
     assert (ours == plain.astype(np.uint8)).mean() > 0.999
     smooth = tf.image.resize(pixels, (28, 28), antialias=True).numpy()
-    pillow = np.asarray(squash_image(Image.fromarray(pixels), ImageSpec(image_px=28)), dtype=int)
+    pillow = np.asarray(square_image(Image.fromarray(pixels), ImageSpec(image_px=28)), dtype=int)
     assert np.abs(pillow - smooth).max() <= 1.6  # Pillow rounds after each of two passes.

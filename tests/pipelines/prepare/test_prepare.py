@@ -334,6 +334,17 @@ def test_records_that_show_the_background_are_counted(tmp_path, capsys):
         assert max(abs(a - b) for a, b in zip(found, colour, strict=True)) < 12
 
 
+def test_a_user_s_picture_is_padded_as_those_of_records(tmp_path):
+    folder = tmp_path / "root/images"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (60, 20), (0, 200, 0)).save(folder / "wide.png")
+    common = ["images", "train", "--data-root", str(tmp_path / "root"), "--image-px", "30"]
+    common += ["--num-shards", "1", "--num-workers", "1", "--aspect", "pad"]
+    assert main([*common, "--out", str(tmp_path / "out")]) == 0
+    (record,) = Dataset(tmp_path / "out").records()
+    assert prepare_image_files([str(folder / "wide.png")], 30, aspect="pad") == record.images
+
+
 def test_pictures_without_transparency_say_nothing_of_a_background(corpus, tmp_path):
     out = tmp_path / "out"
     prepare_dataset(CONFIG, source="web", split="train", data_root=str(corpus), out=str(out))

@@ -55,6 +55,7 @@ def dataset(tmp_path) -> Path:
                    masks=(encode_mask(mask),), answers=("yes", "no")),
         ],
         "pair": [record("pair", images=(picture(), picture()), lang="de", suffixes=("",))],
+        "text": [record("text", images=())],
     }  # fmt: skip
     infos = {}
     for name, records in parts.items():
@@ -64,7 +65,7 @@ def dataset(tmp_path) -> Path:
         {"id": f"r{i}", "stage": "decode", "reason": "<torn>", "source": "y.jpg"} for i in range(3)
     ]
     (folder / "rejects.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rejects))
-    DatasetInfo(name="a/b", parts=infos, num_inputs=11, num_rejected=3, image_px=64).write(folder)
+    DatasetInfo(name="a/b", parts=infos, num_inputs=12, num_rejected=3, image_px=64).write(folder)
     return folder
 
 
@@ -106,7 +107,7 @@ def test_frames_have_their_times(dataset):
 def test_every_part_has_its_share_and_small_ones_leave_room(dataset):
     shown = [card.part for card in sheet(dataset, limit=6).cards]
     assert len(shown) <= 6
-    assert set(shown) == {"clip", "detect", "mask", "pair"}
+    assert set(shown) == {"clip", "detect", "mask", "pair", "text"}
     assert [c.id for c in sheet(dataset, limit=2, part="detect").cards] == ["box0", "box2"]
 
 
@@ -115,7 +116,7 @@ def test_html_shows_everything_and_escapes_it(dataset):
     assert page.count("<img ") == 1 + 1 + 5 + 1 + 2
     assert "a &lt;b&gt; &amp; c" in page
     assert "<td>&lt;torn&gt;</td>" in page
-    assert "11 inputs = 8 records + 3 rejects" in page
+    assert "12 inputs = 9 records + 3 rejects" in page
     assert "Rejects: 2 of 3" in page
     assert "<b>" not in page
 
@@ -131,7 +132,7 @@ def test_png_is_as_wide_as_it_is_and_grows_with_the_cards(dataset):
     [
         ("data", "a.gif", None, r"--out must end in \.html or \.png, got .*a\.gif"),
         ("data", "no/a.png", None, "--out must be a file to write"),
-        ("data", "a.png", "ocr", "--part must be one of clip, detect, mask, pair, got 'ocr'"),
+        ("data", "a.png", "ocr", "--part must be one of clip, detect, mask, pair, text, got 'ocr'"),
         (".", "a.png", None, r"dataset must be a prepared one, .* no dataset\.json there"),
     ],
 )
@@ -157,7 +158,7 @@ def test_command_writes_and_complains_in_one_line(dataset):
         return subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
 
     done = call(str(dataset), "--out", str(out))
-    assert (done.returncode, done.stdout) == (0, f"{out}: 8 records, 3 rejects\n")
+    assert (done.returncode, done.stdout) == (0, f"{out}: 9 records, 3 rejects\n")
     assert Image.open(out).format == "PNG"
     for store in (dataset.parent, dataset / "none"):  # Of these two only the first exists.
         done = call(str(dataset / "no"), "--out", str(out), "--store", str(store))

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from pipelines.records.example import decode_example, encode_example
-from pipelines.records.schema import Record
+from pipelines.records.schema import BadInput, Record
 from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.item import Item
 from pipelines.sources.registry import source_spec
+from pipelines.transforms.render import render_record
 from tests.pipelines.sources.writing import put_json
 
 FILE = "llava_instruct/llava_v1_5_mix665k.json"
@@ -83,19 +84,54 @@ def test_a_row_that_is_none_is_a_reject(tmp_path: Path, read_source, wrong: Any,
     assert [reason in reject.reason for reject in rejects] == [True], rejects
 
 
-def test_text_alone_and_other_files_are_named(tmp_path: Path):
-    texts = [row("What?", "A cup.", image=None), {"id": "b", "conversations": said("What?", "No.")}]
+def test_an_instruction_without_a_picture_is_text_alone(tmp_path: Path, read_source):
+    texts = [
+        row(" What?\n", "A cup.", "And <image>?", "A tag.", image=None),
+        {"id": "b", "conversations": said("What?", "No.")},
+    ]
     put_json(tmp_path / FILE, [*texts, row("<image>\nWhat?", "A cup.")])
-    put_json(tmp_path / "llava_instruct/llava_instruct_150k.json", [])
-    spec = source_spec("llava_instruct")
-    corpus = Corpus(tmp_path, "llava_instruct", UnpackedMedia())
+    (first, second, other), rejects = read_source("llava_instruct", "train", tmp_path)
+    assert not rejects
+    # As it is: nothing of LLaVA's strips it or looks for marks in it.
+    assert (first.prefix, first.suffixes) == (" What?\n", ("A cup.",))
+    assert first.turns == (("And <image>?", "A tag."),)
+    for item in (first, second):
+        assert (item.media, item.source, item.part) == ((), FILE, other.part)
+        assert Item.from_json(item.to_json()) == item
+    assert other.source == "llava_instruct/coco/train2017/1.jpg"
+    # Its record has no picture, and the digest of its text.
+    records = [render_record(item, []) for item in (first, second)]
+    assert [decode_example(encode_example(record)) for record in records] == records
+    assert {record.images for record in records} == {()}
+    assert len({record.source_sha256 for record in records}) == 2
+    put_json(tmp_path / FILE, [row("<image>\nWhat?", "A cup.", image=None)])
+    _, (reject,) = read_source("llava_instruct", "train", tmp_path)
+    assert "image must name the picture of <image>, got none" in reject.reason
+
+
+def test_an_item_has_media_or_says_where_its_text_is_from():
+    fields: dict[str, Any] = {"id": "a", "part": "p", "prefix": "q", "suffixes": ("a",)}
+    with pytest.raises(BadInput, match="media must hold a picture or a video, got none"):
+        Item(**fields, media=(), task="t")
+    boxed = Item(**fields, media=(), text_file="x.json", task="t", boxes=((0, 0, 9, 9),))
+    with pytest.raises(BadInput, match="boxes and masks need a picture, got none"):
+        render_record(boxed, [])
+
+
+def test_a_caption_without_a_picture_and_other_files_are_named(tmp_path: Path):
+    texts = [row("What?", "A cup.", image=None), {"id": "b", "conversations": said("What?", "No.")}]
+    file = "llava_pretrain/blip_laion_cc_sbu_558k.json"
+    put_json(tmp_path / file, [*texts, row("<image>\nWhat?", "A cup.")])
+    put_json(tmp_path / "llava_pretrain/other.json", [])
+    spec = source_spec("llava_pretrain")
+    corpus = Corpus(tmp_path, "llava_pretrain", UnpackedMedia())
     for _ in range(2):  # A part of a split is read twice.
         assert len(list(spec.read_splits(corpus, "train"))) == 1
     (omission,) = corpus.omissions()
-    assert (omission.source, omission.num, omission.example) == (FILE, 2, "1")
+    assert (omission.source, omission.num, omission.example) == (file, 2, "1")
     assert omission.reason == "conversations without a picture"
     (other,) = spec.omissions_of(corpus, "train")
-    assert other.source == "llava_instruct/llava_instruct_150k.json"
+    assert other.source == "llava_pretrain/other.json"
 
 
 def test_turns_are_kept_and_other_records_have_none():

@@ -140,8 +140,9 @@ def red(image: bytes) -> np.ndarray:
     return (pixels[..., 0] > 150) & (pixels[..., 1] < 128)
 
 
-def test_boxes_and_masks_follow_the_crop(corpus, tmp_path):
-    dataset = run(corpus, tmp_path / "out")
+@pytest.mark.parametrize("aspect", ["squash", "pad"])
+def test_boxes_and_masks_follow_the_crop(corpus, tmp_path, aspect):
+    dataset = run(corpus, tmp_path / "out", dataclasses.replace(CONFIG, aspect=aspect))
     assert dataset.info.num_rejected == 0  # What a crop would cut off keeps its whole picture.
     cropped = 0
     for record in dataset.parts["segment"]:
@@ -153,6 +154,7 @@ def test_boxes_and_masks_follow_the_crop(corpus, tmp_path):
         assert np.abs(np.subtract(pixel_box(found[1], (64, 64)), (x0, y0, x1, y1))).max() <= 1.01
         mask = decode_mask(record.masks[0])
         cropped += mask.shape != (200, 240)
+        assert aspect == "squash" or mask.shape[0] == mask.shape[1]
         inside = Image.fromarray(mask.astype(np.uint8) * 255).resize((64, 64))
         assert ((np.asarray(inside) > 127) != red(record.images[0])).mean() < 0.01
     assert cropped == 19

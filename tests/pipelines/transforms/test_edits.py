@@ -37,6 +37,16 @@ def test_frame_is_one_pixel_of_red_at_its_corners():
     assert {framed.getpixel(place) for place in found} == {RED}
 
 
+def test_a_frame_lies_around_the_same_pixels_when_padded():
+    # 60 x 30, padded to 60 x 60: x from 15 to 30 and y from 15 + 15 to 24 + 15 of 60.
+    spec = ImageSpec(image_px=61, encoding="png", min_side=2, aspect="pad")
+    encoded, size = edit_image(grey(60, 30), spec, Edit(frame=(0.5, 0.5, 1.0, 0.8)))
+    pixels = np.asarray(Image.open(io.BytesIO(encoded)))
+    rows, columns = np.nonzero((pixels == RED).all(-1))
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (30, 39, 15, 30)
+    assert size == (60, 30)
+
+
 def test_sides_outside_are_not_drawn():
     found = changed(edit_stored(grey(9, 9), Edit(frame=(-0.5, 0.25, 0.5, 0.5)), (30, 30)))
     assert {x for x, _ in found} == set(range(5))

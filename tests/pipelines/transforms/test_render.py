@@ -25,13 +25,13 @@ from pipelines.transforms.render import render_record
     ],
 )
 def test_box_is_ymin_xmin_ymax_xmax(box, tokens):
-    assert box_tokens(box, width=40, height=20) == tokens
+    assert box_tokens(box, kept=(0, 0, 40, 20), region=(0, 0, 40, 20)) == tokens
 
 
 @pytest.mark.parametrize("box", [(5, 5, 5, 9), (41, 0, 50, 9), (0, 0, 9), (0, 0, float("nan"), 9)])
 def test_empty_or_malformed_box_is_refused(box):
     with pytest.raises(BadInput, match="box"):
-        box_tokens(box, width=40, height=20)
+        box_tokens(box, kept=(0, 0, 40, 20), region=(0, 0, 40, 20))
 
 
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4), st.booleans())

@@ -233,3 +233,16 @@ def test_transparent_frames_show_the_background(tmp_path):
     assert header["composed"]
     assert (pixels[:, :20] == 0).all()
     assert (pixels[:, 20:] == (0, 255, 0)).all()
+
+
+def test_frames_are_padded_as_pictures_are(tmp_path):
+    path = tmp_path / "wide.gif"
+    frames = [Image.new("RGB", (60, 20), (0, 200, shade)) for shade in (0, 200)]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=100)
+    spec = ImageSpec(image_px=30, encoding="png", aspect="pad")
+    header, (square,) = sample_video(str(path), ONE, spec, "pyav")
+    pixels = np.asarray(Image.open(io.BytesIO(square))).astype(int)
+    assert header["size"] == (60, 20)
+    assert np.abs(pixels[11:19] - (0, 200, 0)).max() < 12
+    for rows in (pixels[:9], pixels[21:]):
+        assert np.abs(rows - (122, 116, 104)).max() < 3
