@@ -123,7 +123,7 @@ def model_card(
         f"into the prompt template `{cfg.prompt}`."
     ]
     if origin is None:
-        lines += ["", "## CheckpointOrigin", _NO_ORIGIN]
+        lines += ["", "## Origin", _NO_ORIGIN]
         return "\n".join(lines) + "\n"
     # From what went in, over what was done, to what came out, and how to do it again.
     lines += ["", "## Data", *_data_lines(data)]
