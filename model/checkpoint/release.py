@@ -103,7 +103,7 @@ def write_release(
     if not cfg.template.reads_question:
         raise RequestError(
             f"prompt must be a template with questions to be released, got {cfg.prompt}, which "
-            f"answers none; release a checkpoint of a later stage."
+            f"has none; release a checkpoint of a later stage."
         )
     # Whatever is wrong with the checkpoint, such as a tokenizer without a fast form, shows before
     # the first file is written.

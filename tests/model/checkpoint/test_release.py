@@ -23,7 +23,7 @@ from model.checkpoint.target import RequestError
 from model.checkpoint.torch_connector import CODE, TorchClass, compare_checkpoint
 from model.connector import budgets
 from model.data.pixels import decode_images
-from model.data.text import eval_row, prefix_ids
+from model.data.text import answer_text, eval_row, prefix_ids
 from model.decode.generate import generate
 from model.decode.predict import Predictor
 from model.prompt.registry import PROMPTS
@@ -184,7 +184,7 @@ def _evaluated_row(tokenizer: Tokenizer, question: str, prompt: str, num_soft: i
     """Returns the row that an evaluation reads, with placeholders where its images are."""
     text = prefix_ids(tokenizer, question, prompt)
     row = eval_row(tokenizer, question, len(text), prompt=prompt)
-    num_lead = int(np.sum(row.get("mask_ar", 0) == np.array(BEFORE_IMAGES)))
+    num_lead = [*row.get("mask_ar", ())].count(BEFORE_IMAGES)
     return text[:num_lead] + [tokenizer.vocab_size] * num_soft + text[num_lead:]
 
 
@@ -225,6 +225,9 @@ def test_a_release_asks_as_its_template_does(
     for question in ("how many cats?", "is it\n", ""):
         soft = [settings["image_token_id"]] * 5
         assert row(question, soft) == _evaluated_row(known, question, prompt, 5)
+    decode = _released_method("decode", tokenizer=known, **settings)
+    answer = known.encode(" a red cat ")
+    assert decode(answer) == answer_text(known, answer, prompt)
 
 
 class _HuggingFaceCall:
@@ -244,7 +247,7 @@ def _released_method(name: str, **settings: Any) -> Callable[..., Any]:
     (method,) = (
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
     )
-    space: dict[str, Any] = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io}
+    space: dict[str, Any] = {"np": np, "Image": Image, "ImageOps": ImageOps, "io": io, "Any": Any}
     exec(compile(ast.Module([method], []), "processing_parcel.py", "exec"), space)
     return functools.partial(space[name], types.SimpleNamespace(**settings))
 
