@@ -126,7 +126,7 @@ class Item:
     text_file: str = ""
 
     def __post_init__(self) -> None:
-        if bool(self.media) == bool(self.text_file):
+        if not self.media and not self.text_file:
             raise BadInput("media must hold a picture or a video, got none")
         # Every record's texts come through here, whatever its reader: what is no text is a reject.
         for name in ("id", "part", "prefix", "task", "lang"):
