@@ -51,7 +51,7 @@ def read_pixels(
     source: str | None = None,
     frames: int | None = None,
     stride: int | None = None,
-    **shape: str,
+    **shape: Any,
 ) -> np.ndarray:
     """Returns the pixels of images, or of the frames of a video: uint8 (I, H, W, 3).
 

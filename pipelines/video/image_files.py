@@ -7,6 +7,7 @@ would.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
@@ -26,7 +27,7 @@ def prepare_image_files(
     source: str | None = None,
     frames: int | None = None,
     stride: int | None = None,
-    **shape: str,
+    **shape: Any,
 ) -> tuple[bytes, ...]:
     """Returns images, or the frames of a video, as a record of them would hold them.
 
