@@ -190,3 +190,9 @@ def test_draws_boxes_and_masks_on_the_image(checkpoint: Path, tmp_path: Path):
     drawn = np.asarray(Image.open(io.BytesIO(out.read_bytes())))
     ys, xs = np.nonzero(drawn.any(axis=-1))
     assert (ys.min(), ys.max(), xs.min(), xs.max()) == (12, 36, 50, 99)
+    # Padded, the middle half of the square is the whole height of the picture.
+    assert draw_answer([str(path)], box, checkpoint, str(out), aspect="pad") == 1
+    drawn = np.asarray(Image.open(io.BytesIO(out.read_bytes())))
+    ys, xs = np.nonzero(drawn.any(axis=-1))
+    assert drawn.shape == (50, 100, 3)
+    assert (ys.min(), ys.max(), xs.min(), xs.max()) == (0, 49, 50, 99)

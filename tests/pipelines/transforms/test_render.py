@@ -1,5 +1,6 @@
 """Boxes, masks, and the record an item becomes."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -32,6 +33,28 @@ def test_box_is_ymin_xmin_ymax_xmax(box, tokens):
 def test_empty_or_malformed_box_is_refused(box):
     with pytest.raises(BadInput, match="box"):
         box_tokens(box, kept=(0, 0, 40, 20), region=(0, 0, 40, 20))
+
+
+def test_boxes_and_masks_are_those_of_the_padded_square():
+    # 40 x 20 in the middle of 40 x 40: rows 5 to 10 of the picture are rows 15 to 20 of the square.
+    mask = np.zeros((20, 40), bool)
+    mask[5:10, 10:30] = True
+    item = Item(
+        id="a", part="p", media=(Media(path="a.png"),), prefix="segment",
+        suffixes=(BOX_MARKER + MASK_MARKER,), task="t", boxes=((10, 5, 30, 10),),
+        masks=(encode_mask(mask),), meta={"box": [5 / 20, 10 / 40, 10 / 20, 30 / 40]},
+    )  # fmt: skip
+    pixels = Pixels(images=(b"x",), size=(40, 20), sha256="0", region=(0, -10, 40, 30))
+    record = render_record(item, [pixels])
+    assert record.suffixes == ("<loc0384><loc0256><loc0512><loc0767><mask>",)
+    assert record.meta["box"] == [15 / 40, 10 / 40, 20 / 40, 30 / 40]
+    padded = decode_mask(record.masks[0])
+    assert padded.shape == (40, 40)
+    np.testing.assert_array_equal(padded[10:30], mask)
+    assert padded.sum() == mask.sum()
+    # What lies above the picture would lie in the bars, where it is nothing.
+    with pytest.raises(BadInput, match="is empty in 40x20"):
+        render_record(dataclasses.replace(item, boxes=((10, -8, 30, -2),)), [pixels])
 
 
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4), st.booleans())
