@@ -511,6 +511,8 @@ def predictions(folder: Path) -> list[Reader]:
         "answer_type": "number",
         "question_type": "what",
         "issimple": True,
+        "question": "q",
+        "options": ["one", "two"],
         "box": [0.1, 0.2, 0.3, 0.4],
         "masks": [{"size": [4, 4], "counts": [3, 5, 8]}],
         "source": "s",
@@ -527,6 +529,9 @@ def predictions(folder: Path) -> list[Reader]:
         "science_qa": ("The answer is A.",),
         "nlvr": ("True",),
         "pope": ("yes",),
+        "mme": ("yes",),
+        "mmbench": ("A",),
+        "mmmu": ("B",),
     }
     path, users = folder / PREDICTIONS, folder / "users.jsonl"
 

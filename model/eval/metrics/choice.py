@@ -38,9 +38,11 @@ def mmbench(prediction: str, fields: Fields) -> ItemScore:
         "question" names the question.
 
     Raises:
-      ValueError: if there is not one answer.
+      ValueError: if there is not one answer, or there are no choices or no question.
     """
-    answer, letter = the_answer(fields), _letter(prediction, fields["options"])
+    answer, letter = the_answer(fields), _letter(prediction, _choices(fields))
+    if "question" not in fields:
+        raise ValueError("question must name the question of all its rotations, got none.")
     return ItemScore(
         score=float(letter == answer),
         also={"unparsed": float(letter is None)},
@@ -67,9 +69,13 @@ def mmmu(prediction: str, fields: Fields) -> ItemScore:
       prediction: the model's answer [text].
       fields: fields of the record; "options" holds the choices, none for an open question;
         "answers" the letter, or the accepted answers.
+
+    Raises:
+      ValueError: if the choices are no texts, or there is not one answer among them.
     """
-    if not (options := fields.get("options")):
+    if not fields.get("options"):
         return ItemScore(score=float(_is_open_answer(prediction, fields["answers"])))
+    options = _choices(fields)
     letter = _letter(prediction, options)
     # The first bytes of a digest are as good as a die, and the same on every machine.
     drawn = int.from_bytes(hashlib.sha256(str(fields["id"]).encode()).digest()[:8], "big")
@@ -78,6 +84,14 @@ def mmmu(prediction: str, fields: Fields) -> ItemScore:
         score=float((letter or guess) == the_answer(fields)),
         also={"unparsed": float(letter is None)},
     )
+
+
+def _choices(fields: Fields) -> Sequence[str]:
+    options = fields.get("options")
+    is_list = isinstance(options, list | tuple)
+    if not is_list or not options or not all(isinstance(option, str) for option in options):
+        raise ValueError(f"options must be a list of at least one text, got {options!r}.")
+    return options
 
 
 def _letters(options: Sequence[str]) -> list[str]:

@@ -324,3 +324,18 @@ def test_open_questions(prediction: str, answers: list[str], score: float):
 def test_mme_reads_the_first_four_characters(prediction: str, score: float, invalid: float):
     item = mme(prediction, {"answers": ["yes"], "task": "count", "image": "count/1"})
     assert (item.score, item.also["invalid"], item.unit) == (score, invalid, "count/1")
+
+
+@pytest.mark.parametrize("options", [None, [], "A cat", [1, 2]])
+def test_choices_that_are_no_texts_are_named(options: object):
+    fields = {"answers": ["A"], "question": "q", "options": options}
+    with pytest.raises(ValueError, match=r"^options must be a list of at least one text, got "):
+        get_metric("mmbench").score("A", fields)
+    if options:  # Without choices, MMMU's question is an open one.
+        with pytest.raises(ValueError, match=r"^options must be a list of at least one text"):
+            get_metric("mmmu").score("A", {**fields, "id": "1"})
+
+
+def test_rotations_without_their_question_are_named():
+    with pytest.raises(ValueError, match=r"^question must name the question"):
+        get_metric("mmbench").score("A", {"answers": ["A"], "options": ["cat", "dog"]})
