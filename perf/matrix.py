@@ -94,7 +94,7 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """What the program is for: "transfer", "evaluation", "spectra" or a stage's name."""
+        """Use of the program: "transfer", "evaluation", "spectra" or a stage's name."""
         return re.split("[ ,@]", self.names[0], maxsplit=1)[0]
 
     @property

@@ -343,6 +343,8 @@ class StudyConfig:
         places = {name: (px, self.methods) for name, value in own.items() if value}
         if self.stage2 is not None:
             places["stage2"] = self.stage2.image_px, self.methods
+        # One of the study's own has the resolution and the methods of the stage that it continues
+        # from, unless it states others.
         for i, stage in enumerate(self.stages):
             if stage.name in (*RESERVED, *places):
                 raise ValueError(
@@ -363,6 +365,7 @@ class StudyConfig:
             if stage.resolution is not None:
                 below, taken = px, sorted({other for other, _ in places.values()})
                 px, methods = stage.resolution.image_px, stage.methods or methods
+                # Steps are named by their resolution, so no two may have the same.
                 if px <= below or px in taken:
                     raise ValueError(
                         f"stages.{i}.resolution.image_px must be above that of {stage.after}, and "
@@ -404,7 +407,7 @@ class StudyConfig:
         return ""
 
     @property
-    def own_keys(self) -> Mapping[str, str]:
+    def backbone_keys(self) -> Mapping[str, str]:
         """Setting -> its config key, of what a backbone states in the place of the study."""
         return {}
 
@@ -676,7 +679,7 @@ class StudyView(StudyConfig):
       name_on: name of the backbone; "" where the study has one only.
       key: config key of what a higher resolution has of its own, "stage2" or
         "stages.N.resolution"; "" at the backbone's own resolution.
-      keys_on: see `own_keys`.
+      keys_on: see `backbone_keys`.
     """
 
     name_on: str = ""
@@ -699,7 +702,7 @@ class StudyView(StudyConfig):
         return f"{self.key}." if self.key else ""
 
     @property
-    def own_keys(self) -> Mapping[str, str]:
+    def backbone_keys(self) -> Mapping[str, str]:
         """Setting -> its config key, of what the backbone states in the place of the study."""
         return self.keys_on
 

@@ -233,12 +233,11 @@ def picture_settings(origin: CheckpointOrigin) -> dict[str, str]:
     """
     prepared = (artifact.manifest.config.get("prepare") for artifact in _training_data(origin))
     settings = next(filter(None, prepared), {})
-    defaults = ImageSpec()
-    return {
-        name: settings[name]
-        for name in ("background", "aspect", "pad_colour")
-        if settings.get(name, getattr(defaults, name)) != getattr(defaults, name)
+    defaults = vars(ImageSpec())
+    values = {
+        name: settings.get(name, defaults[name]) for name in ("background", "aspect", "pad_colour")
     }
+    return {name: value for name, value in values.items() if value != defaults[name]}
 
 
 def _benchmark_scores(origin: CheckpointOrigin) -> Iterator[_BenchmarkScore]:

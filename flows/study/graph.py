@@ -280,7 +280,7 @@ class _GraphBuilder:
                 config=config.tokenizer,
                 inputs=pieces or train,
                 location=config.tokenizer.path,
-                keys={"": config.own_keys.get("tokenizer", "tokenizer")},
+                keys={"": config.backbone_keys.get("tokenizer", "tokenizer")},
             )
         }
         if config.mask_codec is not None:
@@ -342,8 +342,8 @@ class _GraphBuilder:
                 inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
                 keys={
-                    "train": config.own_keys.get(stage.key, stage.key),
-                    **config.own_keys,
+                    "train": config.backbone_keys.get(stage.key, stage.key),
+                    **config.backbone_keys,
                 },
             )
 
@@ -432,7 +432,7 @@ class _GraphBuilder:
                         },
                         keys={
                             "train": f"{config.prefix}transfers.{benchmark}.train",
-                            **config.own_keys,
+                            **config.backbone_keys,
                         },
                     )
                     compute = config.compute

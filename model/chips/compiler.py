@@ -107,7 +107,7 @@ class Compiler:
         return self._read_outcome(digest)
 
     def cached_outcome(self, program: Any, topology: Topology) -> Outcome | None:
-        """Returns what an earlier call of `outcome` by the same code returned; None without one.
+        """Returns the outcome of an earlier call by the same code; None without one.
 
         The program is not lowered for it.
 
@@ -176,6 +176,7 @@ class Compiler:
             ) from None
         assert child.stdin is not None
         assert child.stdout is not None
+        # A line each way. One child answers all requests, as starting JAX takes seconds.
         try:
             child.stdin.write(base64.b64encode(pickle.dumps(request)).decode() + "\n")
             child.stdin.flush()

@@ -213,6 +213,8 @@ class AnswerProgram:
     def lower(self, topology: Topology) -> LoweredProgram:
         """Returns it lowered for one of the chips."""
         mesh = mesh_of_one_chip(topology)
+        # Shapes as an evaluation passes them: images that the tower has encoded, texts with a mask
+        # of real tokens, and a mask of the rows that do not only fill up the batch.
         sharding, vision = NamedSharding(mesh, P()), self.model.vision
         features = jax.ShapeDtypeStruct(
             (self.rows, self.num_images, vision.num_patches, vision.width),

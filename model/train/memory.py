@@ -3,22 +3,18 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh
 
-from model import vlm
-from model.checkpoint.digest import flatten_params
 from model.config import ModelConfig
 from model.sharding import AXES, splits_weights
 from model.train.config import TrainConfig
 from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
-from model.train.step import declared_buckets
+from model.train.step import declared_buckets, param_shapes
 
 _FLOAT32, _BFLOAT16 = 4, 2
 """Bytes of a number: float32 for parameters, moments and gradients, bfloat16 for activations and
@@ -173,14 +169,14 @@ def _num_parts(model: ModelConfig, least_replicas: int, devices: int) -> int:
     for copies in range(least_replicas, devices + 1, least_replicas):
         if devices % copies == 0:
             mesh = AbstractMesh((copies, devices // copies), AXES)
-            if splits_weights(_shapes(model), mesh):
+            if splits_weights(param_shapes(model), mesh):
                 return devices // copies
     return devices // least_replicas
 
 
 def _split_sizes(model: ModelConfig, train: TrainConfig) -> tuple[dict[str, int], dict[str, int]]:
     """Returns the numbers of elements of trained parameters and adapters, and of frozen ones."""
-    shapes = _shapes(model)
+    shapes = param_shapes(model)
     sizes = {path: leaf.size for path, leaf in shapes.items()}
     if train.lora is not None:
         adapters = adapter_shapes(train.lora, shapes)
@@ -190,13 +186,7 @@ def _split_sizes(model: ModelConfig, train: TrainConfig) -> tuple[dict[str, int]
 
 def _sizes(model: ModelConfig) -> dict[str, int]:
     """Returns the number of elements of each parameter, by path."""
-    return {path: leaf.size for path, leaf in _shapes(model).items()}
-
-
-@functools.lru_cache(maxsize=32)
-def _shapes(model: ModelConfig) -> Mapping[str, Any]:
-    """Returns the shape and type of each parameter, by path; tracing a model takes a second."""
-    return dict(flatten_params(vlm.abstract_params(model)))
+    return {path: leaf.size for path, leaf in param_shapes(model).items()}
 
 
 def _vision_bytes(model: ModelConfig, num_tokens: int) -> float:

@@ -102,7 +102,7 @@ def frozen_params(params: dict[str, Any], train: ProgramConfig, mesh: Mesh) -> F
 
 def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> State:
     """Returns shapes, dtypes and shardings of what `make_state` returns, without any memory."""
-    arrays: dict[str, Any] = dict(flatten_params(vlm.abstract_params(model)))
+    arrays: dict[str, Any] = dict(param_shapes(model))
     if train.lora is not None:
         shapes = adapter_shapes(train.lora, arrays)
         arrays |= {p: jax.ShapeDtypeStruct(shape, np.float32) for p, shape in shapes.items()}
@@ -114,6 +114,12 @@ def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> Stat
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return jax.tree.map(placed, state, shardings(state, mesh))
+
+
+@functools.lru_cache(maxsize=32)
+def param_shapes(model: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """Returns the shape and type of each parameter, by path; tracing a model takes a second."""
+    return dict(flatten_params(vlm.abstract_params(model)))
 
 
 def are_finite(params: Flat, mesh: Mesh) -> jax.Array:
@@ -348,7 +354,7 @@ def mesh_of(model: ModelConfig, train: ProgramConfig, devices: Sequence[Any]) ->
     if len(devices) == 1:  # Tracing the model takes a second.
         return make_mesh(devices)
     least = math.gcd(train.num_replicas, len(devices))
-    return mesh_for(vlm.abstract_params(model), devices, least_replicas=least)
+    return mesh_for(param_shapes(model), devices, least_replicas=least)
 
 
 def _step(

@@ -182,7 +182,7 @@ def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> No
 
 
 def square_region(size: tuple[int, int], spec: ImageSpec) -> Region:
-    """Returns what the square shows of a picture of a size (width, height) [pixels]."""
+    """Returns the region that the square shows of a picture of a size (width, height) [pixels]."""
     width, height = size
     if spec.aspect == "squash":
         return 0, 0, width, height

@@ -438,7 +438,7 @@ def _batches(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
 
 
 def _picture_facts(facts: MediaFacts) -> PictureFacts | None:
-    """Returns what a check says of pictures; None if none has a header."""
+    """Returns the modes and sizes of pictures; None if none has a header."""
     width, height = _spread(facts.widths), _spread(facts.heights)
     if width is None or height is None:
         return None

@@ -256,11 +256,10 @@ def line_of_item(entry: Item | Reject) -> tuple[Item | Reject, str]:
         line.encode()
         return entry, line
     except UnicodeEncodeError:
-        source = entry.source
         reason = _reason_not_unicode(entry) if isinstance(entry, Item) else entry.reason
         identity, reason, source = (
             field.encode("utf-8", "backslashreplace").decode()
-            for field in (entry.id, reason, source)
+            for field in (entry.id, reason, entry.source)
         )
         reject = Reject(id=identity, stage="read", reason=reason, source=source)
         return reject, f"{reject.to_json()}\n"

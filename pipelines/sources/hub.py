@@ -209,7 +209,7 @@ def number_under(row: Mapping[str, Any], key: str) -> Any:
 
 
 def literal_list(text: str, field: str) -> object:
-    """Returns what a table stores as a Python literal in place of a list.
+    """Returns the value of a Python literal, which a table stores in place of a list.
 
     Raises:
       BadInput: if it is no literal, naming the field.

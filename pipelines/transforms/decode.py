@@ -149,7 +149,7 @@ class DecodeMedia:
 
 
 def _region(kept: Region, spec: ImageSpec) -> Region | None:
-    """Returns what the square shows of a picture of which a part was kept; None if just that."""
+    """Returns the region that the square shows of a picture with a part kept; None if just that."""
     # 100 x 60 without its first 20 columns is 80 x 60: padded, (20, -10, 100, 70).
     x0, y0, x1, y1 = kept
     left, top, right, bottom = square_region((x1 - x0, y1 - y0), spec)

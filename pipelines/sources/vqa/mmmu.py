@@ -78,8 +78,10 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
 
     def item_of_row(row: TableRow) -> Item:
         key, text = text_under(row, "id"), text_under(row, "question")
+        # A question is asked with one picture: of several, the first.
         media = pictures.store(TableRow(table, {"image": row["image_1"]}), f"{key}.png")
         options, answers = _texts(row["options"], "options"), _texts(row["answer"], "answer")
+        # The test split's answers are not published.
         if row["question_type"] == "multiple-choice":
             letters = [chr(ord("A") + number) for number in range(len(options))]
             if split != "test" and (len(answers) != 1 or answers[0] not in letters):

@@ -8,15 +8,13 @@ from pipelines.records.shapes import part_names, part_with_images, part_without_
 
 def test_the_fewest_images_have_the_plain_name():
     found = ["caption@16", "caption@2", "vqa@16", "caption@1"]
+    # Text alone has it only where all of the name is text alone.
+    found += ["talk@0", "talk@2", "talk@1", "text@0"]
     assert part_names(found) == {
         "caption@1": "caption",
         "caption@2": "caption@2",
         "caption@16": "caption@16",
         "vqa@16": "vqa",
-    }
-    # Of text alone only where all of the name is.
-    found = ["talk@0", "talk@2", "talk@1", "text@0"]
-    assert part_names(found) == {
         "talk@1": "talk",
         "talk@2": "talk@2",
         "talk@0": "talk@0",
