@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.plotting import import_matplotlib
 from model.analysis.measure import FEATURES, POOLED, QUERIES, Curve
 
 # Okabe and Ito's colours, which people with any kind of colour blindness can distinguish; dashes
@@ -77,12 +78,12 @@ def draw_profiles(checkpoints: Sequence[LabelledCurves], num_images: int, path: 
 
 @contextlib.contextmanager
 def _figure(path: Path) -> Iterator[Any]:
-    import matplotlib
+    matplotlib = import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
+    with matplotlib.rc_context(_STYLE):
         # Not by pyplot, which keeps every figure in a global list.
         figure = Figure(figsize=(6.8, 4.6), dpi=160, layout="constrained")
         FigureCanvasAgg(figure)

@@ -241,7 +241,7 @@ def with_connectors(
     """
     for kind in (*KINDS, *extra_kinds):
         shared = dataclasses.replace(cfg.connector, buckets=())
-        connector = dataclasses.replace((settings or {}).get(kind, shared), kind=kind)
+        connector = (settings or {}).get(kind, shared).of_kind(kind)
         try:
             yield dataclasses.replace(cfg, connector=connector)
         except ValueError:

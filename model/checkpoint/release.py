@@ -139,7 +139,8 @@ def write_release(
                 # for.
                 **torch_settings(cfg),
                 "tie_word_embeddings": cfg.text.tied,
-                "image_token_id": tokenizer.image_token_id,
+                # No `…_token_id`: transformers 5 warns of one that is not in the vocabulary.
+                "placeholder_id": tokenizer.image_token_id,
                 **tokens,
                 "torch_dtype": dtype.name,
             }

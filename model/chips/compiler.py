@@ -6,6 +6,7 @@ compiler that dies, for lack of memory say, ends the child alone.
 """
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -19,6 +20,7 @@ from typing import Any
 
 import model
 from infra.chips.topology import Topology
+from infra.processes.module import module_command
 from infra.source_code import checkout, code_sha256
 from infra.store.stored_folder import open_backend
 from model.chips.outcome import Outcome
@@ -135,7 +137,9 @@ class Compiler:
         outcome = json.loads(self._outcome_file(digest).read_text())
         if "error" in outcome:
             raise RefusedError(outcome["error"])
-        return Outcome(**outcome)
+        # Outcomes of earlier versions have more to say of GPUs.
+        known = {field.name for field in dataclasses.fields(Outcome)}
+        return Outcome(**{name: value for name, value in outcome.items() if name in known})
 
     def _digest_file(self, program: Any, topology: Topology) -> Path:
         """Returns the file with the digest of a program as the code here lowers it."""
@@ -200,7 +204,7 @@ class Compiler:
         root = str(Path(model.__file__ or "").parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         return subprocess.Popen(
-            [self._python, "-m", "model.chips.worker"],
+            module_command("model.chips.worker", python=(self._python,)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -11,13 +11,11 @@ class Outcome:
       memory_bytes: peak memory; for a program that a TPU's compiler refuses as too large, the
         memory that it asks for.
       argument_bytes: size of its arguments; None where it was refused.
-      compute_s: time of computing: a TPU's by the compiler's cycles, a GPU's by a formula, a lower
-        bound (see `infra.chips.program_cost`); None where it was refused [s].
+      compute_s: time of computing, by the cycles of a TPU's compiler; None for GPUs, and where it
+        was refused [s].
       interconnect_s: time of all collectives, one after the other, including those that overlap
         computing; None where it was refused [s].
       traffic_bytes: bytes that pass a chip's links; None where it was refused.
-      flops: FLOPs of a GPU's matrix products, with what is computed twice; None for TPUs.
-      touched_bytes: bytes that a GPU's kernels read and write; None for TPUs.
       compile_s: time that compiling took [s].
       note: how it was compiled, where not as a real run does; "" otherwise.
     """
@@ -27,7 +25,5 @@ class Outcome:
     compute_s: float | None = None
     interconnect_s: float | None = None
     traffic_bytes: float | None = None
-    flops: float | None = None
-    touched_bytes: float | None = None
     compile_s: float
     note: str = ""

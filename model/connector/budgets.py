@@ -197,7 +197,8 @@ def draw_budget(
 ) -> int:
     """Returns the budget of one update, uniform over `training_budgets`.
 
-    A pure function of its arguments, so that every host, and every resumed run, draws the same.
+    A pure function of its arguments, so that every host, and every resumed run, draws the same. One
+    draw for all devices is [ours] for MQT: the official code draws in each process.
 
     Args:
       cfg: config of the model.

@@ -16,6 +16,7 @@ budgets with the same anchors are compared.
 import dataclasses
 import functools
 import itertools
+import sys
 import typing
 from collections.abc import Callable, Iterator
 
@@ -25,6 +26,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
+from infra.errors import raised_at
 from model.connector import budgets
 from model.connector.budgets import SlotBucket
 from model.connector.build import build_connector
@@ -91,7 +93,12 @@ def _check_promise(trial: "_ConnectorTrial", name: str) -> PromiseCheck:
     try:
         return PromiseCheck(name=name, holds=True, detail=promise())
     except Exception as error:  # A user's connector may raise anything.
-        return PromiseCheck(name=name, holds=False, detail=_in_a_line(error))
+        # The user's own line, from which our code or JAX was called.
+        module = sys.modules.get(trial.cfg.connector.kind.partition(":")[0])
+        own = getattr(module, "__file__", None) or ""
+        place = raised_at(error, own)
+        where = f" ({place})" if own and place.startswith(f"{own}:") else ""
+        return PromiseCheck(name=name, holds=False, detail=f"{_in_a_line(error)}{where}")
 
 
 def check_shapes(cfg: ConnectedConfig) -> None:

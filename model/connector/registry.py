@@ -20,9 +20,11 @@ names: of its entry, `class_and_routing` counts, and an edit of a formula remake
 """
 
 import dataclasses
+import sys
 import typing
 from collections.abc import Callable
 
+from infra.errors import did_you_mean
 from infra.references import load_reference
 from model.connector.costs import attention_flops, mlp_flops
 from model.connector.routing import ALL_HALVES, Routing
@@ -217,6 +219,24 @@ def has_parameters(kind: str) -> bool:
     return kind not in CONNECTORS or CONNECTORS[kind].has_parameters
 
 
+def has_mqt(kind: str) -> bool:
+    """Returns whether a connector is MQT, extends it, or is of a module that takes it from there.
+
+    Raises:
+      ValueError: see `connector_class`.
+    """
+    module = CONNECTORS["mqt"].module
+    if kind in CONNECTORS:
+        return CONNECTORS[kind].module == module
+    cls = connector_class(kind)
+    beside = vars(sys.modules[cls.__module__]).values()
+    # A class says where it is from by `__module__`, and a module by its own name.
+    return any(
+        module in (getattr(x, "__module__", None), getattr(x, "__name__", None))
+        for x in (*cls.__mro__, *beside)
+    )
+
+
 def connector_modules(kind: str) -> tuple[str, ...]:
     """Returns the module of a built-in connector's class; none for a user's class."""
     return (CONNECTORS[kind].module,) if kind in CONNECTORS else ()
@@ -245,7 +265,7 @@ def connector_class(kind: str) -> typing.Any:
     else:
         raise ValueError(
             f"connector.kind must be one of {', '.join(KINDS)}, or a class of your own as "
-            f"module:Class, got {kind!r}."
+            f"module:Class, got {kind!r}{did_you_mean(kind, KINDS) or '.'}"
         )
     connector = load_reference(reference)
     if not isinstance(connector, type):

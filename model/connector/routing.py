@@ -107,7 +107,10 @@ class Routing:
                 wanted = "positive" if least else "0 or more,"
                 raise ValueError(f"routing.{name} must be {wanted} and ascending, got {values}.")
         if odd := [size for size in self.sizes if size % 2]:
-            raise ValueError(f"routing.sizes must be even, got {odd}.")
+            raise ValueError(
+                f"routing.sizes must be even, since training draws its budgets from the even "
+                f"numbers, as the paper does, got {odd}."
+            )
 
     @property
     def pooled(self) -> bool:

@@ -14,6 +14,9 @@ Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = get_args(Schedule)
 SAMPLINGS = get_args(SuffixSampling)
 
+FreezeVision = bool | Literal["all"]
+"""Of the image's side: nothing keeps its weights, the vision tower (true), or "all"."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramGroup:
@@ -99,9 +102,10 @@ class ProgramConfig:
       text_len: length of prefix, separator and suffix together; longer texts are cut [tokens].
       budgets: soft-token budgets that updates draw from, all equally likely; those that the
         connector does not serve are skipped. None takes every budget that it serves.
-      freeze_vision: whether the vision tower keeps its weights.
+      freeze_vision: true: the vision tower keeps its weights; "all": connector and projector do,
+        too, as where a recipe of big_vision's freezes `img/.*`.
       freeze_text: whether the decoder keeps its weights, so that connector and projector are
-        trained, and the tower unless it is frozen. The paper trains the decoder, too.
+        trained, and the tower, unless `freeze_vision` keeps them. The paper trains the decoder.
       lora: low-rank adapters, trained in place of the decoder's weights and added to them in the
         stage's checkpoint; None has none. The paper trains the weights themselves.
       groups: parameters with their own rate or warm-up; the first group that matches counts.
@@ -121,7 +125,7 @@ class ProgramConfig:
     dropout: float = 0.0
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
-    freeze_vision: bool = False
+    freeze_vision: FreezeVision = False
     freeze_text: bool = False
     lora: LoraConfig | None = None
     groups: tuple[ProgramGroup, ...] = ()
@@ -137,6 +141,11 @@ class ProgramConfig:
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
         self._require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        if self.freeze_vision == "all" and self.freeze_text and self.lora is None:
+            raise ValueError(
+                "freeze_vision must be true or false where freeze_text is set, got 'all': nothing "
+                "would be trained."
+            )
         if self.budgets is not None:
             ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
             self._require("budgets", ok, "a list of positive numbers, or none for the connector's")

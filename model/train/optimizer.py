@@ -22,9 +22,12 @@ from model.train.lora import LORA
 Flat = dict[str, jax.Array]
 
 DECAYED = re.compile(r".*/kernel$")
-"""Parameters that decay: kernels of the vision tower and the projector (big_vision's default)."""
+"""Parameters that decay, by big_vision's default: kernels of the tower and of the projector. Those
+of the connector, which it does not have, decay alike."""
 VISION = re.compile(r"^vision/")
-"""Parameters of the vision tower, kept by `freeze_vision`."""
+"""Parameters of the vision tower, kept by `freeze_vision: true`."""
+IMAGE_SIDE = re.compile(r"^(vision|connector|projector)/")
+"""Parameters of all that comes before the decoder, kept by `freeze_vision: all`."""
 TEXT = re.compile(r"^text/")
 """Parameters of the decoder, kept by `freeze_text` and where adapters are trained instead."""
 
@@ -158,10 +161,11 @@ def split_frozen(params: Mapping[str, jax.Array], train: ProgramConfig) -> tuple
     """
     frozen_groups = {i for i, group in enumerate(train.groups) if group.lr == 0}
     freezes_text = train.freeze_text or train.lora is not None
+    kept = {False: None, True: VISION, "all": IMAGE_SIDE}[train.freeze_vision]
     frozen = {
         p: v
         for p, v in params.items()
-        if (train.freeze_vision and VISION.match(p))
+        if (kept is not None and kept.match(p))
         or (freezes_text and TEXT.match(p))
         or group_of(train, p) in frozen_groups
     }

@@ -54,7 +54,8 @@ def extend_bank(
 
     The bank is ordered, so a budget that was trained before is served by the same queries as
     before. (MQT's fixed positions, by contrast, are those of the new grid.) Source: PARCEL, app.
-    Implementation Details: "we expand the query bank"; that the first rows stay is [inferred].
+    Implementation Details: "we expand the query bank"; that the first rows stay, and what the new
+    ones are, is [ours].
     """
     return np.concatenate([trained, np.asarray(fresh)[len(trained) :].astype(trained.dtype)])
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
@@ -82,9 +83,17 @@ class LayerNorm(nnx.Module):
 class Linear(nnx.Module):
     """A matrix product and a bias, in the dtype of the input."""
 
-    def __init__(self, fan_in: int, fan_out: int, *, rngs: nnx.Rngs, zeros: bool = False) -> None:
+    def __init__(
+        self,
+        fan_in: int,
+        fan_out: int,
+        *,
+        rngs: nnx.Rngs,
+        zeros: bool = False,
+        init: Initializer = _xavier,
+    ) -> None:
         shape = (fan_in, fan_out)
-        self.kernel = nnx.Param(jnp.zeros(shape) if zeros else _xavier(rngs.params(), shape))
+        self.kernel = nnx.Param(jnp.zeros(shape) if zeros else init(rngs.params(), shape))
         self.bias = nnx.Param(jnp.zeros((fan_out,)))
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B D"]:
@@ -114,14 +123,26 @@ def _activated(x: Array, activation: Activation) -> Array:
 
 
 class Attention(nnx.Module):
-    """Multi-head attention from queries to keys and values, with biases everywhere."""
+    """Multi-head attention from queries to keys and values, with biases everywhere.
 
-    def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs) -> None:
+    Its matrices are Xavier's at first, each for itself, unless `init` says otherwise of the first
+    three and `out_init` of the last.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        rngs: nnx.Rngs,
+        init: Initializer = _xavier,
+        out_init: Initializer = _xavier,
+    ) -> None:
         self.num_heads = num_heads
-        self.query = Linear(width, width, rngs=rngs)
-        self.key = Linear(width, width, rngs=rngs)
-        self.value = Linear(width, width, rngs=rngs)
-        self.out = Linear(width, width, rngs=rngs)
+        self.query = Linear(width, width, rngs=rngs, init=init)
+        self.key = Linear(width, width, rngs=rngs, init=init)
+        self.value = Linear(width, width, rngs=rngs, init=init)
+        self.out = Linear(width, width, rngs=rngs, init=out_init)
 
     def __call__(
         self,

@@ -43,7 +43,7 @@ class ParcelConfig(PretrainedConfig):
       routing: how the connector makes soft tokens: its class `module`, what its queries attend to
         before the features (`reads`), and its numbers of anchors (`anchor_counts`).
       budgets: soft tokens per image that the connector serves, ascending.
-      image_token_id: id of the placeholder for a soft token in `input_ids`.
+      placeholder_id: id of the placeholder for a soft token in `input_ids`.
       attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
       projector: layers from features to the decoder's width, "linear" or "mlp".
       facts: what layers the families of tower (`vision`) and decoder (`text`) have, and whether the
@@ -60,7 +60,7 @@ class ParcelConfig(PretrainedConfig):
         connector: dict[str, Any] | None = None,
         routing: dict[str, Any] | None = None,
         budgets: list[int] | None = None,
-        image_token_id: int = 0,
+        placeholder_id: int = 0,
         attn_softcap: float = 50.0,
         final_softcap: float = 30.0,
         projector: str = "linear",
@@ -70,7 +70,7 @@ class ParcelConfig(PretrainedConfig):
         self.vision, self.text = vision or {}, {**_TEXT, **(text or {})}
         self.projector, self.facts = projector, {**_PALIGEMMA, **(facts or {})}
         self.connector, self.routing = connector or {}, routing or {}
-        self.budgets, self.image_token_id = budgets or [], image_token_id
+        self.budgets, self.placeholder_id = budgets or [], placeholder_id
         self.attn_softcap, self.final_softcap = attn_softcap, final_softcap
         # The names under which transformers' caches and generation look for these.
         self.vocab_size = self.text.get("vocab_size", 0)

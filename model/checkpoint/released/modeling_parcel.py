@@ -188,6 +188,19 @@ def sincos_positions(grid: int, like: Tensor) -> Tensor:
     return torch.cat([columns, rows], -1).to(like.device, like.dtype)
 
 
+def official_positions(grid: int, like: Tensor) -> Tensor:
+    """Returns the official MQT's positions (grid * grid, C), a table of float16, as `like` is."""
+    width = like.shape[-1]
+    # Rounded to float32 wherever the official code does.
+    powers = torch.arange(width // 4).float() / torch.tensor(width / 4).float()
+    waves = 1.0 / (10_000.0 ** powers.double()).float()
+    angles = (torch.arange(grid).float()[:, None] * waves[None]).double()
+    axis = torch.cat([angles.sin(), angles.cos()], -1)
+    columns, rows = axis.repeat(grid, 1), axis.repeat_interleave(grid, 0)
+    table = torch.cat([columns, rows], -1).float().half()
+    return table.to(like.device, like.dtype)
+
+
 class SelfAttention(nn.Module):
     """Self-attention among the soft tokens, with a residual connection."""
 
@@ -315,7 +328,7 @@ class Mqt(nn.Module):
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
         width, self.grid = config.vision["width"], grid_of(config)
-        self.positional_keys = config.connector["mqt_keys"] == "positional"
+        self.keys_have_content = config.connector["mqt_keys"] == "content"
         self.queries = nn.Parameter(torch.zeros(self.grid**2, width))
         self.query_norm = layer_norm(width)
         self.key_norm = layer_norm(width)
@@ -324,12 +337,12 @@ class Mqt(nn.Module):
 
     def forward(self, features: Tensor, budget: int) -> Tensor:
         """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
-        positions = sincos_positions(self.grid, features)
+        positions = official_positions(self.grid, features)
         # Queries do not attend to each other, so the first `budget` alone give the same outputs as
         # they give among all.
         bank = (self.queries[:budget] + positions[:budget]).expand(len(features), -1, -1)
         keys = positions.expand_as(features)
-        if not self.positional_keys:
+        if self.keys_have_content:
             keys = keys + features
         return self.attn(self.query_norm(bank), self.key_norm(keys), self.value_norm(features))
 
@@ -698,7 +711,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             x = text.embed(input_ids)
         else:
             # The placeholder's id has no embedding, so it is replaced before the look-up.
-            is_soft = input_ids == self.config.image_token_id
+            is_soft = input_ids == self.config.placeholder_id
             x = text.embed(input_ids.masked_fill(is_soft, 0))
             count = int(is_soft.sum()) // (batch * pixel_values.shape[1])
             soft = self.soft_tokens(pixel_values, count)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, Protocol
 
-from infra.errors import raised_at
+from infra.errors import did_you_mean, raised_at
 from infra.references import load_reference, module_reference
 from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
@@ -115,7 +115,7 @@ def get_metric(name: str) -> Metric:
     if module_reference(name) is None:
         raise ValueError(
             f"metric must be one of {', '.join(METRICS)}, or a function of your own as "
-            f"module:function, got {name!r}."
+            f"module:function, got {name!r}{did_you_mean(name, METRICS) or '.'}"
         )
     return _user_metric(name)
 
