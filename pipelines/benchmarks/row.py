@@ -23,12 +23,15 @@ class FinetuneRecipe:
     Attributes:
       batch_size: examples per update.
       lr_pg1: peak learning rate for PaliGemma.
-      lr_pg2: peak learning rate for PaliGemma 2 3B, found at 224 px and also used at 448 px.
+      lr_pg2: peak learning rate for PaliGemma 2 3B, found at 224 px and also used at 448 px; the
+        lowest of several that its table has as the best.
       decay: whether weights decay, by a tenth of `lr_pg1`.
       epochs: passes over the training split.
       label_smoothing: probability taken from the true token.
       dropout: dropout rate of the language model's residuals.
-      freeze_vision: whether the vision tower is frozen.
+      freeze_vision: "all" where big_vision freezes `img/.*`: the tower with its head, which is our
+        projector. The connector stands between them, and the paper gives it the projector's
+        schedule; so it is frozen as well.
     """
 
     batch_size: int = 256
@@ -38,7 +41,7 @@ class FinetuneRecipe:
     epochs: float
     label_smoothing: float = 0.0
     dropout: float = 0.0
-    freeze_vision: bool = False
+    freeze_vision: Literal[False, "all"] = False
 
     @property
     def weight_decay(self) -> float:

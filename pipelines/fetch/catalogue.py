@@ -6,11 +6,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.download import ALGORITHMS
 from infra.errors import ConfigError
+from infra.yaml_text import YamlError, load_yaml
 from pipelines.records.licence import NO_LICENCE, Licence
 
 CATALOGUE = Path(__file__).parent / "catalogue.yaml"
@@ -110,9 +110,9 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
       ConfigError: if the file is not a catalogue; the error names the field.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = load_yaml(path.read_text(encoding="utf-8"))
         catalogue = TypeAdapter(dict[str, DataSet]).validate_python(raw)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, YamlError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]

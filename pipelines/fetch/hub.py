@@ -245,7 +245,7 @@ def _describe_refusal(address: str, error: RefusedError) -> str:
     if code == "RevisionNotFound":
         return f"{repository} has no revision {revision}."
     if error.status == 401 and "credentials" in message:
-        return f"The Hub does not accept {TOKEN}: it is misspelt or expired."
+        return f"The Hub does not accept {TOKEN}, which is misspelt or expired."
     if code == "RepoNotFound" or error.status == 401 or (error.status == 404 and not code):
         return (
             f"{_endpoint()} has no {repository}, or it is private: check the name, and that "

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from infra.terminal import escape_output
 from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 
 
@@ -54,4 +55,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    escape_output()
     raise SystemExit(main())

@@ -9,6 +9,8 @@ from infra.typed_json import read_typed_lines
 MATCHES = "matches.jsonl"
 CONTAMINATION = "contamination"
 DUPLICATE = "duplicate"
+TRAINED = "/train"
+"""End of the name of a benchmark's split that transfers train on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,7 @@ class Match:
       id: id of the record.
       kind: "contamination" or "duplicate".
       match: id of the other record.
-      dataset: name of the other record's evaluation set; "" if both are in one dataset.
+      dataset: name of the other record's split of a benchmark; "" if both are in one dataset.
       likeness: likeness of the two most similar images, up to 1.
       exact: whether both were made from the same bytes.
     """

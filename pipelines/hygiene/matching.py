@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from pipelines.hygiene.index import PictureIndex, SimilarPicture
-from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, Match
+from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, TRAINED, Match
 from pipelines.hygiene.pictures import Pictures, RecordPictures
 
 
@@ -52,8 +52,7 @@ def _find_contamination(
                 match = _make_match(
                     record, CONTAMINATION, other, dataset, top.likeness, exact=False
                 )
-            # Of several evaluation sets, the same file wins over any likeness, then the greater
-            # likeness.
+            # Of several sets, the same file wins over any likeness, then the greater likeness.
             if match and (
                 record.id not in best or _rank_match(match) > _rank_match(best[record.id])
             ):
@@ -61,8 +60,9 @@ def _find_contamination(
     return [best[record.id] for record in pictures.records if record.id in best]
 
 
-def _rank_match(match: Match) -> tuple[bool, float]:
-    return match.exact, match.likeness
+def _rank_match(match: Match) -> tuple[bool, bool, float]:
+    # First the splits that are scored on: of their matches, tables tell what was not seen.
+    return not match.dataset.endswith(TRAINED), match.exact, match.likeness
 
 
 def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:

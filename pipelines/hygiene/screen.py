@@ -24,6 +24,7 @@ COUNTS = "hygiene.json"
 STAGE = "hygiene"
 
 Action = Literal["off", "report", "remove"]
+HeldOut = Literal["evaluation", "all"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,16 @@ class HygieneConfig:
     """Settings of the screening of a training dataset.
 
     Attributes:
-      contamination: action on records that show a picture of an evaluation set.
+      contamination: action on records that show a picture of a benchmark.
+      splits: splits of the study's benchmarks whose pictures count: "evaluation", or "all", those
+        that transfers train on, too.
       duplicates: action on records that show the pictures of an earlier record of another file.
       min_likeness: likeness, up to 1, from which two pictures with different bytes match.
       candidates: most pictures that are compared in detail with each picture.
     """
 
     contamination: Action = "report"
+    splits: HeldOut = "evaluation"
     duplicates: Action = "report"
     min_likeness: float = MIN_LIKENESS
     candidates: int = 8
@@ -48,6 +52,8 @@ class HygieneConfig:
                 raise ValueError(
                     f"{name} must be off, report or remove, got {getattr(self, name)!r}."
                 )
+        if self.splits not in ("evaluation", "all"):
+            raise ValueError(f"splits must be evaluation or all, got {self.splits!r}.")
         if not 0 < self.min_likeness <= 1:
             raise ValueError(f"min_likeness must be in (0, 1], got {self.min_likeness}.")
         if self.candidates < 1:
@@ -67,7 +73,7 @@ def screen_dataset(
     Args:
       dataset: folder of a prepared training dataset.
       config: settings of the screening.
-      against: name -> folder of each evaluation dataset.
+      against: name -> folder of each dataset of a benchmark.
       out: absent or empty folder; `dataset.json` appears last.
       on_progress: called with (records read, all records).
 

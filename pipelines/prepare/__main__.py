@@ -7,6 +7,7 @@ import sys
 import typing
 from collections.abc import Sequence
 
+from infra.terminal import escape_output
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line)
     if info.num_composed:
         print(f"{info.num_composed} records show the background {config.background}")
+    for decoder, num in info.decoders.items():
+        print(f"{num} records of clips were decoded by {decoder}")
     return 0
 
 
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    escape_output()
     status = main()
     gc.freeze()  # The process ends: to collect Beam's modules would take a quarter of a second.
     raise SystemExit(status)

@@ -8,7 +8,7 @@ from pipelines.sources.corpus import WEB_TASKS
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.augment import Augmentation
 from pipelines.transforms.decode import DecodeConfig
-from pipelines.video.client import VideoLimits
+from pipelines.video.client import VideoLimits, installed_decoder
 from pipelines.video.sampling import FrameSampling
 
 
@@ -34,7 +34,8 @@ class PrepareConfig:
       num_windows: windows of frames stored per video. The first is placed by `frame_window`, the
         others are spread evenly. Training draws one each time it visits the record; evaluation
         takes the first.
-      decoder: "pyav", or "decord" to use it where it is exact.
+      decoder: of videos, "pyav", or "decord" to use it where it is installed and exact, and PyAV
+        elsewhere.
       clip_cpu_s: most processor time for decoding one clip, summed over threads [s].
       seed: seed of random windows and augmentation; each file derives its own draws from it.
       augment_resize: share of the images whose resize method is drawn [fraction].
@@ -169,8 +170,8 @@ class PrepareConfig:
         return dataclasses.replace(self.unaugmented(), **changes)
 
     def video_limits(self) -> VideoLimits:
-        """Returns the bounds on the cost of one clip."""
-        return VideoLimits(decoder=self.decoder, cpu_s=self.clip_cpu_s)
+        """Returns the decoder of clips on this machine, and the bounds on the cost of one."""
+        return VideoLimits(decoder=installed_decoder(self.decoder), cpu_s=self.clip_cpu_s)
 
     def decode_config(self, spec: SourceSpec, split: str) -> DecodeConfig:
         """Returns the decoding settings for one split of a source."""

@@ -53,6 +53,7 @@ from pipelines.sources.registry import reader_module, source_spec
 from pipelines.sources.slicing import Slice
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
+from pipelines.video.client import installed_decoder
 
 ERROR = "error.json"
 OMITTED = ".omissions"
@@ -84,7 +85,9 @@ class PrepareJob:
         record's shard.
       code: digest of the pipelines' code where the run was started (`code_digest`); a worker must
         have the same. "" takes this process's.
-      earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      decoder: decoder of videos where the run was started; a worker must have the same. "" takes
+        this process's.
+      earlier: a dataset whose shards are reused if their inputs are unchanged.
       part: the part of the listed items that is taken; None takes all.
       licence: licence of the source, for the records whose rows state none.
       licences: which licences are allowed; None allows all.
@@ -100,6 +103,7 @@ class PrepareJob:
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
     code: str = ""
+    decoder: str = ""
     earlier: "EarlierDataset | None" = None
     licence: Licence = NO_LICENCE
     licences: LicencesConfig | None = None
@@ -107,6 +111,8 @@ class PrepareJob:
     def __post_init__(self) -> None:
         if not self.code:
             object.__setattr__(self, "code", self.process_code)
+        if not self.decoder:
+            object.__setattr__(self, "decoder", installed_decoder(self.config.decoder))
 
     @property
     def process_code(self) -> str:
@@ -189,8 +195,9 @@ class ShardReport:
       num_rejects: number of items that did not become records.
       parts: part -> its records.
       inputs: digest of the items and of the media they refer to; "" if it is unknown [hex].
-      is_taken: whether the shard was re-used from an earlier dataset.
+      is_taken: whether the shard was reused from an earlier dataset.
       num_composed: records in which the background shows through transparent pixels.
+      decoders: decoder of videos -> records that it decoded; empty unless decord is wanted.
     """
 
     num_items: int
@@ -199,6 +206,7 @@ class ShardReport:
     inputs: str = ""
     is_taken: bool = False
     num_composed: int = 0
+    decoders: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Returns the report as the bytes of a receipt."""
@@ -238,7 +246,7 @@ def plan_job(
       work: a folder or gs://bucket/prefix that only this run uses.
       path: the source's folder below `data_root`; None takes the usual one.
       features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
-      earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      earlier: a dataset whose shards are reused if their inputs are unchanged.
       licence: licence of the source, for the records whose rows state none.
       licences: which licences are allowed; None allows all.
 
@@ -286,16 +294,22 @@ class WorkFolder:
       files: the work folder.
 
     Raises:
-      RuntimeError: if this process runs other code than the process that started the run.
+      RuntimeError: if this process runs other code than the process that started the run, or has
+        another decoder of videos.
     """
 
     def __init__(self, job: PrepareJob) -> None:
         self.job = job
         self.files: StoreBackend = open_backend(job.work)
+        different = ""
         if job.code != job.process_code:
+            different = "runs a different version of the pipelines' code than"
+        elif (decoder := installed_decoder(job.config.decoder)) != job.decoder:
+            different = f"decodes videos with {decoder}, not with {job.decoder} as does"
+        if different:
             error = RuntimeError(
-                f"worker on {socket.gethostname()} runs a different version of the pipelines' "
-                f"code than the process that started the run; install the same version there."
+                f"worker on {socket.gethostname()} {different} the process that started the run; "
+                f"install the same version there."
             )
             self.note_error(error)
             raise error

@@ -1,15 +1,15 @@
-"""Re-use of an earlier dataset's shards whose inputs have not changed."""
+"""Reuse of an earlier dataset's shards whose inputs have not changed."""
 
 import dataclasses
 import json
 from collections.abc import Sequence
 
+import pipelines.records.example as example
 from infra.store.backend import StoreBackend
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.job import PartShard, ShardReport, WorkFolder, file_of_shard
 from pipelines.prepare.listing import piece_list_name
 from pipelines.prepare.shards import join_digests, piece_name
-from pipelines.records import example
 from pipelines.records.dataset import REJECTS, shard_of
 from pipelines.records.shapes import part_with_images, part_without_images
 from pipelines.records.tfrecord import read_frames
@@ -22,11 +22,13 @@ REPORTS = "shards.json"
 
 
 def format_reports(reports: Sequence[ShardReport]) -> bytes:
-    """Returns the text of `shards.json`, which does not depend on which shards were re-used."""
+    """Returns the text of `shards.json`, which does not depend on which shards were reused."""
     fields = [dataclasses.asdict(dataclasses.replace(report, is_taken=False)) for report in reports]
     for report in fields:
         if not report["num_composed"]:  # As in files that are older than transparency.
             del report["num_composed"]
+        if not report["decoders"]:  # Of pictures, or where PyAV is asked for.
+            del report["decoders"]
         for part_shard in report["parts"].values():
             if part_shard["licences"] is None:  # As in files that are older than licences.
                 del part_shard["licences"]
@@ -60,7 +62,7 @@ def reuse_shard(work_folder: WorkFolder, shard: int, num_pieces: int) -> bool:
       num_pieces: number of pieces that its items are listed in.
 
     Returns:
-      Whether the shard was re-used; its only piece is then written.
+      Whether the shard was reused; its only piece is then written.
     """
     earlier, name = work_folder.job.earlier, piece_name(shard, 0)
     if earlier is None:

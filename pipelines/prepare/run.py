@@ -29,6 +29,7 @@ from pipelines.prepare.job import (
 from pipelines.prepare.licences import LicencesConfig, dropped_licence
 from pipelines.prepare.listing import list_totals
 from pipelines.prepare.reuse import REPORTS, format_reports, split_earlier_rejects
+from pipelines.prepare.shards import add_counts
 from pipelines.prepare.worker_pool import local_workers
 from pipelines.records.dataset import DESCRIPTION, OMISSIONS, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.licence import (
@@ -70,7 +71,7 @@ class PreparedDataset(NamedTuple):
     Attributes:
       info: content of `dataset.json`.
       files: name in the dataset -> (name in the work folder, digest and size).
-      num_taken: number of shards re-used from an earlier dataset.
+      num_taken: number of shards reused from an earlier dataset.
       omissions: what looks like data in the source's folder, and was not read.
     """
 
@@ -169,7 +170,7 @@ def make_dataset(
       path: as in `prepare_dataset`.
       features: as in `prepare_dataset`.
       on_progress: as in `prepare_dataset`.
-      earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      earlier: a dataset whose shards are reused if their inputs are unchanged.
       code: digest of the code of the step that asks; work in the folder that other code left is
         done again. "" takes that of the pipelines, which does not cover a user's own reader.
       licence: licence of the source, for the records whose rows state none.
@@ -195,7 +196,7 @@ def make_dataset(
     )
     work_folder = WorkFolder(job)
     # Before any receipt is believed: half a dataset by other code is no half of this one.
-    _remove_work_of_other_code(work_folder, code or job.code)
+    _remove_work_of_other_code(work_folder, f"{code or job.code} {job.decoder}")
     if earlier and not job.by_archive:
         split_earlier_rejects(work_folder)
     # By archive nothing is listed: the archives themselves are the work.
@@ -205,7 +206,7 @@ def make_dataset(
 
 
 def _remove_work_of_other_code(work_folder: WorkFolder, code: str) -> None:
-    """Removes work that other code has left: one code makes all of a dataset."""
+    """Removes work that other code or another decoder left: one of each makes all of a dataset."""
     if work_folder.receipt(_CODE) == code.encode():
         return
     if any(count_receipts(work_folder.files).values()):
@@ -399,6 +400,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         num_rejected=num_rejected,
         image_px=job.config.image_px,
         num_composed=sum(report.num_composed for report in reports),
+        decoders=add_counts(report.decoders for report in reports),
         num_dropped=num_dropped,
         licences=licences,
     )

@@ -5,16 +5,16 @@ import contextlib
 import hashlib
 import io
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+import pipelines.records.example as example
 from infra.store.backend import StoreBackend
 from infra.store.disk import Disk
 from infra.store.manifest import File
 from pipelines.prepare.job import PartShard, ShardReport, WorkFolder, file_of_shard
 from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
-from pipelines.records import example
 from pipelines.records.licence import LICENCES_ENDING, NO_LICENCE, LicenceRuns
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, part_with_images
@@ -88,7 +88,7 @@ def join_shard(
     # pieces/00003-00001.vqa@1     ─▶ shards/vqa-00003-of-00008.tfrecord
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
     reports = [ShardReport.from_json(work_folder.files.read(f"{name}.json")) for name in pieces]
-    is_taken = reports[0].is_taken  # A re-used shard has one piece.
+    is_taken = reports[0].is_taken  # A reused shard has one piece.
     shard_report = ShardReport(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
@@ -104,12 +104,13 @@ def join_shard(
             )
             for part, dataset_part in part_names(parts).items()
         },
-        # A re-used shard keeps the digest of its inputs, which are the same.
+        # A reused shard keeps the digest of its inputs, which are the same.
         inputs=reports[0].inputs
         if is_taken
         else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
         num_composed=sum(report.num_composed for report in reports),
+        decoders=add_counts(report.decoders for report in reports),
     )
     # One file for the rejects of all parts: what part they would have been of is not known.
     if shard_report.num_rejects:
@@ -119,6 +120,14 @@ def join_shard(
                     out.writelines(work_folder.lines(f"{name}.rejects"))
     work_folder.files.put(receipt, shard_report.to_json())
     return shard_report
+
+
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the sums of several counts, by name."""
+    total: collections.Counter[str] = collections.Counter()
+    for each in counts:
+        total.update(each)
+    return dict(sorted(total.items()))
 
 
 def join_digests(digests: Sequence[str]) -> str:
@@ -196,6 +205,7 @@ def _write_records(
         },
         inputs=inputs.hexdigest() if inputs else "",
         num_composed=record_maker.num_composed,
+        decoders=dict(record_maker.decoders) if work_folder.job.config.decoder == "decord" else {},
     )
     if corpus is not None:
         work_folder.note_omissions(name, corpus)

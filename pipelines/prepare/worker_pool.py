@@ -12,13 +12,13 @@ import pickle
 import queue
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
+from infra.processes.module import module_command
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import PrepareJob
 from pipelines.video.client import child_environment
@@ -78,7 +78,7 @@ class WorkerPool:
         sockets = [theirs.fileno() for _, theirs in pairs]
         # A program with a clean start, not a fork of this process, whose threads may hold locks.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", worker_process.__name__, *map(str, sockets)],
+            module_command(worker_process.__name__, *map(str, sockets)),
             stdin=subprocess.PIPE,
             env=child_environment(),
             pass_fds=sockets,

@@ -10,13 +10,13 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from PIL import Image
 
+from infra.errors import one_line_message, traceback_text
 from pipelines.prepare.job import PrepareJob
 from pipelines.prepare.steps import Step, Worker
 
@@ -71,12 +71,12 @@ def _serve(job: PrepareJob, connection: Connection) -> None:
                 with worker.note_errors():
                     answer = "", step(worker, *arguments)
             except Exception as error:
-                answer = " ".join(str(error).split()) or type(error).__name__, []
+                answer = one_line_message(error), []
             connection.send(answer)
     except (EOFError, BrokenPipeError):
         status = 0
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        print(traceback_text(error), file=sys.stderr)
     finally:
         # Not `sys.exit`: a fork must not run what its parent has planned for its own end.
         sys.stdout.flush()

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+import pipelines.records.example as example
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.manifest import validate_path
 from infra.store.stored_folder import StoredFolder, open_stored_folder
 from infra.typed_json import parse_typed, read_typed_lines
-from pipelines.records import example
 from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
 from pipelines.records.hashing import stable_hash
 from pipelines.records.licence import (
@@ -68,6 +68,8 @@ class DatasetInfo:
       num_rejected: raw examples rejected; they are in `rejects.jsonl`.
       image_px: side of every stored image [pixels].
       num_composed: records as prepared in which a background shows through transparent pixels.
+      decoders: decoder -> records as prepared whose clips it decoded; empty unless decord is
+        wanted.
       num_dropped: rejected examples whose licence is not among those that are allowed.
       licences: records per licence; empty if no record states one.
     """
@@ -78,6 +80,7 @@ class DatasetInfo:
     num_rejected: int
     image_px: int
     num_composed: int = 0
+    decoders: dict[str, int] = dataclasses.field(default_factory=dict)
     num_dropped: int = 0
     licences: tuple[LicenceCount, ...] = ()
 
@@ -101,7 +104,7 @@ class DatasetInfo:
     def to_json(self) -> str:
         """Returns the text of `dataset.json`."""
         fields = dataclasses.asdict(self)
-        for name in ("num_composed", "num_dropped", "licences"):
+        for name in ("num_composed", "decoders", "num_dropped", "licences"):
             if not fields[name]:  # As in files that are older than it.
                 del fields[name]
         return json.dumps(fields, indent=1, sort_keys=True) + "\n"

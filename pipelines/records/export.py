@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from pipelines.records import example
+import pipelines.records.example as example
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import ShardWriter, index_path

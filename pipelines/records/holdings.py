@@ -3,8 +3,9 @@
 import bisect
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from infra.errors import printable
 from pipelines.records.dataset import Dataset
 from pipelines.records.licence import LICENCE_STAGE, LicenceCount
 from pipelines.records.schema import Omission, Reject
@@ -94,6 +95,7 @@ class Holdings:
       omissions: what looks like data and is in neither, by reason.
       num_composed: records in which a background shows through transparent pixels.
       licences: records per licence, those that state none included.
+      decoders: decoder -> records whose clips it decoded; empty unless decord is wanted.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Holdings:
     omissions: tuple[OmissionHoldings, ...] = ()
     num_composed: int = 0
     licences: tuple[LicenceCount, ...] = ()
+    decoders: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_records(self) -> int:
@@ -133,6 +136,7 @@ def count_holdings(dataset: Dataset) -> Holdings:
         omissions=group_omissions(dataset.omissions()),
         num_composed=dataset.info.num_composed,
         licences=dataset.info.licence_counts,
+        decoders=dataset.info.decoders,
     )
 
 
@@ -158,8 +162,8 @@ def group_omissions(omissions: Iterable[Omission]) -> tuple[OmissionHoldings, ..
 def omission_lines(groups: Iterable[OmissionHoldings]) -> Iterator[str]:
     """Yields a line for each file that was passed over, up to a number of them for each reason."""
     for group in groups:
-        yield f"not read: {group.num:,} x {group.reason}"
-        yield from (f"  {source}" for source in group.sources)
+        yield f"not read: {group.num:,} x {printable(group.reason)}"
+        yield from (f"  {printable(source)}" for source in group.sources)
         if group.num_sources > len(group.sources):
             yield f"  and in {group.num_sources - len(group.sources):,} more files"
 
@@ -228,12 +232,12 @@ def reject_lines(
     # rejected: 2 x decode: too small: …, min_side=…
     #   mine/train/a.png#0: too small: 7x7, min_side=8 (mine/a.png)
     for group in groups[:max_reasons]:
-        yield f"rejected: {group.num:,} x {group.stage}: {group.reason}"
+        yield f"rejected: {group.num:,} x {group.stage}: {printable(group.reason)}"
         for reject in group.examples:
             # A reason that all share is not repeated.
             reason = "" if reject.reason == group.reason else f": {reject.reason}"
             place = "" if reject.source in reason else f" ({reject.source})"
-            yield f"  {reject.id}{reason}{place}"
+            yield f"  {printable(f'{reject.id}{reason}{place}')}"
         if group.num > len(group.examples):
             yield f"  and {group.num - len(group.examples):,} more"
     if num_left := len(groups[len(groups) if max_reasons is None else max_reasons :]):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipelines.records import example
+import pipelines.records.example as example
 from pipelines.records.dataset import REJECTS, Dataset, PartInfo
 from pipelines.records.licence import LicenceCount, LicenceRuns, licences_path, stated_counts
 from pipelines.records.schema import Record, Reject

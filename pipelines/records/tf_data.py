@@ -3,6 +3,7 @@
 TensorFlow is imported when it is called: it takes ten seconds, and nothing else here needs it.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ def as_tf_dataset(folder: str | Path, part: str | None = None) -> "tf.data.Datas
       ValueError: if there is no such part.
     """
     try:
-        import tensorflow as tf
+        import tensorflow  # noqa: F401
     except ModuleNotFoundError as error:
         # A TensorFlow that is there but lacks something else shows its own error.
         if error.name != "tensorflow":
@@ -46,6 +47,13 @@ def as_tf_dataset(folder: str | Path, part: str | None = None) -> "tf.data.Datas
         raise ValueError(f"part must be one of {', '.join(parts)}, got {part!r}.")
     names = sorted(parts) if part is None else [part]
     paths = [str(Path(folder) / shard) for name in names for shard in parts[name].shards]
+    return read_shards(paths)
+
+
+def read_shards(paths: Sequence[str]) -> "tf.data.Dataset":
+    """Returns the records of some shards, as `as_tf_dataset` does."""
+    import tensorflow as tf
+
     features = _features(tf)
     # The type is stated for a dataset without shards.
     shards = tf.data.TFRecordDataset(tf.constant(paths, tf.string))

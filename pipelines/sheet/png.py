@@ -6,6 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from infra.plotting import import_matplotlib
 from pipelines.records.boxes import color_of
 from pipelines.sheet.cards import RecordCard, Sheet
 
@@ -140,7 +141,5 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
 @functools.cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
     """Returns the font that comes with Matplotlib; it covers most scripts but East Asian ones."""
-    import matplotlib
-
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    path = Path(import_matplotlib().get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     return ImageFont.truetype(str(path), size)

@@ -5,6 +5,7 @@ Only this module of the pipelines imports every reader. The code of a dataset is
 an edit of another reader does not change it.
 """
 
+from infra.errors import did_you_mean
 from infra.references import module_reference
 from pipelines.benchmarks.row import Benchmark, ResultRow
 from pipelines.sources.captions import coco, multilingual, scicap, screens, textcaps
@@ -93,7 +94,10 @@ def source_spec(source: str | OwnSource) -> SourceSpec:
             source
         )
     if source not in SOURCES:
-        raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}.")
+        raise ValueError(
+            f"source must be one of {', '.join(SOURCES)}, got {source!r}"
+            f"{did_you_mean(source, SOURCES) if isinstance(source, str) else ''}."
+        )
     return SOURCES[source]
 
 
@@ -116,13 +120,9 @@ def get_benchmark(name: str) -> Benchmark:
       ValueError: if there is no benchmark of that name, with the list of all names.
     """
     if name not in BENCHMARKS:
-        raise ValueError(f"benchmark must be one of {', '.join(BENCHMARKS)}, got {name!r}.")
+        hint = did_you_mean(name, BENCHMARKS) or "."
+        raise ValueError(f"benchmark must be one of {', '.join(BENCHMARKS)}, got {name!r}{hint}")
     return BENCHMARKS[name]
-
-
-def main_suite() -> tuple[tuple[Benchmark, ResultRow], ...]:
-    """Returns the 27 rows whose mean retention the paper reports, each with its benchmark."""
-    return tuple((b, row) for b in BENCHMARKS.values() for row in b.rows if row.suite == "main")
 
 
 def row_of_title(title: str) -> tuple[Benchmark, ResultRow]:

@@ -35,6 +35,7 @@ class Pixels:
       crop: x0, y0, x1, y1 of the part of an image that was kept; None if all of it was [pixels].
       region: what an image's square shows, bars included; None if there are none.
       composed: whether the background shows through transparent pixels.
+      decoder: what decoded a video, "pyav" or "decord"; "" of an image.
     """
 
     images: tuple[bytes, ...]
@@ -46,6 +47,7 @@ class Pixels:
     crop: Region | None = None
     region: Region | None = None
     composed: bool = False
+    decoder: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,7 @@ class DecodeMedia:
             decoded=clip.decoded,
             num_windows=clip.num_windows,
             composed=clip.composed,
+            decoder=clip.decoder,
         )
 
 

@@ -1,5 +1,6 @@
 """Makes a record or a reject from each item."""
 
+import collections
 from collections.abc import Iterable, Iterator
 
 from pipelines.records.schema import BadInput, Record, Reject
@@ -18,11 +19,13 @@ class MakeRecords:
 
     Attributes:
       num_composed: records so far in which the background shows through transparent pixels.
+      decoders: decoder of videos -> records so far that it decoded.
     """
 
     def __init__(self, decode: DecodeMedia, inputs: InputDigest | None = None) -> None:
         self._decode, self._inputs = decode, inputs
         self.num_composed = 0
+        self.decoders: collections.Counter[str] = collections.Counter()
         self._ids: set[str] = set()
 
     def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
@@ -53,7 +56,7 @@ class MakeRecords:
 
     def _record(self, item: Item) -> Record | Reject:
         # The digest gets the item even if its media cannot be read: a file that appears later must
-        # change the digest, or the shard with its reject would be re-used.
+        # change the digest, or the shard with its reject would be reused.
         pixels: list[Pixels] = []
         try:
             for media in item.media:
@@ -65,6 +68,7 @@ class MakeRecords:
         try:
             record = self._render(item, pixels)
             self.num_composed += any(decoded.composed for decoded in pixels)
+            self.decoders.update({decoded.decoder for decoded in pixels if decoded.decoder})
             return record
         except BadInput as error:
             sha256 = pixels[0].sha256 if pixels else ""

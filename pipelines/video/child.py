@@ -20,7 +20,7 @@ from PIL import Image
 
 from pipelines.images.square import ImageSpec, check_size, compose, encode_image, square_image
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.decoders import DecordError, decode_frames
 from pipelines.video.probe import OutOfMemory, probe_video
 from pipelines.video.sampling import FrameSampling
 
@@ -57,6 +57,8 @@ def _answer_request(request: dict, output: BinaryIO) -> None:
         header = {"limit": str(error)}
     except BadInput as error:
         header = {"error": str(error)}
+    except DecordError as error:
+        header = {"missing": str(error)}
     except MemoryError:
         header = {"limit": str(OutOfMemory())}
     signal.setitimer(signal.ITIMER_PROF, 0)
@@ -73,6 +75,7 @@ def sample_video(
 
     Raises:
       BadInput: if the video cannot be decoded, holds less than it declares, or has a refused size.
+      DecordError: if decord is wanted and cannot be imported.
     """
     # Frames are encoded as they come, so that only one raw frame is in memory; each is decoded once
     # and then put wherever a window asks for it:
@@ -84,11 +87,9 @@ def sample_video(
     check_size(info.width, info.height, **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
-    decoder_used = choose_decoder(decoder, info)
+    decoder_used, frames = decode_frames(path, info, times, decoder)
     size, decoded, encoded, composed = (0, 0), [], [], False
-    for time, pixels in DECODERS[decoder_used](
-        path, info, times
-    ):  # Only one raw frame is in memory.
+    for time, pixels in frames:  # Only one raw frame is in memory.
         image, has_background = _opaque(pixels, spec)
         composed |= has_background
         size = image.size

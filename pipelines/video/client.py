@@ -11,11 +11,11 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from infra.processes.module import module_command, python_path
 from pipelines.images.square import ImageSpec
 from pipelines.records.schema import BadInput
 from pipelines.video.sampling import FrameSampling
@@ -41,7 +41,7 @@ class VideoLimits:
     """Decoder and limits for one clip.
 
     Attributes:
-      decoder: "pyav", or "decord" to use it where it is exact.
+      decoder: "pyav", or "decord" to use it where it is exact; it must be installed.
       cpu_s: most processor time for one clip, summed over threads [s].
       memory_mb: address space of the child [MiB]; 720p needs about 700.
       clips_per_child: clips after which a child is replaced, since decord's memory grows.
@@ -55,14 +55,17 @@ class VideoLimits:
     def __post_init__(self) -> None:
         if self.decoder not in ("pyav", "decord"):
             raise ValueError(f"decoder must be pyav or decord, got {self.decoder!r}.")
-        if self.decoder == "decord" and find_spec("decord") is None:
-            raise ValueError(
-                "decoder must be pyav where decord is not installed, got 'decord'; decord has "
-                "wheels for Linux on x86-64 only."
-            )
         for name in ("cpu_s", "memory_mb", "clips_per_child"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+
+
+def installed_decoder(preferred: str) -> str:
+    """Returns the decoder that this machine has: "pyav" where "decord" is wanted and not installed.
+
+    decord has wheels for Linux on x86-64 only.
+    """
+    return "pyav" if preferred == "decord" and find_spec("decord") is None else preferred
 
 
 class SampledFrames(NamedTuple):
@@ -76,6 +79,7 @@ class SampledFrames(NamedTuple):
       num_windows: number of windows in `images`.
       composed: whether the background shows through transparent pixels.
       duration: length of the video, from its first frame on [s].
+      decoder: the decoder that was used, "pyav" or "decord".
     """
 
     images: tuple[bytes, ...]
@@ -85,6 +89,7 @@ class SampledFrames(NamedTuple):
     num_windows: int
     composed: bool = False
     duration: float = 0.0
+    decoder: str = "pyav"
 
 
 class VideoChildLostError(RuntimeError):
@@ -114,6 +119,7 @@ class VideoChild:
         Raises:
           BadInput: if it cannot be decoded within the limits.
           VideoChildLostError: if `_OUTSIDE_FAILURES` children are lost for other reasons.
+          RuntimeError: if decord is installed and cannot be imported.
         """
         request = {
             "path": path,
@@ -152,6 +158,11 @@ class VideoChild:
         # An error in the answer is a verdict on the clip; another child would say the same.
         if "error" in header:
             raise BadInput(header["error"])
+        if "missing" in header:
+            raise RuntimeError(
+                f"decord is installed and cannot be imported ({header['missing']}); install it "
+                f"again, or set prepare.decoder to pyav."
+            )
         return SampledFrames(
             images=tuple(images),
             size=tuple(header["size"]),
@@ -160,6 +171,7 @@ class VideoChild:
             num_windows=header["num_windows"],
             composed=header["composed"],
             duration=header["duration"],
+            decoder=header["decoder"],
         )
 
     @property
@@ -267,7 +279,7 @@ class VideoChild:
             # inherit this one's memory, threads and locks.
             memory = str(self._limits.memory_mb << 20)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", child.__name__, memory],
+                module_command(child.__name__, memory),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -288,8 +300,7 @@ def child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,
-        # "" stands for the folder in which this process runs.
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": python_path(),
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }

@@ -1,7 +1,7 @@
 """Two decoders, one interface: the frame shown at each requested time, upright, in RGB.
 
 PyAV decodes in sequence and is always right; in H.264 it skips frames that no wanted frame needs.
-decord seeks. Its frame indices were exact only for the files that `choose_decoder` allows; for
+decord seeks. Its frame indices were exact only for the files that `decode_frames` gives it; for
 others it returned wrong frames without an error. Interlaced frames, odd sides and display matrices
 are PyAV's as well, whichever decoder is asked for: decord's pixels are others there.
 """
@@ -9,7 +9,7 @@ are PyAV's as well, whichever decoder is asked for: decord's pixels are others t
 import bisect
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import av
@@ -55,10 +55,17 @@ _ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 _KEY_FRAMES = 16
 """Key frames that are looked at before decord is asked; a clip of some seconds has fewer."""
 
+_NO_MEMORY = ("failed to map segment", "annot allocate memory")
+"""The loader's words where the address space is too small for a library."""
+
 _LOST_SLACK = 2
 _LOST_TOLERANCE = 0.05
 """A clip with more undecodable frames than this is rejected; decoders may drop one or two at the
 ends."""
+
+
+class DecordError(ImportError):
+    """decord is installed, and cannot be imported."""
 
 
 def decode_pyav(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
@@ -178,49 +185,76 @@ def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> 
                         return
 
 
-def decode_decord(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
-    """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
-    import decord
+def decode_decord(
+    path: str, info: VideoProperties, times: Sequence[float]
+) -> Iterator[Frame] | None:
+    """Returns one frame per time, by seeking; None if decord disagrees with `info`, or fails.
+
+    Raises:
+      DecordError: if decord cannot be imported.
+    """
+    try:
+        import decord
+    except (ImportError, OSError) as error:
+        if any(words in str(error) for words in _NO_MEMORY):
+            raise OutOfMemory from error
+        raise DecordError(str(error)) from error
 
     # Four checks before decord is believed: key frames are stored as they are shown, and decord
     # counts as many frames as the probe, shows them at the same times, and raises nothing.
-    # Otherwise PyAV decodes.
     indices = _frames_shown_at(info, times)
     try:
         if not _is_plain(path):
-            return decode_pyav(path, info, times)
+            return None
         reader = decord.VideoReader(path, num_threads=1)
         if len(reader) != len(info.times):
-            return decode_pyav(path, info, times)
+            return None
         stamps = reader.get_frame_timestamp(range(len(reader)))[:, 0]
         shown_times = stamps[indices] - stamps.min()
         if np.abs(shown_times - np.asarray(info.times)[indices]).max() > 0.5 / 60:
-            return decode_pyav(path, info, times)
+            return None
         pixels = reader.get_batch(indices).asnumpy()
     except (
         decord.DECORDError,
         RuntimeError,
         av.error.FFmpegError,
     ):  # MemoryError passes, so that it is tried again.
-        return decode_pyav(path, info, times)
+        return None
     return ((float(t), p) for t, p in zip(shown_times, pixels, strict=True))
 
 
-Decoder = Callable[[str, VideoProperties, Sequence[float]], Iterator[Frame]]
-DECODERS: dict[str, Decoder] = {"pyav": decode_pyav, "decord": decode_decord}
+def decode_frames(
+    path: str, info: VideoProperties, times: Sequence[float], preferred: str
+) -> tuple[str, Iterator[Frame]]:
+    """Returns the name of the decoder that takes a video, and one frame per time.
+
+    Args:
+      path: the video.
+      info: what `probe_video` found in it.
+      times: times from the first frame, ascending [s].
+      preferred: "pyav", or "decord" to use it where it is exact, and PyAV elsewhere.
+
+    Raises:
+      BadInput: from the frames, if decoding fails, or ends before the file does.
+      DecordError: if decord is wanted and cannot be imported.
+    """
+    if preferred == "decord" and _is_exact_in_decord(info):
+        frames = decode_decord(path, info, times)
+        if frames is not None:
+            return "decord", frames
+    return "pyav", decode_pyav(path, info, times)
 
 
-def choose_decoder(preferred: str, info: VideoProperties) -> str:
-    """Returns the decoder to use: decord only for files on which it is exact, else PyAV."""
-    exact = (
+def _is_exact_in_decord(info: VideoProperties) -> bool:
+    return (
         info.codec in _DECORD_CODECS
         and info.pixel_format in _DECORD_PIXELS
         and any(name in info.format.split(",") for name in _DECORD_FORMATS)
+        and info.can_seek
         and not info.hidden
         and info.num_video_streams == 1
         and info.width % 2 == info.height % 2 == 0
     )
-    return "decord" if preferred == "decord" and exact else "pyav"
 
 
 def _is_plain(path: str) -> bool:

@@ -1,6 +1,8 @@
 """Reads a video file's declared properties and its packets, without decoding."""
 
 import dataclasses
+import itertools
+from typing import Any
 
 import av
 import av.error
@@ -59,6 +61,7 @@ class VideoProperties:
       stamps: stamp of every packet, in decoding order [time base]; empty if `starts` is.
       starts: packets at which decoding can begin without the packets before, including packet 0.
         Empty if they are not known, or if stamps do not identify frames.
+      can_seek: whether decoding can begin at every packet that the file marks as a key frame.
     """
 
     format: str
@@ -72,6 +75,7 @@ class VideoProperties:
     num_video_streams: int
     stamps: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
+    can_seek: bool = False
 
 
 def probe_video(path: str) -> VideoProperties:
@@ -124,7 +128,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
     # One pass over the packets, without decoding, collects when each frame is shown, which packets
     # an edit list hides, and at which packets decoding may begin.
     times, ends, hidden = [], [], 0
-    stamps, starts, length = [], [], _length_size(stream)
+    stamps, starts, keys, length = [], [], [], _length_size(stream)
     for packet in container.demux(stream):
         if not packet.size:
             continue
@@ -134,6 +138,8 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
         stamp = packet.pts if packet.pts is not None else packet.dts
         times.append(len(times) / rate if stamp is None else stamp * base)
         ends.append(times[-1] + (packet.duration or 0) * base)
+        if packet.is_keyframe:
+            keys.append(len(stamps))
         if length and packet.is_keyframe and _is_idr(bytes(packet), length):
             starts.append(len(stamps))
         # New headers in the middle of the stream: from here on, starts cannot be told any more.
@@ -150,6 +156,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
     codec = stream.codec_context
+    can_seek = _has_closed_groups(stamps, keys) and (codec.name != "h264" or keys == starts)
     # Where stamps do not tell frames apart, decoding goes through all of them.
     if not length or hidden or not _are_stamps_unique(stamps, starts):
         stamps, starts = [], []
@@ -165,7 +172,21 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
         num_video_streams=len(_video_streams(container)),
         stamps=tuple(stamps),
         starts=tuple(starts),
+        can_seek=can_seek,
     )
+
+
+def _has_closed_groups(stamps: list[int | None], keys: list[int]) -> bool:
+    """Returns whether packet 0 is a key frame, and no packet after one is shown before it.
+
+    Such a packet may refer past the key frame, as in the open groups of H.264 and HEVC.
+    """
+    # closed  I0 P2 B1 │ I3 P5 B4           open  I0 P3 B1 B2 │ I6 B4 B5 P9 …
+    if keys[:1] != [0] or None in stamps:
+        return False
+    shown: list[Any] = stamps
+    earliest_after = [*itertools.accumulate(reversed(shown), min)][::-1]
+    return all(shown[key] <= earliest_after[key] for key in keys)
 
 
 def _are_stamps_unique(stamps: list[int | None], starts: list[int]) -> bool:

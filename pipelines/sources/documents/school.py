@@ -34,7 +34,7 @@ from pipelines.sources.values import text_of
 _AI2D_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
 _SCIENCE_QA_RECIPE = FinetuneRecipe(
-    batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision=True
+    batch_size=128, lr_pg1=1e-5, lr_pg2=6e-6, epochs=20, freeze_vision="all"
 )
 
 AI2D = Benchmark(

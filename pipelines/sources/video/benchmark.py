@@ -5,6 +5,8 @@ PaliGemma 2, table 14. Training sizes are PaliGemma's, made after some videos we
 evaluation splits are the authors' published ones.
 """
 
+from typing import Literal
+
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 
 
@@ -52,7 +54,12 @@ def video_benchmark(
 
 
 def video_recipe(
-    lr_pg1: float, lr_pg2: float, epochs: int, *, decay: bool = False, freeze_vision: bool = False
+    lr_pg1: float,
+    lr_pg2: float,
+    epochs: int,
+    *,
+    decay: bool = False,
+    freeze_vision: Literal[False, "all"] = False,
 ) -> FinetuneRecipe:
     """Returns the recipe at 224 px."""
     return FinetuneRecipe(

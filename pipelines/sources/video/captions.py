@@ -36,7 +36,7 @@ from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 ACTIVITYNET_CAP = video_benchmark(
     "activitynet_cap",
     "ActivityNet-CAP",
-    video_recipe(1e-5, 3e-6, 1, decay=True, freeze_vision=True),
+    video_recipe(1e-5, 3e-6, 1, decay=True, freeze_vision="all"),
     text_len=64,
     stride=30,
     num_train=44_775,
@@ -46,7 +46,7 @@ ACTIVITYNET_CAP = video_benchmark(
 MSRVTT_CAP = video_benchmark(
     "msrvtt_cap",
     "MSRVTT-Cap",
-    video_recipe(1e-5, 1e-5, 20, freeze_vision=True),
+    video_recipe(1e-5, 1e-5, 20, freeze_vision="all"),
     text_len=32,
     stride=9,
     num_train=4_965,

@@ -39,7 +39,7 @@ ACTIVITYNET_QA = video_benchmark(
 MSRVTT_QA = video_benchmark(
     "msrvtt_qa",
     "MSRVTT-QA",
-    video_recipe(1e-5, 6e-6, 1, freeze_vision=True),
+    video_recipe(1e-5, 6e-6, 1, freeze_vision="all"),
     text_len=64,
     stride=9,
     num_train=121_646,
@@ -52,7 +52,7 @@ MSVD_QA = video_benchmark(
     video_recipe(3e-6, 3e-6, 1, decay=True),
     text_len=64,
     stride=26,
-    num_frames=8,
+    num_frames=8,  # As the config has it; PaliGemma's text has 16 frames for all videos.
     num_train=29_749,
     size=13_157,
 )

@@ -39,7 +39,7 @@ GQA = Benchmark(
     num_train=1_075_062,
     recipes={
         224: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1),
-        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision=True),
+        448: FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, epochs=1, freeze_vision="all"),
     },
 )
 
