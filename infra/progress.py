@@ -3,8 +3,11 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+
+from infra.terminal import drawing_stream, printable_lines
 
 COMPILING = "compiles"
 """Note of work whose programs are being compiled, before the next of its units is done."""
@@ -35,6 +38,8 @@ class Progress:
     devices: int = 0
 
 
+WAIT_EVERY = 15.0
+"""Interval between two lines on something that is waited for [s]."""
 _TERMINAL_S, _FILE_S = 0.5, 30.0
 """Least time between two lines of progress, on a terminal and elsewhere [s]."""
 
@@ -54,11 +59,12 @@ def progress_line() -> Iterator[Callable[[str], None]]:
         nonlocal shown, is_shown
         if time.monotonic() - shown >= interval:
             shown, is_shown = time.monotonic(), True
+            shown_text = printable_lines(text)
             # The rest of the line before is erased.
             print(
-                f"\r{text}\x1b[K" if is_terminal else text,
+                f"\r{shown_text}\x1b[K" if is_terminal else shown_text,
                 end="" if is_terminal else "\n",
-                file=sys.stderr,
+                file=drawing_stream(sys.stderr),
                 flush=True,
             )
 
@@ -66,4 +72,25 @@ def progress_line() -> Iterator[Callable[[str], None]]:
         yield show
     finally:
         if is_terminal and is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print("\r\x1b[K", end="", file=drawing_stream(sys.stderr), flush=True)
+
+
+@contextlib.contextmanager
+def wait_line(what: str, every: float = WAIT_EVERY) -> Iterator[None]:
+    """Prints a line now and then while something lasts: "starting Prefect … 30 s".
+
+    Args:
+      what: what is waited for, in words.
+      every: interval between two lines [s].
+    """
+    began, over = time.monotonic(), threading.Event()
+
+    def show() -> None:
+        while not over.wait(every):
+            print(f"{what} … {time.monotonic() - began:.0f} s", flush=True)
+
+    threading.Thread(target=show, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -5,6 +5,7 @@ path/to/my_metric.py:f1    a function of one file
 soft_f1                    an entry point that an installed distribution declares
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from infra.errors import raised_at
+from infra.errors import did_you_mean, raised_at
 
 _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -64,15 +65,24 @@ def load_reference(reference: str) -> Any:
         )
         cure = "; install it, put its folder on PYTHONPATH, or name its file" if is_missing else ""
         # An error in the module's own code is the user's to find, so it says where it was raised.
-        place = raised_at(error)
+        place = raised_at(error, _source_file(module))
         where = f" ({place})" if place else ""
         raise ValueError(
             f"{module} cannot be imported: {type(error).__name__}: {message}{where}{cure}"
         ) from error
     if not hasattr(imported, name):
         source_file = getattr(imported, "__file__", None) or module
-        raise ValueError(f"{module} has no {name!r}; {source_file} must define it.")
+        hint = did_you_mean(name, (other for other in vars(imported) if not other.startswith("_")))
+        raise ValueError(f"{module} has no {name!r}; {source_file} must define it{hint or '.'}")
     return getattr(imported, name)
+
+
+def _source_file(module: str) -> str:
+    """Returns the path of a module's source; "" if it has none or is not found."""
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(module)
+        return (spec and spec.origin) or ""
+    return ""
 
 
 def load_module(name: str) -> ModuleType:

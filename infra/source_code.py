@@ -44,10 +44,8 @@ OUTSIDE = (
     "flows.steps.user_code",
     "flows.steps.registry",
     "flows.steps.worker",
-    "pipelines.records.tf_data",
 )
-"""Modules that are no part of a step's code. They decide the bytes of no step: the first run every
-step, and the last is for people who train with `tf.data`."""
+"""Modules that are no part of a step's code: they run every step, and decide the bytes of none."""
 
 _IMPORTERS = {"import_module", "__import__", "spec_from_file_location", "run_module", "run_path"}
 _DYNAMIC = _IMPORTERS | {"exec", "eval"}

@@ -1,17 +1,15 @@
-"""A compiled program's text (HLO), read: computations, loops, collectives and kernels."""
+"""A compiled program's text (HLO), read: computations, loops and collectives."""
 
 import dataclasses
-import functools
 import math
 import re
 import typing
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
 _BYTES |= {"s64": 8, "u64": 8, "f64": 8}
-_OPERAND = re.compile(r"%([\w.\-]+)")
 
 TRAFFIC = {
     "all-gather": 1,
@@ -21,12 +19,6 @@ TRAFFIC = {
     "collective-permute": 1,
 }
 """Collective -> how often each byte of the whole array passes a chip's links."""
-
-_NO_KERNEL = {
-    "after-all", "bitcast", "call", "conditional", "constant", "get-tuple-element", "iota",
-    "opt-barrier", "parameter", "partition-id", "replica-id", "tuple", "while",
-}  # fmt: skip
-"""Operations that move no data themselves."""
 
 
 class Collective(typing.NamedTuple):
@@ -51,17 +43,13 @@ class Instruction:
       name: name of its result.
       shape: type of its result.
       operation: what it does: fusion, while, all-gather, ...
-      operands: names of what it reads.
       attributes: the rest of the line, operands included.
-      is_root: whether its result is that of the computation.
     """
 
     name: str
     shape: str
     operation: str
-    operands: tuple[str, ...]
     attributes: str
-    is_root: bool = False
 
 
 class Program:
@@ -93,10 +81,7 @@ class Program:
                 lines = self.computations.setdefault(header[2], [])
                 self.entry = header[2] if header[1] else self.entry
             elif match := _INSTRUCTION.match(line):
-                operands = tuple(_OPERAND.findall(match[5].partition(")")[0]))
-                lines.append(
-                    Instruction(match[2], match[3], match[4], operands, match[5], bool(match[1]))
-                )
+                lines.append(Instruction(*match.groups()))
 
     def collective(self, line: Instruction) -> tuple[Collective, float] | None:
         """Returns a collective and the bytes of its whole array; None for other instructions."""
@@ -135,7 +120,7 @@ class Program:
         return Collective(collective, group, hidden=is_hidden), size
 
     def called(
-        self, line: Instruction, cost: typing.Callable[[str], float]
+        self, line: Instruction, cost: typing.Callable[[str], tuple[float, float]]
     ) -> list[tuple[str, int]]:
         """Returns the computations that an instruction runs, and how often.
 
@@ -158,86 +143,6 @@ class Program:
             names = [name.strip().lstrip("%") for name in names]
             return [(max(names, key=cost), 1)] if names else []
         return []
-
-    def kernel(self, computation: str, line: Instruction) -> tuple[float, float] | None:
-        """Returns FLOPs of matrix products and bytes read and written; None for no kernel.
-
-        Of an array that a kernel only reads a slice of, such as the weights of all layers, the
-        slice counts; and of one that it only replaces a slice of, the new slice.
-        """
-        if line.operation in _NO_KERNEL or line.operation.endswith(("-start", "-done", "-update")):
-            return None
-        if line.operation in TRAFFIC:
-            return None
-        shapes = self._shapes(computation)
-        if line.operation == "fusion":
-            inner = computation_name("calls", line.attributes)
-            return self._flops(inner), self._fusion_bytes(inner)
-        operands = [shapes.get(name, "") for name in line.operands]
-        read = sum(map(shape_bytes, operands))
-        if line.operation in ("dynamic-slice", "slice", "gather"):
-            return 0.0, 2 * shape_bytes(line.shape)
-        if line.operation == "dynamic-update-slice":
-            return 0.0, 2 * shape_bytes(operands[1])
-        return self._product_flops(line, operands), read + shape_bytes(line.shape)
-
-    @functools.cache  # noqa: B019 - a program lives as long as its reading
-    def _shapes(self, computation: str) -> dict[str, str]:
-        return {line.name: line.shape for line in self.computations[computation]}
-
-    def _flops(self, computation: str) -> float:
-        """Returns the FLOPs of the matrix products of a fused computation."""
-        shapes, total = self._shapes(computation), 0.0
-        for line in self.computations[computation]:
-            if line.operation == "fusion":
-                total += self._flops(computation_name("calls", line.attributes))
-            else:
-                operands = [shapes.get(name, "") for name in line.operands]
-                total += self._product_flops(line, operands)
-        return total
-
-    def _product_flops(self, line: Instruction, operands: list[str]) -> float:
-        """Returns the FLOPs of a matrix product; 0 of another instruction."""
-        # Two per multiply-add: for each element of the result, as many as are summed over. Names
-        # of the dimensions summed over, in the product itself and in a library's call:
-        #
-        #   dot          lhs_contracting_dims={1}
-        #   custom-call  "lhs_contracting_dimensions":["1"]
-        is_product = line.operation == "dot" or (
-            line.operation == "custom-call" and "contracting_dimensions" in line.attributes
-        )
-        if not is_product or not operands:
-            return 0.0
-        match = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)[\]}]', line.attributes)
-        sides = _sides(operands[0])
-        summed = [sides[int(axis)] for axis in re.findall(r"\d+", match[1])] if match else []
-        return 2.0 * math.prod(_sides(line.shape)) * math.prod(summed)
-
-    def _fusion_bytes(self, computation: str) -> float:
-        """Returns the bytes that a fused computation reads from memory and writes to it."""
-        lines = self.computations[computation]
-        by_name = {line.name: line for line in lines}
-        users: dict[str, list[Instruction]] = {}
-        for line in lines:
-            for name in line.operands:
-                users.setdefault(name, []).append(line)
-
-        def uses(name: str) -> list[Instruction]:
-            through = []
-            for user in users.get(name, []):
-                through += uses(user.name) if user.operation == "bitcast" else [user]
-            return through
-
-        total = 0.0
-        for line in lines:
-            if line.operation == "parameter":
-                total += min(
-                    shape_bytes(line.shape),
-                    sum(_read_bytes(line.name, user, by_name) for user in uses(line.name)),
-                )
-            elif line.is_root:
-                total += _written_bytes(line, by_name)
-        return total
 
     def _loop_iterations(self, attributes: str) -> int:
         """Returns a loop's iterations: it counts from 0 to the constant in its condition."""
@@ -279,38 +184,3 @@ def shape_bytes(shape: str) -> float:
         _BYTES.get(dtype, 0) * math.prod(int(side) for side in filter(None, sides.split(",")))
         for dtype, sides in _ARRAY.findall(shape)
     )
-
-
-def _sides(shape: str) -> list[int]:
-    """Returns the sides of an array; of a tuple, those of its first array."""
-    match = _ARRAY.search(shape)
-    return [int(side) for side in filter(None, match[2].split(","))] if match else []
-
-
-def _read_bytes(name: str, user: Instruction, by_name: dict[str, Instruction]) -> float:
-    """Returns the bytes that an instruction reads of a fused computation's parameter."""
-    if user.operation in ("dynamic-slice", "slice", "gather"):
-        return shape_bytes(user.shape)
-    # What it replaces a slice of stays in its place.
-    is_first = bool(user.operands) and _source(user.operands[0], by_name) == name
-    if user.operation == "dynamic-update-slice" and is_first:
-        return 0.0
-    return shape_bytes(by_name[name].shape)
-
-
-def _source(name: str, by_name: dict[str, Instruction]) -> str:
-    """Returns the name of the array that a chain of bitcasts begins with."""
-    while name in by_name and by_name[name].operation == "bitcast" and by_name[name].operands:
-        name = by_name[name].operands[0]
-    return name
-
-
-def _written_bytes(line: Instruction, by_name: dict[str, Instruction]) -> float:
-    """Returns the bytes that the result of a fused computation takes in memory."""
-    line = by_name.get(_source(line.name, by_name), line)
-    if line.operation == "tuple":
-        parts = (by_name[name] for name in line.operands if name in by_name)
-        return sum(_written_bytes(part, by_name) for part in parts)
-    if line.operation == "dynamic-update-slice" and len(line.operands) > 1:
-        return shape_bytes(by_name[line.operands[1]].shape)
-    return shape_bytes(line.shape)

@@ -5,9 +5,7 @@ over the program, with each loop counted as often as it runs, is the time that a
 (`cost_analysis` counts the body of a loop once, which for a scanned model is a tenth of the truth.)
 Collectives carry no cycles: their time is their bytes divided by the bandwidth of their group.
 
-XLA's GPU compiler estimates no cycles. There the time is a formula: each kernel takes as long as
-its matrix products at the peak, or as its reads and writes at the memory's bandwidth, whichever is
-longer. No kernel is faster, so this is a lower bound.
+XLA's GPU compiler estimates no cycles: of a GPU's program only the traffic is read.
 
 These are estimates. Equivalent programs differ by up to 12 %, because the compiler picks different
 layouts for them; a difference below 2 % is a tie. Ratios between programs of one compiler are more
@@ -17,19 +15,11 @@ reliable than seconds.
 import collections
 import dataclasses
 import re
-import typing
 
 from infra.chips.hlo import TRAFFIC, Collective, Program
-from infra.chips.topology import Chip, Topology
+from infra.chips.topology import Topology
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-
-
-class Kernel(typing.NamedTuple):
-    """A kernel's work in one run: FLOPs of its matrix products, bytes that it reads and writes."""
-
-    flops: float
-    num_bytes: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,22 +29,14 @@ class ProgramCost:
     Attributes:
       cycles: cycles that the chip computes; 0 for a GPU.
       traffic: collective -> bytes of the whole arrays that it moves.
-      kernels: kernel of a GPU -> how often it runs; empty for a TPU.
     """
 
     cycles: float
     traffic: dict[Collective, float]
-    kernels: dict[Kernel, int] = dataclasses.field(default_factory=dict)
 
     def compute_s(self, topology: Topology) -> float:
-        """Returns the time that a chip computes; of a GPU, a lower bound by formula [s]."""
-        chip = topology.chip
-        if not chip.is_gpu:
-            return self.cycles / chip.clock_hz
-        return sum(
-            runs * max(kernel.flops / chip.peak_flops, kernel.num_bytes / chip.memory_bandwidth)
-            for kernel, runs in self.kernels.items()
-        )
+        """Returns the time that a TPU's chip computes [s]."""
+        return self.cycles / topology.chip.clock_hz
 
     def interconnect_s(self, topology: Topology, *, hidden: bool = False) -> float:
         """Returns the time of the collectives, one after the other [s].
@@ -81,16 +63,6 @@ class ProgramCost:
             for kind, size in self.traffic.items()
         )
 
-    @property
-    def flops(self) -> float:
-        """FLOPs of the matrix products of a GPU's kernels, with what is computed twice."""
-        return sum(runs * kernel.flops for kernel, runs in self.kernels.items())
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes that a GPU's kernels read from its memory and write to it."""
-        return sum(runs * kernel.num_bytes for kernel, runs in self.kernels.items())
-
 
 def read_program_cost(hlo: str, topology: Topology, *, open_trips: int = 1) -> ProgramCost:
     """Returns the cost of a compiled program.
@@ -103,7 +75,7 @@ def read_program_cost(hlo: str, topology: Topology, *, open_trips: int = 1) -> P
     Raises:
       ValueError: if no instruction has cycles, since the program was not compiled for a TPU.
     """
-    cost = _Reader(Program(hlo, topology.num_chips, open_trips), topology.chip).cost_of_all()
+    cost = _Reader(Program(hlo, topology.num_chips, open_trips)).cost_of_all()
     if not cost.cycles and not topology.chip.is_gpu:
         raise ValueError("program has no estimated cycles; only those compiled by libtpu do.")
     return cost
@@ -112,8 +84,8 @@ def read_program_cost(hlo: str, topology: Topology, *, open_trips: int = 1) -> P
 class _Reader:
     """Adds up the cost of a program's computations, each with all it calls."""
 
-    def __init__(self, program: Program, chip: Chip) -> None:
-        self._program, self._chip = program, chip
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._costs: dict[str, ProgramCost] = {}
 
     def cost_of_all(self) -> ProgramCost:
@@ -129,7 +101,6 @@ class _Reader:
         """Returns the cost of a computation and all it calls, with loops unrolled."""
         # A loop counts as often as it runs: a model of 26 scanned layers is one body, 26 times.
         cycles, traffic = 0.0, collections.defaultdict[Collective, float](float)
-        kernels = collections.Counter[Kernel]()
         for line in self._program.computations[name]:
             if match := _CYCLES.search(line.attributes):
                 cycles += int(match[1])
@@ -138,16 +109,12 @@ class _Reader:
                 cycles += iterations * inner.cycles
                 for kind, size in inner.traffic.items():
                     traffic[kind] += iterations * size
-                for kernel, runs in inner.kernels.items():
-                    kernels[kernel] += iterations * runs
             if transfer := self._program.collective(line):
                 kind, size = transfer
                 traffic[kind] += size
-            elif self._chip.is_gpu and (work := self._program.kernel(name, line)):
-                kernels[Kernel(*work)] += 1
-        return ProgramCost(cycles, dict(traffic), dict(kernels))
+        return ProgramCost(cycles, dict(traffic))
 
-    def _order(self, name: str) -> float:
-        """Returns a number by which the more expensive of two computations is the larger."""
+    def _order(self, name: str) -> tuple[float, float]:
+        """Returns numbers by which the more expensive of two computations is the larger."""
         cost = self._cost(name)
-        return cost.cycles + cost.flops + cost.memory_bytes
+        return cost.cycles, cost.traffic_bytes

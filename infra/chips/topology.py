@@ -20,6 +20,9 @@ class Chip:
         estimates none.
       megacore: whether JAX sees its two cores as one device.
       memory_bandwidth: peak of reading and writing its memory [bytes/s].
+      host_chips: most chips of one host.
+      slice_host_chips: chips of each host of a slice that spans several.
+      ray_type: Ray's name of the accelerator; "" for a GPU, which needs none.
     """
 
     hbm_bytes: float
@@ -28,6 +31,9 @@ class Chip:
     memory_bandwidth: float
     clock_hz: float = 0.0
     megacore: bool = False
+    host_chips: int = 8
+    slice_host_chips: int = 8
+    ray_type: str = ""
 
     @property
     def is_gpu(self) -> bool:
@@ -58,7 +64,8 @@ PEAK_FLOPS = {
 
 # Sources: memory is the limit in the errors of libtpu 0.0.42; peak, links and bandwidth are from
 # the vendor's system pages. The clock of v6e is inferred from its peak relative to v5e, given four
-# times as many multipliers.
+# times as many multipliers. Hosts are the vendors' machines: of a TPU those of Cloud TPU, where one
+# host of v5e or v6e has up to 8 chips, and each of several has 4; GPUs come in boxes of 8.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=30.75 * GIB,
@@ -67,6 +74,9 @@ CHIPS = {
         memory_bandwidth=1.228e12,
         link_bytes=45e9,
         megacore=True,
+        host_chips=4,
+        slice_host_chips=4,
+        ray_type="TPU-V4",
     ),
     "v5e": Chip(
         hbm_bytes=15.75 * GIB,
@@ -74,6 +84,8 @@ CHIPS = {
         clock_hz=1.5e9,
         memory_bandwidth=819e9,
         link_bytes=45e9,
+        slice_host_chips=4,
+        ray_type="TPU-V5LITEPOD",
     ),
     "v6e": Chip(
         hbm_bytes=31.25 * GIB,
@@ -81,6 +93,8 @@ CHIPS = {
         clock_hz=1.75e9,
         memory_bandwidth=1.64e12,
         link_bytes=90e9,
+        slice_host_chips=4,
+        ray_type="TPU-V6E",
     ),
     **{
         kind: Chip(
@@ -115,7 +129,8 @@ class Topology:
         """Returns the topology with a name, such as "v4:8x8x4".
 
         Raises:
-          ValueError: if the chip is unknown, or the shape is not numbers joined by x.
+          ValueError: if the chip is unknown, the shape is not numbers joined by x, or the chips
+            are no whole number of hosts.
         """
         kind, _, shape = text.partition(":")
         sides = tuple(int(side) if side.isdecimal() else 0 for side in shape.split("x"))
@@ -124,7 +139,13 @@ class Topology:
                 f"topology must be one of {', '.join(CHIPS)}, a colon and sides joined by x, such "
                 f"as v4:8x8x4, v5e:16x16 or h100:8; got {text!r}."
             )
-        return cls(kind, sides)
+        topology = cls(kind, sides)
+        if topology.num_chips % topology.chips_per_host:
+            raise ValueError(
+                f"topology must be at most {topology.chip.host_chips} chips of {kind}, which are "
+                f"one host, or whole hosts of {topology.chips_per_host}; got {text!r}."
+            )
+        return topology
 
     def __str__(self) -> str:
         return f"{self.kind}:{'x'.join(map(str, self.shape))}"
@@ -138,6 +159,35 @@ class Topology:
     def num_chips(self) -> int:
         """Number of chips in the slice."""
         return math.prod(self.shape)
+
+    @property
+    def chips_per_host(self) -> int:
+        """Number of chips that each host of the slice has."""
+        if self.num_chips <= self.chip.host_chips:
+            return self.num_chips
+        return self.chip.slice_host_chips
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts of the slice."""
+        return self.num_chips // self.chips_per_host
+
+    def with_chips(self, count: int) -> "Topology":
+        """Returns so many chips of this kind: all of them, a host's, or those of several slices.
+
+        Slices are joined along the first axis, as if there were no slower network between them.
+        """
+        if count == self.num_chips:
+            return self
+        if self.chip.is_gpu:
+            return Topology(self.kind, (count,))
+        first, *others = self.shape
+        if count % self.num_chips == 0:
+            return Topology(self.kind, (first * count // self.num_chips, *others))
+        # A host of a slice is a square of chips: of 8x8x4, 2x2x1.
+        side = math.isqrt(count)
+        sides = (side, count // side) if side * (count // side) == count else (1, count)
+        return Topology(self.kind, (*sides, *(1 for _ in others[1:])))
 
     @property
     def one_chip(self) -> "Topology":

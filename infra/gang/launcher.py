@@ -10,14 +10,13 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.gang.local import python_path
 from infra.gang.messages import Place, poll_interval, read_exit_codes, read_message, write_message
 from infra.gang.supervise import LAUNCHER, GangFailedError
+from infra.processes.module import module_command, python_path
 
 _OWN = {"ray": "infra.ray.gang", "tpu-vm": "infra.ssh.gang"}
 """The project's own launchers -> module."""
@@ -55,7 +54,7 @@ class LauncherGang:
     ) -> None:
         self._place = place
         program, *options = shlex.split(launcher)
-        own = (sys.executable, "-m", _OWN[program]) if program in _OWN else (program,)
+        own = module_command(_OWN[program]) if program in _OWN else [program]
         argv = [*own, *options, "-n", str(size), *command]
         # A pipe and not the terminal as input: it closes when this process ends, however it ends.
         with (logs / _LOG).open("wb") as log:

@@ -4,11 +4,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from infra.processes.module import python_path
 
 Command = Callable[[int, str], Sequence[str]]
 """(rank, rank 0's address as "host:port") -> the command of a member."""
@@ -101,11 +102,6 @@ def member_environment(rank: int, size: int, inherited: Mapping[str, str]) -> di
             gpus[rank * gpus_per_member : (rank + 1) * gpus_per_member]
         )
     return environment
-
-
-def python_path() -> str:
-    """Returns a PYTHONPATH with which other processes find the code that this one runs."""
-    return os.pathsep.join(map(os.path.abspath, sys.path))
 
 
 def exit_on_stdin_close(code: int) -> None:

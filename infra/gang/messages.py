@@ -21,6 +21,7 @@ import os
 import time
 from pathlib import Path
 
+from infra.credentials import redact_text
 from infra.progress import Progress
 from infra.store.backend import StoreBackend
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend
@@ -146,7 +147,7 @@ class ProgressReader:
         logs = (self._logs / f"{name}.log" for name in (rank, "launcher"))
         log = next((log for log in logs if log.exists()), self._logs)
         text = log.read_bytes()[-_LOG_TAIL:].decode(errors="replace") if log.is_file() else ""
-        return " ".join(text.split())
+        return " ".join(redact_text(text).split())
 
 
 def write_message(place: Place, name: str, text: str) -> None:

@@ -25,6 +25,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from pydantic import SecretStr
 
 from infra.errors import ConfigError
+from infra.prefect.encryption import check_key_stays_apart
 from infra.prefect.watch import PROGRESS
 
 _RUNNING = "prefect.flow-run.Running"
@@ -64,6 +65,8 @@ def register_alerts(
     Raises:
       ConfigError: if an address is invalid, or the server cannot decrypt the one that it replaces.
     """
+    if alerts.addresses:
+        check_key_stays_apart()
     # Not named after the addresses: a digest would let a reader of the database try passwords.
     blocks = [
         _block(client, address, f"parcel-alert-{deployment_id}-{number}")

@@ -20,13 +20,11 @@ import hmac
 import importlib
 import json
 import os
-import re
 import socket
 import sys
 import threading
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,10 @@ from typing import Any
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.prefect.encryption import take_key_out_of_database
+from infra.file_locks import lock_file
+from infra.prefect.doors import Doors
+from infra.prefect.encryption import VARIABLE, take_key_out_of_database
+from infra.prefect.owner import owner_proof
 from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
     PAGES,
@@ -46,21 +47,15 @@ from infra.prefect.server import (
     locks,
     token_of,
 )
-from infra.processes.identity import ProcessNote
+from infra.prefect.server_log import log_errors
+from infra.prefect.start_link import StartLink, asks_for_page
+from infra.prefect.times import plan_each_alone
+from infra.processes.identity import ProcessIdentity
 
 _LOOK_EVERY = 0.5
 """Interval between two looks at whether the server has users [s]."""
 _END_TIMEOUT = 1.5
 """Time for the server to shut down once it has no users; its state is in its database [s]."""
-
-_ASK_TIMEOUT = 30.0
-"""Longest wait for the server's answer about a deployment [s]."""
-_MADE = re.compile(r"/api/deployments/([^/]+)/create_flow_run/?$")
-_DEPLOYMENT = re.compile(r"/api/deployments/((?!filter|count|paginate)[^/]+/?)?$")
-"""Where deployments are made and changed; what only looks them up is not meant."""
-_OWN_CODE = "flows."
-_TAG = "parcel"
-"""Tag of our deployments."""
 
 _MAX_BODY = 16 * 2**20
 """Largest body of a request [bytes]: Prefect's own are a few, a page with pictures is one."""
@@ -74,19 +69,6 @@ _FIRST_MESSAGE_TIMEOUT = 10.0
 
 _FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """Header of every page: no other site can show it in a frame, under a button of its own."""
-
-_ANEW = (b"if-none-match", b"if-modified-since", b"accept-encoding")
-"""Headers by which a browser says what it has kept of a page, and that it may come compressed."""
-_OF_BODY = (b"content-length", b"etag", b"last-modified")
-"""Headers that hold for the body as it was."""
-_START_LINK = (
-    f'<a href="{PAGES}/" style="position:fixed;right:18px;bottom:14px;z-index:99;padding:5px 12px;'
-    "border-radius:6px;background:#0b5cad;color:#fff;font:14px system-ui,sans-serif;"
-    'text-decoration:none">start page</a>'
-).encode()
-
-_CODE = ("entrypoint", "pull_steps", "path", "storage_document_id")
-"""Fields of a deployment that say what code its runs load."""
 
 _MONTH = 30 * 86_400
 """Time for which a browser stays logged in [s]."""
@@ -116,12 +98,20 @@ class SameOrigin:
 
     def _refusal(self, headers: dict[bytes, bytes]) -> str | None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if self._hosts and host not in self._hosts:
+        if self._hosts and not self._is_own(host):
             return f"Host must be one of {', '.join(self._hosts)}, got {host!r}."
         origin = headers.get(b"origin")  # Browsers send it; other clients need not.
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             return f"Origin must be this server's own page, got {origin.decode('latin-1')!r}."
         return None
+
+    def _is_own(self, host: str) -> bool:
+        # Names below localhost lead to this machine alone (RFC 6761). A browser sends a cookie to
+        # all ports of a name; one of its own keeps it from the servers of other users.
+        return any(
+            host == known or (known.startswith("localhost:") and host.endswith(f".{known}"))
+            for known in self._hosts
+        )
 
 
 class Login:
@@ -163,7 +153,9 @@ class Login:
             # Prefect's own check knows no cookie, so every request gets the string.
             rest = [item for item in scope["headers"] if item[0] != b"authorization"]
             known = {**scope, "headers": [*rest, (b"authorization", self._basic)]}
-            await self._app(known, receive, self._with_cookie(send) if _of_page(headers) else send)
+            await self._app(
+                known, receive, self._with_cookie(send) if asks_for_page(headers) else send
+            )
         elif scope["path"] == "/api/health":
             await self._app(scope, receive, send)
         elif self._has_token(scope):
@@ -240,102 +232,9 @@ class Login:
         return sending
 
 
-def _of_page(headers: Mapping[bytes, bytes]) -> bool:
-    """Returns whether a browser asks for a page, rather than a program for data."""
-    return b"text/html" in headers.get(b"accept", b"")
-
-
 def _query(scope: Scope) -> dict[str, list[str]]:
     text = scope.get("query_string", b"").decode("latin-1")
     return urllib.parse.parse_qs(text, keep_blank_values=True)
-
-
-class CheckedForms:
-    """Refuses to create a run of our deployments whose parameters are wrong.
-
-    Args:
-      app: application that answers the other requests.
-      api: address of its API [URI].
-      check: "module:function" of the check: parameters -> the error message, or None.
-    """
-
-    def __init__(self, app: ASGIApp, api: str, check: str) -> None:
-        self._app, self._api, self._check = app, api, check
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        made = scope["type"] == "http" and scope["method"] == "POST" and _MADE.match(scope["path"])
-        if not made:
-            await self._app(scope, receive, send)
-            return
-        body = await _body_of(receive)
-        why = await asyncio.to_thread(self._problem, made[1], body, dict(scope["headers"]))
-        if why is None:
-            await self._app(scope, _replay(body, receive), send)
-        else:
-            await _refuse(send, 409, why)
-
-    def _problem(self, deployment: str, body: bytes, headers: dict[bytes, bytes]) -> str | None:
-        known = {"Authorization": headers.get(b"authorization", b"").decode("latin-1")}
-        try:
-            asked = urllib.request.Request(f"{self._api}/deployments/{deployment}", headers=known)
-            with urllib.request.urlopen(asked, timeout=_ASK_TIMEOUT) as answer:
-                found = json.load(answer)
-            request = json.loads(body)
-            given, own = request.get("parameters") or {}, found["parameters"]
-        except (OSError, ValueError, AttributeError):
-            return None  # The server itself refuses or accepts the request.
-        if _TAG not in found["tags"]:
-            return None
-        # Neither is in the form, and each could undo the limits that a run has.
-        if given.get("given") != own.get("given") and "given" in given:
-            return "given must be left out: studies that a deployment carries are its own."
-        if request.get("job_variables"):
-            return "job_variables must be left out: they are the deployment's."
-        module, _, name = self._check.partition(":")
-        return getattr(importlib.import_module(module), name)({**own, **given})
-
-
-class OwnCode:
-    """Refuses deployments whose runs would load code that is not this project's.
-
-    A run started from the UI takes the place of its code from the server. Whoever may change a
-    deployment could otherwise have its next run, perhaps a schedule's, do anything.
-
-    Args:
-      app: application that answers the other requests.
-      module: name that the module of every entry point begins with.
-    """
-
-    def __init__(self, app: ASGIApp, module: str) -> None:
-        self._app, self._module = app, module
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writes = scope["type"] == "http" and scope["method"] in ("POST", "PATCH", "PUT")
-        if not (writes and _DEPLOYMENT.match(scope["path"])):
-            await self._app(scope, receive, send)
-            return
-        body = await _body_of(receive)
-        why = self._problem(body)
-        if why is None:
-            await self._app(scope, _replay(body, receive), send)
-        else:
-            await _refuse(send, 403, why)
-
-    def _problem(self, body: bytes) -> str | None:
-        try:
-            values = json.loads(body)
-        except ValueError:
-            return None  # The server itself refuses it.
-        if not isinstance(values, dict):
-            return None
-        code = {name: values[name] for name in _CODE if values.get(name)}
-        if str(code.pop("entrypoint", self._module)).startswith(self._module) and not code:
-            return None
-        name = next(iter(code), "entrypoint")
-        return (
-            f"{name} must be that of this project's own deployments ({self._module}…), got "
-            f"{values[name]!r}; a flow of your own is deployed to a server of your own."
-        )
 
 
 class BesidePrefect:
@@ -360,48 +259,6 @@ class BesidePrefect:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_ours = scope["type"] == "http" and f"{scope['path']}/".startswith(f"{PAGES}/")
         await (self._pages if is_ours else self._prefect)(scope, receive, send)
-
-
-class StartLink:
-    """Adds a link to our start page to every page of Prefect's UI.
-
-    Args:
-      app: application that answers the requests.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_get = scope["type"] == "http" and scope["method"] == "GET"
-        if not is_get or not _of_page(dict(scope["headers"])):
-            await self._app(scope, receive, send)
-            return
-        # Asked for anew each time, since what a browser has kept may be without the link; and as
-        # plain text.
-        asked = [header for header in scope["headers"] if header[0] not in _ANEW]
-        start: Message | None = None
-        body = b""
-
-        async def sending(message: Message) -> None:
-            nonlocal start, body
-            if message["type"] == "http.response.start":
-                headers = dict(message["headers"])
-                if headers.get(b"content-type", b"").startswith(b"text/html"):
-                    start = message  # Sent once the length of the whole page is known.
-                    return
-            elif start is not None and message["type"] == "http.response.body":
-                body += message.get("body", b"")
-                if message.get("more_body"):
-                    return
-                whole = body.replace(b"</body>", _START_LINK + b"</body>", 1)
-                headers = [h for h in start["headers"] if h[0] not in _OF_BODY]
-                headers.append((b"content-length", str(len(whole)).encode()))
-                await send({**start, "headers": headers})
-                message = {"type": "http.response.body", "body": whole}
-            await send(message)
-
-        await self._app({**scope, "headers": asked}, receive, sending)
 
 
 class BoundedBodies:
@@ -453,25 +310,6 @@ class BoundedBodies:
         await _refuse(
             send, 413, f"the body must be at most {mib:g} MiB.", (b"connection", b"close")
         )
-
-
-async def _body_of(receive: Receive) -> bytes:
-    parts, more = [], True
-    while more:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(parts)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Returns a `receive` that first gives a body which was read already."""
-    parts = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-    async def again() -> Message:
-        return next(parts, None) or await receive()
-
-    return again
 
 
 def _with_frames(send: Send) -> Send:
@@ -532,15 +370,15 @@ def main() -> None:
     }
     auth = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
     os.environ["PREFECT_API_AUTH_STRING"] = auth  # The server's own services are clients of it.
-    if not is_loopback(host):
-        # A relative path: pages must call the server that they came from, under any of its names.
-        os.environ["PREFECT_UI_API_URL"] = "/api"
+    # A relative path: pages must call the server that they came from, under any of its names.
+    os.environ["PREFECT_UI_API_URL"] = "/api"
 
     import uvicorn
 
     # Prefect reads its settings here, and would take those that lie in the current folder (.env,
     # prefect.toml, pyproject.toml): another database, say, and the store's runs would be in it.
     with contextlib.chdir(users.parent):
+        from prefect.logging.configuration import ensure_logging_setup
         from prefect.server.api.server import create_app
         from prefect.settings import get_current_settings
     from starlette.routing import Route
@@ -551,7 +389,12 @@ def main() -> None:
             await take_key_out_of_database()
             _write_note(noted, api, auth)
 
+    # Prefect's own handlers say less, and nothing of what failed in the background. They are set up
+    # first: whatever of Prefect is imported later would set them up, and take ours away.
+    ensure_logging_setup()
+    log_errors(store, (auth, auth.partition(":")[2], token_of(auth), os.environ.get(VARIABLE, "")))
     take_turns()
+    plan_each_alone()
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)
     # From here on, for whatever Prefect writes: its database holds credentials, too. Not before,
@@ -563,13 +406,13 @@ def main() -> None:
     beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
     pages = BesidePrefect(_application(beside), StartLink(whole)) if beside else whole
     # From the outside in: whose page asks, who asks, how much, and only then what.
-    served: ASGIApp = OwnCode(pages, _OWN_CODE)
-    if beside is not None and beside.check:
-        served = CheckedForms(served, api, beside.check)
+    proof = owner_proof(auth, os.environ[VARIABLE])
+    served = Doors(pages, proof=proof, api=api, check=beside.check if beside else "")
     login = Login(BoundedBodies(served), auth, _hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
     config = uvicorn.Config(
         app,
+        log_config=None,  # See `log_errors`.
         log_level="warning",
         timeout_graceful_shutdown=2,
         ws_max_size=_MAX_MESSAGE,
@@ -609,11 +452,19 @@ def _application(beside: Beside) -> ASGIApp:
 
 
 def _write_note(path: Path, api: str, auth: str) -> None:
-    own, folder = dataclasses.asdict(ProcessNote.of_this_process()), folder_id(path.parents[1])
+    own, folder = dataclasses.asdict(ProcessIdentity.of_this_process()), folder_id(path.parents[1])
     partial = path.with_suffix(".partial")
     with open_private(partial, "w") as file:
         file.write(json.dumps({"api": api, "auth": auth, "process": own, "folder": folder}))
     partial.replace(path)
+
+
+def _is_own(note: Path) -> bool:
+    """Returns whether a note is this process's, and not that of a server on another machine."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        own = dataclasses.asdict(ProcessIdentity.of_this_process())
+        return json.loads(note.read_text())["process"] == own
+    return False
 
 
 def _end_without_users(users: Path, noted: Path, end: list[Callable[[], None]]) -> None:
@@ -621,11 +472,12 @@ def _end_without_users(users: Path, noted: Path, end: list[Callable[[], None]]) 
         while True:
             # The lock can be exclusive only once no command holds it any more.
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(_LOOK_EVERY)
         # A command that starts now waits for the lock, and then finds no server note.
-        noted.unlink(missing_ok=True)
+        if _is_own(noted):
+            noted.unlink(missing_ok=True)
         for ask in end:
             ask()
         time.sleep(_END_TIMEOUT if end else 0)

@@ -2,45 +2,89 @@
 
 It lies in a folder of its user's settings: whoever has a copy of the store, or of the folder of
 the server's database, does not have the key. Prefect by itself would draw one and keep it in the
-database, beside what it encrypts.
+database, beside what it encrypts. Only a user without a home has it there, and can register no
+alerts.
 """
 
+import contextlib
+import fcntl
+import functools
 import os
 import secrets
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from infra.errors import ConfigError
-from infra.prefect.private import make_private, open_private
+from infra.file_locks import lock_file, take_name
+from infra.prefect.private import close_to_others, make_private, open_private
+from infra.user_folders import user_folder
 
 VARIABLE = "PREFECT_SERVER_ENCRYPTION_KEY"
 """Variable that tells a Prefect server the key."""
+
+_SETTINGS = ("XDG_CONFIG_HOME", ".config")
+"""Where a user's settings are: the variable, and the usual folder below their home."""
 
 _IN_DATABASE = "ENCRYPTION_KEY"
 """Row of the database's configuration in which a server without the variable keeps its key."""
 
 
 def key_file() -> Path:
-    """Returns the path of the key's file: that of `PARCEL_KEY`, or else of the user's settings."""
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return Path(os.environ.get("PARCEL_KEY") or settings / "parcel" / "key").expanduser()
+    """Returns the path of the key's file: that of `PARCEL_KEY`, or else of the user's settings.
+
+    A user without a home has it in the private folder of the store's server.
+
+    Raises:
+      ConfigError: if they have no such folder either.
+    """
+    if named := os.environ.get("PARCEL_KEY"):
+        return Path(named).expanduser()
+    if settings := user_folder(*_SETTINGS):
+        return settings / "key"
+    if server := os.environ.get("PREFECT_HOME"):
+        return Path(server) / "key"
+    raise ConfigError("PARCEL_KEY must name a file: HOME is no folder that you may write to.")
+
+
+def check_key_stays_apart() -> None:
+    """Raises a `ConfigError` if the key would lie beside what it encrypts, as without a home."""
+    if not (os.environ.get(VARIABLE) or os.environ.get("PARCEL_KEY") or user_folder(*_SETTINGS)):
+        raise ConfigError(
+            "--alert needs PARCEL_KEY, a file outside of the store: its address is encrypted with "
+            "the key in it, and HOME, where that lies by default, is no folder that you may write "
+            "to."
+        )
 
 
 def read_or_draw_key() -> str:
     """Returns the key of this user's servers, drawn when it is first needed.
 
     Raises:
-      ConfigError: if its file holds no key, or cannot be read or written.
+      ConfigError: if its variable or file holds no key, or the file cannot be read or written.
     """
     if given := os.environ.get(VARIABLE):
+        try:
+            Fernet(given.encode())
+        except ValueError:
+            raise ConfigError(
+                f"{VARIABLE} must be a key of Fernet, 32 bytes in base64, got {len(given)} "
+                f"characters that are none; without it, the key of your own servers counts."
+            ) from None
         return given
     path = key_file()
     try:
         if not path.exists():
             _draw(path)
-        path.chmod(0o600)
+        if others := path.stat().st_mode & 0o077:
+            close_to_others(path)
+            print(
+                f"parcel: {path} was open to others (mode {0o600 | others:o}); it is yours alone "
+                f"now. Who has read it can decrypt alerts' addresses: delete it, give them again.",
+                file=sys.stderr,
+            )
         key = path.read_text().strip()
         Fernet(key.encode())
     except OSError as error:
@@ -63,11 +107,25 @@ def _draw(path: Path) -> None:
     with open_private(partial, "w") as file:
         file.write(f"{Fernet.generate_key().decode()}\n")
     try:
-        os.link(partial, path)  # Unlike a rename it keeps the key that another server drew.
+        take_name(partial, path, functools.partial(_turn, path))
     except FileExistsError:
-        pass
+        pass  # The key that another server drew stays.
     finally:
-        partial.unlink()
+        partial.unlink(missing_ok=True)
+    if not (os.environ.get("PARCEL_KEY") or user_folder(*_SETTINGS)):
+        print(
+            f"parcel: HOME is no folder that you may write to: the key of the store's server is "
+            f"kept in {path}, and alerts need one elsewhere, PARCEL_KEY.",
+            file=sys.stderr,
+        )
+
+
+@contextlib.contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Holds the lock of those who draw a key there; its file stays."""
+    with open_private(path.with_name(f"{path.name}.lock"), "a") as lock:
+        lock_file(lock, fcntl.LOCK_EX)
+        yield
 
 
 async def take_key_out_of_database() -> None:

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infra.errors import one_line_message
+from infra.errors import one_line_message, redact_error
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
+from infra.prefect.log_records import redact_logs
 from infra.prefect.published import published
 from infra.prefect.rows import flush, is_cancelling, settle, settle_earlier_try
 from infra.processes.signals import add_exit_hook, install_signal_handlers
@@ -40,6 +41,7 @@ def journal_of(
         Ctrl-C or in the UI.
     """
     install_signal_handlers()
+    redact_logs()
     journal = Journal(store, flow_run_id)
 
     def at_signal(number: signal.Signals) -> None:
@@ -72,6 +74,7 @@ def journal_of(
     except BaseException as error:
         reason = one_line_message(error)
         journal.close("failed" if isinstance(error, Exception) else "crashed", reason)
+        redact_error(error)  # Prefect sends its message with the state of the run.
         raise
     finally:
         over.set()
@@ -85,5 +88,6 @@ def _end_if_cancelled(flow_run_id: str, over: threading.Event) -> None:
     """
     while not over.wait(_CANCEL_EVERY):
         if published(is_cancelling, flow_run_id):
+            print("the run is cancelled, as somebody asked in the UI or by the API", flush=True)
             os.kill(os.getpid(), signal.SIGINT)
             return

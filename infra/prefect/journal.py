@@ -13,14 +13,36 @@ import dataclasses
 import datetime
 import json
 import threading
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.processes.identity import ProcessNote
+from infra.credentials import redact_text
+from infra.processes.identity import NOBODY, ProcessIdentity
+from infra.store.pins import living_runs
+from infra.store.store import Store
+from infra.typed_json import parse_json, typed
 
 Outcome = Literal["made", "reused", "failed", "not run"]
 Ending = Literal["completed", "failed", "cancelled", "crashed"]
+
+_FIELDS: Mapping[str, Any] = {
+    "what": str,
+    "at": str,
+    "flow_run_id": str,
+    "process": dict,
+    "study": str,
+    "reads": dict[str, list[str]],
+    "names": list[str],
+    "name": str,
+    "task_run_id": str | None,
+    "outcome": Outcome,
+    "detail": str,
+    "ending": Ending,
+    "message": str,
+}
+"""Field of a line -> its type. A line of a later version may have others."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -67,19 +89,21 @@ class RunRecord:
 
     Attributes:
       flow_run_id: Prefect's id of it.
-      process: process that ran it.
+      process: process that ran it; `NOBODY` if the line that names it is damaged.
       nodes: its nodes by name, in the order in which they were planned or began.
       ending: outcome of the run; None if it is under way, or was killed.
       message: reason for that ending.
       study: name of the study; "" until it is planned.
+      damaged: number and fault of each line that cannot be read, which counts as not written.
     """
 
     flow_run_id: str
-    process: ProcessNote
+    process: ProcessIdentity
     nodes: dict[str, Node]
     ending: Ending | None = None
     message: str = ""
     study: str = ""
+    damaged: list[str] = dataclasses.field(default_factory=list)
 
 
 class Journal:
@@ -97,7 +121,7 @@ class Journal:
         self._write(
             "run",
             flow_run_id=flow_run_id,
-            process=dataclasses.asdict(ProcessNote.of_this_process()),
+            process=dataclasses.asdict(ProcessIdentity.of_this_process()),
         )
 
     def plan(self, study: str, reads: Mapping[str, Sequence[str]]) -> None:
@@ -114,18 +138,22 @@ class Journal:
         self._write("started", name=name, task_run_id=task_run_id)
 
     def ended(self, name: str, outcome: Outcome, detail: str = "") -> None:
-        """Notes how a node ended; a re-used one may never have started."""
-        self._write("ended", name=name, outcome=outcome, detail=detail)
+        """Notes how a node ended; a reused one may never have started."""
+        self._write("ended", name=name, outcome=outcome, detail=redact_text(detail))
 
     def reused(self, details: Mapping[str, str]) -> None:
-        """Notes that nodes were re-used, all in one write: name -> detail."""
+        """Notes that nodes were reused, all in one write: name -> detail."""
         self._write_all(
-            "ended", [{"name": n, "outcome": "reused", "detail": d} for n, d in details.items()]
+            "ended",
+            [
+                {"name": n, "outcome": "reused", "detail": redact_text(d)}
+                for n, d in details.items()
+            ],
         )
 
     def close(self, ending: Ending, message: str = "") -> None:
         """Notes how the run ended; only the first call counts."""
-        self._write("closed", ending=ending, message=message)
+        self._write("closed", ending=ending, message=redact_text(message))
 
     def _write(self, what: str, **values: Any) -> None:
         self._write_all(what, [values])
@@ -151,14 +179,38 @@ def folder(store: Path) -> Path:
     return path
 
 
-def has_unsettled(store: Path) -> bool:
+def unsettled(store: Store) -> Iterator[tuple[Path, RunRecord | OSError | None]]:
+    """Yields the journals that are not settled yet, each with the run that it records.
+
+    None if not even a first line was written; the error if the file cannot be read.
+    """
+    for path in sorted(folder(store.state).glob("*.jsonl")):
+        try:
+            yield path, read(path)
+        except FileNotFoundError:  # Another process has settled it.
+            pass
+        except OSError as error:
+            yield path, error
+
+
+def is_over(record: RunRecord, store: Store) -> bool:
+    """Returns whether the process of a run is gone.
+
+    Of one that cannot be seen, on another machine or hidden, the run's lease tells: its pin, which
+    it takes before its journal begins.
+    """
+    state = record.process.state
+    return state == "ended" or (
+        state == "unknown" and record.flow_run_id not in living_runs(store.volatile)
+    )
+
+
+def has_unsettled(store: Store) -> bool:
     """Returns whether a store has a journal of a run whose process is gone, and rows may hang."""
-    for path in folder(store).glob("*.jsonl"):
-        with contextlib.suppress(FileNotFoundError):  # Another process has settled it.
-            record = read(path)
-            if record is None or not record.process.is_alive():
-                return True
-    return False
+    return any(
+        record is None or (isinstance(record, RunRecord) and is_over(record, store))
+        for _, record in unsettled(store)
+    )
 
 
 def read(path: Path) -> RunRecord | None:
@@ -175,11 +227,13 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = self._num_lines = 0
         self._record: RunRecord | None = None
 
     def read(self) -> RunRecord | None:
         """Returns the run as the journal has it now; None if not even its first line was written.
+
+        A damaged line does not hide the others: it is named in the record.
 
         Raises:
           FileNotFoundError: if the journal was moved, see `settled`.
@@ -192,22 +246,37 @@ class JournalReader:
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
         for text_line in whole.splitlines():
+            self._num_lines += 1
+            if self._record is None:
+                # Until the first line tells more: a journal has the name of its run.
+                self._record = RunRecord(flow_run_id=self._path.stem, process=NOBODY, nodes={})
             try:
-                line = json.loads(text_line)
-            except ValueError:
-                continue  # Half of a line, with the next one behind it.
-            self._add(line)
+                self._add(self._record, text_line)
+            except (KeyError, TypeError, ValueError) as error:
+                # A disk was full, or somebody edited it. Or half of a line of a killed writer,
+                # with the next one behind it.
+                reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+                self._record.damaged.append(f"line {self._num_lines}: {reason}")
         return self._record
 
-    def _add(self, line: Mapping[str, Any]) -> None:
+    def _add(self, record: RunRecord, text_line: bytes) -> None:
+        """Adds a line to a record, which stays as it is if the line cannot be read.
+
+        Raises:
+          KeyError, TypeError, ValueError: if it cannot be read.
+        """
+        values = typed(dict, parse_json(text_line, "it"))
+        line = {f: typed(hint, values[f], f) for f, hint in _FIELDS.items() if f in values}
         at = datetime.datetime.fromisoformat(line["at"])
-        if line["what"] == "run":
-            process = ProcessNote.read(line["process"])
-            self._record = RunRecord(flow_run_id=line["flow_run_id"], process=process, nodes={})
-        if self._record is None:
-            return
-        record, nodes = self._record, self._record.nodes
+        if at.tzinfo is None:
+            raise ValueError(f"at must be a time with its zone, got {line['at']!r}.")
+        if row := line.get("task_run_id"):
+            uuid.UUID(row)
+        nodes = record.nodes
         match line["what"]:
+            case "run":
+                process = ProcessIdentity.read(line["process"])
+                record.flow_run_id, record.process = line["flow_run_id"], process
             case "plan":
                 record.study = line.get("study", "")
                 # A journal of 0.2.0 has names only.
@@ -219,8 +288,9 @@ class JournalReader:
                 node.started = node.started or at
                 node.outcome, node.ended = None, None
             case "ended":
+                outcome, detail = line["outcome"], line["detail"]
                 node = nodes.setdefault(line["name"], Node(name=line["name"]))
-                node.outcome, node.detail, node.ended = line["outcome"], line["detail"], at
+                node.outcome, node.detail, node.ended = outcome, detail, at
             case "closed" if record.ending is None:
                 record.ending, record.message = line["ending"], line["message"]
 
@@ -231,4 +301,5 @@ def settled(path: Path) -> None:
     ended.mkdir(exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         path.rename(ended / path.name)
-    path.with_suffix(".json").unlink(missing_ok=True)  # Nothing of it runs any more.
+    for ending in (".json", ".partial"):  # Nothing of it runs any more.
+        path.with_suffix(ending).unlink(missing_ok=True)

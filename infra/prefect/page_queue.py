@@ -13,6 +13,7 @@ from typing import Any, Self
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
+from infra.credentials import redact_text
 from infra.prefect.published import published
 
 _PATIENCE = 10.0
@@ -34,6 +35,11 @@ class UIPage:
     text: str | float
     description: str
     task_run_id: str | None = None
+
+    def redacted(self) -> Self:
+        """Returns the page without credentials."""
+        text = redact_text(self.text) if isinstance(self.text, str) else self.text
+        return dataclasses.replace(self, text=text, description=redact_text(self.description))
 
 
 class PageQueue:
@@ -77,15 +83,15 @@ class PageQueue:
             self._thread.join(0.1)
 
     def put(self, page: UIPage) -> None:
-        """Publishes a page, some time later."""
+        """Publishes a page, some time later, without credentials."""
         if self.flow_run_id:
-            self._pages.put(page)
+            self._pages.put(page.redacted())
 
     def put_progress(self, page: UIPage) -> None:
         """Publishes how far a node is, some time later, if nothing newer is known then."""
         with self._lock:
             is_queued = page.key in self._progress
-            self._progress[page.key] = page
+            self._progress[page.key] = page.redacted()
         if not is_queued:
             self.put(page)
 

@@ -11,7 +11,9 @@ import threading
 import time
 from pathlib import Path
 
+from infra.credentials import redact_text
 from infra.prefect import journal
+from infra.typed_json import parse_typed
 
 _WRITE_EVERY = 1.0
 """Least interval between two writes about work that goes on [s]."""
@@ -59,7 +61,8 @@ class ProgressFile:
         """Notes how far a node is."""
         with self._lock:
             is_new = node not in self._nodes or self._nodes[node].step != progress.step
-            self._nodes[node] = progress
+            note = redact_text(progress.note)
+            self._nodes[node] = dataclasses.replace(progress, note=note)
             if is_new or time.monotonic() - self._written >= _WRITE_EVERY:
                 self._write()
 
@@ -83,7 +86,7 @@ class ProgressFile:
 def read(store: Path, flow_run_id: str) -> dict[str, NodeProgress]:
     """Returns node -> its progress, of a run on this machine; empty if none is known."""
     try:
-        values = json.loads((journal.folder(store) / f"{flow_run_id}.json").read_text())
-        return {node: NodeProgress(**progress) for node, progress in values.items()}
-    except (OSError, ValueError, TypeError):
-        return {}  # Not written yet, or by another version.
+        text = (journal.folder(store) / f"{flow_run_id}.json").read_bytes()
+        return parse_typed(dict[str, NodeProgress], text, "it")
+    except (OSError, ValueError):
+        return {}  # Not written yet, damaged, or by another version.

@@ -29,13 +29,15 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType, TaskRun
 from prefect.events.worker import EventsWorker
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.logging.handlers import APILogWorker
 
 from infra.prefect import journal
 from infra.prefect.api import read_all
 from infra.prefect.journal import Node, RunRecord
-from infra.processes.identity import ProcessNote
+from infra.processes.identity import ProcessIdentity
+from infra.store.redact import redact
+from infra.store.store import Store
 
 _KILLED = "its process was killed"
 _PROCESS = "process"
@@ -68,8 +70,9 @@ def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
     with get_client(sync_client=True) as client:
         return client.create_flow_run(
             flow,
-            parameters=flow.serialize_parameters(parameters),
-            context={_PROCESS: dataclasses.asdict(ProcessNote.of_this_process())},
+            # For people alone: this process has the parameters.
+            parameters=redact(flow.serialize_parameters(parameters)),
+            context={_PROCESS: dataclasses.asdict(ProcessIdentity.of_this_process())},
         )
 
 
@@ -79,25 +82,40 @@ def end_state(node: Node) -> State[Any]:
     return State(type=_OUTCOMES[node.outcome], message=node.summary)
 
 
-def settle_ended(store: Path) -> None:
+def settle_ended(store: Store) -> list[str]:
     """Settles the rows of every run of a store that ended here, or whose process is gone.
 
     Args:
-      store: the store's folder on this machine; Prefect's client must be set to its server.
+      store: the store; Prefect's client must be set to its server.
+
+    Returns:
+      A line for each journal that is damaged, and for each run that the server did not let be
+      settled; the next call tries that again.
     """
-    this_process = ProcessNote.of_this_process()
-    for path in sorted(journal.folder(store).glob("*.jsonl")):
-        try:
-            record = journal.read(path)
-        except FileNotFoundError:
-            continue  # Another process has settled it.
+    lines: list[str] = []
+    this_process = ProcessIdentity.of_this_process()
+    for path, record in journal.unsettled(store):
         if record is None:
             journal.settled(path)
-            continue
-        if not record.process.is_alive() or (record.process == this_process and record.ending):
-            settle(record)
+        elif isinstance(record, OSError):
+            lines.append(f"{path}: a run's journal could not be read: {record}")
+        elif journal.is_over(record, store) or (record.process == this_process and record.ending):
+            try:
+                settle(record)
+            except PrefectHTTPStatusError as error:
+                lines.append(f"run {record.flow_run_id}: its rows could not be ended: {error}")
+                continue
+            except ValueError as error:  # Its name is no run's.
+                lines.append(f"{path}: it is no run's journal, move it out of there: {error}")
+                continue
             journal.settled(path)
-    _settle_unrecorded(store)
+            if record.damaged:
+                lines.append(
+                    f"{path.parents[1]}/ended/{path.name}: a run's journal is damaged, and its "
+                    f"rows were ended without what cannot be read: {record.damaged[0]}"
+                )
+    _settle_unrecorded(store.state)
+    return lines
 
 
 def settle(record: RunRecord) -> None:
@@ -189,12 +207,19 @@ def _settle_unrecorded(store: Path) -> None:
     of_state = FlowRunFilter(state=FlowRunFilterState(type=states))
     with get_client(sync_client=True) as client:
         for run in list(read_all(client.read_flow_runs, flow_run_filter=of_state)):
-            note = run.context.get(_PROCESS)
-            if note is None or ProcessNote.read(note).is_alive():
+            if not _has_ended(run.context.get(_PROCESS)):
                 continue
             if not (journal.folder(store) / f"{run.id}.jsonl").exists():
                 state: State[Any] = State(type=StateType.CRASHED, message=_KILLED)
                 client.set_flow_run_state(run.id, state, force=True)
+
+
+def _has_ended(note: Any) -> bool:
+    """Returns whether a run's note of its process, as its row has it, is of one that has ended."""
+    try:
+        return note is not None and ProcessIdentity.read(note).has_ended
+    except Exception:  # Whoever has the server's password may have written anything there.
+        return False
 
 
 def flush(timeout: float = 8.0) -> None:

@@ -4,6 +4,9 @@
                 start.lock    lock of the command that starts a server
                 server.json   the server's address, process and auth string
                 auth          the auth string, "parcel:<password>", drawn once for the store
+                key           the key of an owner without a home; see `encryption`
+                runner/       temporary files of `parcel serve`
+                server.log    what the server prints, and its errors; see `server_log`
 
 Who may call the server may run programs as its user. So it always asks for its auth string, and the
 folder is its owner's alone: every command of theirs finds the string there, nobody else does.
@@ -14,12 +17,14 @@ exclusively has no users left, and ends.
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import hmac
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -29,12 +34,17 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from infra.errors import ConfigError
+from infra.file_locks import lock_file
+from infra.prefect.database import put_damaged_database_aside
 from infra.prefect.encryption import VARIABLE, read_or_draw_key
-from infra.prefect.private import make_private, open_private
+from infra.prefect.owner import HEADERS
+from infra.prefect.private import ModeRefusedError, make_private, open_private, owner_of
 from infra.prefect.published import is_healthy
-from infra.prefect.settings import import_prefect
+from infra.prefect.server_log import ServerErrors, log_file, open_log, read_errors
+from infra.prefect.settings import SETTINGS, drop_unusable_proxies, import_prefect
 from infra.processes.family import MARK
-from infra.processes.identity import ProcessNote
+from infra.processes.identity import ProcessIdentity
+from infra.processes.module import module_command, python_path
 from infra.processes.signals import is_stopping
 
 PAGES = "/parcel"
@@ -52,8 +62,8 @@ _ANSWER_TIMEOUT = 10.0
 _LOOK_EVERY = 1.0
 """Interval between two looks at whether the server is alive [s]."""
 _MAX_RESTARTS = 3
-_CLIENT_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
-"""Variables that tell Prefect's client its server."""
+_CLIENT_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", HEADERS)
+"""Variables that tell Prefect's client its server, and what to send to it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +78,7 @@ class ServerNote:
 
     api: str
     auth: str
-    process: ProcessNote
+    process: ProcessIdentity
 
     @property
     def ui(self) -> "UI":
@@ -110,8 +120,8 @@ class Beside(NamedTuple):
     Attributes:
       function: "module:name" of the function that makes the pages' ASGI application.
       argument: argument of the function.
-      check: "module:name" of the function that checks the parameters of a new run of our
-        deployments and returns an error message, or None; "" for no check.
+      check: "module:name" of the function that checks the parameters of runs of our deployments,
+        see `infra.prefect.doors.Doors`; "" for no check.
     """
 
     function: str
@@ -146,20 +156,31 @@ def folder_id(store: Path) -> list[int]:
 
 
 def running(store: Path) -> ServerNote | None:
-    """Returns the running server of a store; None if there is none."""
+    """Returns the running server of a store; None if there is none on this machine."""
+    note = _read_note(store)
+    # Only one that is seen to run: the address of another machine's server may be that of some
+    # other program here.
+    return note if note is not None and note.process.is_running else None
+
+
+def _read_note(store: Path) -> ServerNote | None:
+    """Returns what the newest server of a store noted of itself; None if there is no note."""
     try:
         values = json.loads(locks(store)[2].read_text())
         own = folder_id(store)
         if values.get("folder", own) != own:
             return None  # This store is a copy, and the note is the original's.
-        note = ServerNote(
-            api=values["api"],
-            auth=values["auth"] or "",
-            process=ProcessNote.read(values["process"]),
-        )
-    except (OSError, ValueError, KeyError):
-        return None
-    return note if note.process.is_alive() else None
+        api, auth = values["api"], values["auth"] or ""
+        if not (isinstance(api, str) and isinstance(auth, str)):
+            return None
+        return ServerNote(api=api, auth=auth, process=ProcessIdentity.read(values["process"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # AttributeError: it is JSON, but no object.
+
+
+def service_errors(store: Path) -> ServerErrors | None:
+    """Returns the errors of a store's server that runs; None if none runs or it had none."""
+    return read_errors(store) if running(store) else None
 
 
 @contextlib.contextmanager
@@ -194,15 +215,25 @@ def server_of(
     try:
         make_private(users.parent)
         held = open_private(users, "a")
-    except PermissionError:
+    except ModeRefusedError as error:
         raise ConfigError(
-            f"{users.parent} is another user's, and a store's server runs for one user alone: name "
+            f"--store: {error.strerror}; or name a server in PREFECT_API_URL."
+        ) from None
+    except PermissionError as error:
+        place, owner = owner_of(Path(error.filename or users.parent))
+        if owner == os.geteuid():
+            raise ConfigError(
+                f"--store: {error.filename} must be yours to write, got {error.strerror}: "
+                f"`chmod -R u+rwX {users.parent}`, or name a server in PREFECT_API_URL."
+            ) from None
+        raise ConfigError(
+            f"{place} is another user's, and a store's server runs for one user alone: name "
             f"a server in PREFECT_API_URL, or use a store of your own."
         ) from None
     with held:
-        fcntl.flock(held, fcntl.LOCK_SH)  # Waits while a server that found no users ends.
+        lock_file(held, fcntl.LOCK_SH)  # Waits while a server that found no users ends.
         with open_private(starting, "a") as alone:
-            fcntl.flock(alone, fcntl.LOCK_EX)
+            lock_file(alone, fcntl.LOCK_EX)
             note = running(store)
             if note is not None:
                 _check(note, host, port, auth)
@@ -222,6 +253,28 @@ def server_of(
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+@contextlib.contextmanager
+def serving_alone(store: Path, note: ServerNote) -> Iterator[None]:
+    """Is the one command that starts the runs of a store's server, until it is left.
+
+    Args:
+      store: the store's folder.
+      note: the store's server.
+
+    Raises:
+      ConfigError: if there is one: its forms, and the folders that it reads, would be replaced.
+    """
+    with open_private(store / "prefect" / "serve.lock", "a") as held:
+        try:
+            lock_file(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"a `parcel serve` of this store runs already, {note.pages.address}: use that one, "
+                f"or end it with Ctrl-C first."
+            ) from None
+        yield
 
 
 @contextlib.contextmanager
@@ -304,8 +357,9 @@ def _use(note: ServerNote) -> None:
 def _use_if_named(store: Path) -> ServerNote | None:
     """Returns the store's server if `PREFECT_API_URL` names it; the client then knows its auth."""
     named = os.environ["PREFECT_API_URL"].rstrip("/").replace("//localhost:", "//127.0.0.1:")
-    note = running(store)
-    if note is None or note.api != named:
+    note = _read_note(store)
+    # On another machine, too, or in a container beside it: the address is the user's word.
+    if note is None or note.process.has_ended or note.api != named:
         note = None
     else:
         os.environ.setdefault("PREFECT_API_AUTH_STRING", note.auth)
@@ -338,30 +392,54 @@ def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) 
     return _start_once(store, host, port, auth, beside)
 
 
-def _start_once(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
-    environment = {
+def _check_place(host: str, port: int) -> None:
+    """Raises a `ConfigError` if no server can listen there."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        cures = {
+            errno.EADDRINUSE: "end the program that listens there, or name another --port",
+            errno.EACCES: "ports below 1024 are root's: name another --port",
+        }
+        cure = cures.get(error.errno or 0, "name an address of this machine, such as 127.0.0.1")
+        # Python adds the address to the system's words.
+        why = str(error.strerror or error).partition(" (while")[0]
+        raise ConfigError(f"--host {host} --port {port}: {why}; {cure}.") from None
+
+
+def _server_environment(store: Path, auth: str) -> dict[str, str]:
+    """Returns the environment of a store's server, in which Prefect's variables are ours alone.
+
+    The user's are for a server of their own, or for commands: ours would take their database for
+    the store's, say, fire no schedule, or answer elsewhere than its note says.
+    """
+    others = {
         name: value
         for name, value in os.environ.items()
         # Without the family's mark: another command may use the server and end later than this one.
-        if name not in (MARK, *_CLIENT_VARIABLES, "PREFECT_PROFILE")
+        if name != MARK and not name.upper().startswith("PREFECT_")
     }
-    # The database is the store's, wherever the user's own Prefect has its own.
-    environment["PREFECT_HOME"] = str((store / "prefect").absolute())
-    environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
-    environment[VARIABLE] = read_or_draw_key()
-    log = store / "prefect" / "server.log"
-    with open_private(log, "w") as words:
+    return {
+        **others,
+        **SETTINGS,
+        "PREFECT_HOME": str((store / "prefect").absolute()),
+        "PREFECT_SERVER_API_AUTH_STRING": auth,
+        VARIABLE: read_or_draw_key(),
+        "PYTHONPATH": python_path(),
+    }
+
+
+def _start_once(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
+    _check_place(host, port)
+    if put_aside := put_damaged_database_aside(store):
+        print(f"parcel: {put_aside}", file=sys.stderr)
+    drop_unusable_proxies()
+    log = log_file(store)
+    with open_log(store) as words:
         server = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "infra.prefect.app",
-                str(store),
-                host,
-                str(port),
-                *(beside or ()),
-            ],
-            env=environment,
+            module_command("infra.prefect.app", str(store), host, str(port), *(beside or ())),
+            env=_server_environment(store, auth),
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
@@ -395,7 +473,7 @@ def _keep_running(
     """Restarts the server at the same address when it dies, while the command runs."""
     port = int(note.api.removesuffix("/api").rpartition(":")[2])
     for _ in range(_MAX_RESTARTS):
-        while note.process.is_alive():
+        while not note.process.has_ended:
             time.sleep(_LOOK_EVERY)
         if held.closed or is_stopping():
             return

@@ -1,6 +1,7 @@
 """Liveness by lease: the state of a run follows from its lease in the store.
 
     Running, and its lease lapsed              -> Crashed, and so are its rows under way
+    Cancelling, and its lease lapsed           -> Cancelled, and its rows under way are Crashed
     Crashed by that rule, and the lease lives  -> Running: its machine was asleep, or cut off
 
 A run's lease is its pin. The run's own process renews it several times a minute, on the store's
@@ -17,6 +18,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -34,7 +36,7 @@ from prefect.states import Running
 from infra.prefect.api import read_all
 from infra.prefect.journal import Ending, RunRecord
 from infra.prefect.rows import settle
-from infra.processes.identity import ProcessNote
+from infra.processes.identity import NOBODY
 from infra.store.lease import LeaseView
 from infra.store.pins import list_pins, run_of_pin
 from infra.store.store import Store, canonical_uri
@@ -48,6 +50,7 @@ this process needs it to renew its lease."""
 _NEVER_HELD = 600.0
 """Time after which a run without any lease counts as dead [s]; a run takes one as it begins."""
 _LAPSED = "its lease lapsed"
+_CANCELLED = "as somebody asked in the UI or by the API"
 _ENDINGS: dict[StateType, Ending] = {
     StateType.COMPLETED: "completed",
     StateType.FAILED: "failed",
@@ -82,11 +85,20 @@ class Watch:
         with get_client(sync_client=True) as client:
             running = list(runs_in(client, [StateType.RUNNING, StateType.CANCELLING]))
             for run in running:
-                if why := self._why_dead(run, pins_of.get(str(run.id), []), dead):
-                    _settle(run, "crashed", why)
-                    lines.append(f"run {run.name} ({run.id}): Crashed, {why}")
-                else:
-                    self._report_progress(client, run)
+                try:
+                    if why := self._why_dead(run, pins_of.get(str(run.id), []), dead):
+                        is_wanted = run.state is not None and run.state.is_cancelling()
+                        why = _CANCELLED if is_wanted else why
+                        _settle(run, "cancelled" if is_wanted else "crashed", why)
+                        end = "Cancelled" if is_wanted else "Crashed"
+                        lines.append(f"run {run.name} ({run.id}): {end}, {why}")
+                    else:
+                        self._report_progress(client, run)
+                except httpx.TransportError:
+                    raise  # The server is away, for all of them.
+                except Exception as error:  # One row hides no other.
+                    what = f"{type(error).__name__}: {error}"
+                    lines.append(f"run {run.name} ({run.id}): could not be looked at: {what}")
             # Runs that are over are forgotten, or a server of years would remember all of them.
             ids = {run.id for run in running}
             self._unleased_since = {
@@ -123,7 +135,9 @@ class Watch:
             self._unleased_since.pop(run.id, None)
             return None
         # A retried run still has the lapsed lease of its last try, which says nothing about it.
-        renewed = [pin for pin in pins if pin.renewed >= run.state.timestamp]
+        # One that is being cancelled need not have been renewed since.
+        changed = _LONG_AGO if run.state.is_cancelling() else run.state.timestamp
+        renewed = [pin for pin in pins if pin.renewed >= changed]
         if renewed:
             newest = max(renewed, key=lambda pin: pin.renewed)
             host = newest.lease.holder.host
@@ -148,7 +162,7 @@ class Watch:
         if pin.is_live():
             return False
         still = time.monotonic() - self._renewals[pin.key][1]
-        return pin.lease.holder.is_on_this_machine or still >= _STILL
+        return pin.lease.holder.has_ended or still >= _STILL
 
     def _report_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
         looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
@@ -197,9 +211,8 @@ def _emit_progress(run: FlowRun) -> None:
 
 
 def _settle(run: FlowRun, ending: Ending, why: str) -> None:
-    nobody = ProcessNote(pid=0, began=0.0, host="")
     record = RunRecord(
-        flow_run_id=str(run.id), process=nobody, nodes={}, ending=ending, message=why
+        flow_run_id=str(run.id), process=NOBODY, nodes={}, ending=ending, message=why
     )
     settle(record)
 

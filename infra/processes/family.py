@@ -6,6 +6,8 @@ pipe closes when the command ends, even by SIGKILL; the guardian then kills ever
 the mark.
 """
 
+import collections
+import contextlib
 import os
 import subprocess
 import sys
@@ -48,7 +50,8 @@ class Family:
 
 def family_processes(mark: str) -> list[psutil.Process]:
     """Returns the processes that have a mark, and their children, which may have dropped it."""
-    by_pid: dict[int, psutil.Process] = {}
+    found: dict[int, psutil.Process] = {}
+    children = collections.defaultdict[int, list[psutil.Process]](list)
     # A mark and not the tree of parents: a process whose parent has ended belongs to init, but
     # still has its environment.
     #
@@ -56,13 +59,18 @@ def family_processes(mark: str) -> list[psutil.Process]:
     #   `-- parcel run      a1          its own family is b2
     #       `-- Ray's head  a1:b2       of both, also when its parent has ended
     for process in psutil.process_iter():
-        try:
+        # Each by itself, for psutil's own list of children fails of one process that is hidden.
+        with contextlib.suppress(psutil.Error):  # It ended meanwhile, or is another user's.
+            children[process.ppid()].append(process)
             if mark in process.environ().get(MARK, "").split(":"):
-                by_pid[process.pid] = process
-                by_pid |= {child.pid: child for child in process.children(recursive=True)}
-        except psutil.Error:  # It ended meanwhile, or is another user's.
-            continue
-    return [process for pid, process in by_pid.items() if pid != os.getpid()]
+                found[process.pid] = process
+    pending = list(found)
+    while pending:
+        for child in children[pending.pop()]:
+            if child.pid not in found:
+                found[child.pid] = child
+                pending.append(child.pid)
+    return [process for pid, process in found.items() if pid != os.getpid()]
 
 
 def _kill_family_after_exit(mark: str) -> None:
@@ -72,10 +80,8 @@ def _kill_family_after_exit(mark: str) -> None:
     deadline = time.monotonic() + _GIVE_UP
     while time.monotonic() < deadline and (survivors := family_processes(mark)):
         for process in survivors:
-            try:
+            with contextlib.suppress(psutil.Error):  # It has ended, or became another user's.
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         time.sleep(0.1)  # A process may have started another before it was killed: look again.
 
 

@@ -7,6 +7,7 @@ pipe, to which signals are written even if a library replaced the handler or the
 busy.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ _DEBOUNCE = 0.3
 
 _stopping = threading.Event()
 _exit_hooks: list[Callable[[signal.Signals], None]] = []
+_last_line = ""
 _installed: Family | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
 
@@ -70,6 +72,12 @@ def add_exit_hook(function: Callable[[signal.Signals], None]) -> Callable[[], No
     return lambda: _exit_hooks.remove(function)
 
 
+def end_with(line: str) -> None:
+    """Sets what is printed last, behind the signal's name, if a signal ends this process."""
+    global _last_line
+    _last_line = line
+
+
 def is_stopping() -> bool:
     """Returns whether a signal came, after which nothing new should be started."""
     return _stopping.is_set()
@@ -102,7 +110,7 @@ def _await_signal(pipe: socket.socket) -> None:
     hooks = threading.Thread(target=_run_exit_hooks, args=(signal.Signals(number),), daemon=True)
     hooks.start()
     hooks.join(_EXIT_DEADLINE - (time.monotonic() - began))
-    exit_now(128 + number)
+    _exit_by_signal(number)
 
 
 def _force_exit_on_second_signal(pipe: socket.socket) -> None:
@@ -112,7 +120,15 @@ def _force_exit_on_second_signal(pipe: socket.socket) -> None:
         number = pipe.recv(1)[0]
         ends = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if ends and time.monotonic() - began > _DEBOUNCE:
-            exit_now(128 + number)
+            _exit_by_signal(number)
+
+
+def _exit_by_signal(number: int) -> None:
+    if _last_line:
+        # The terminal may be what is gone.
+        with contextlib.suppress(OSError, ValueError):
+            print(f"ended by {signal.Signals(number).name}; {_last_line}", flush=True)
+    exit_now(128 + number)
 
 
 def _run_exit_hooks(number: signal.Signals) -> None:

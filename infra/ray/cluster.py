@@ -8,7 +8,6 @@ import queue
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from infra.cores import machine_cores
+from infra.processes.module import module_command, python_path
 from infra.processes.signals import is_stopping
 from infra.ray.devices import usable_gpus, worker_environment
 from infra.ray.driver import connect_pair
@@ -120,7 +120,7 @@ class Cluster:
             "name": name,
             "runtime_env": {"env_vars": worker_environment(num_cpus, num_gpus, tpus, os.environ)},
         }
-        yield from driver.stream(cloudpickle.dumps((function, args)), options, name)
+        yield from driver.stream(cloudpickle.dumps((function, args, os.getcwd())), options, name)
 
 
 class _DriverProcess:
@@ -137,6 +137,8 @@ class _DriverProcess:
         connection = {**connection, "_temp_dir": str(self._folder / "ray")}
         environment = {
             **os.environ,
+            "PYTHONPATH": python_path(),
+            "PYTHONSAFEPATH": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             # A task without GPUs sees none.
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
@@ -155,7 +157,10 @@ class _DriverProcess:
         try:
             # In its own session, so that Ctrl-C at the terminal does not reach it.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "infra.ray.driver", str(driver_socket)],
+                module_command("infra.ray.driver", str(driver_socket)),
+                # Ray puts the driver's folder first on the path of its workers, and its own
+                # processes begin in it: this one is empty.
+                cwd=self._folder,
                 pass_fds=[driver_socket],
                 env=environment,
                 stdin=subprocess.DEVNULL,

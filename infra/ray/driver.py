@@ -18,12 +18,13 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
+
+from infra.errors import one_line_message, traceback_text
 
 _POLL_INTERVAL = 0.5
 """Interval between two looks at the head's processes [s]."""
@@ -157,18 +158,19 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
     """
     # Tagged items, since an exception that the function raises must not look like one of Ray's:
     # that would count as a lost worker, and be tried again.
-    function, args = pickle.loads(payload)
+    function, args, folder = pickle.loads(payload)
+    os.chdir(folder)  # That of the command, as relative paths mean.
     try:
         for item in function(*args):
             yield cloudpickle.dumps(("item", item))
     except Exception as error:
-        text = traceback.format_exc()
+        text = traceback_text(error)
         try:
             pickled_error = cloudpickle.dumps(("error", error, text))
             # Fails for exceptions that cannot be made from their arguments.
             pickle.loads(pickled_error)
         except Exception:
-            plain = RuntimeError(f"{type(error).__name__}: {error}")
+            plain = RuntimeError(f"{type(error).__name__}: {one_line_message(error)}")
             pickled_error = cloudpickle.dumps(("error", plain, text))
         yield pickled_error
 

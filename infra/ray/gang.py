@@ -24,9 +24,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from infra.credentials import redact_text
+from infra.errors import one_line_message
 from infra.gang.launcher import ADDRESS, MPI_RANK, RANKS
-from infra.gang.local import exit_on_stdin_close, python_path
+from infra.gang.local import exit_on_stdin_close
+from infra.processes.module import python_path
 from infra.ray.devices import slice_environment, worker_environment
+from infra.store.variables import recorded_variables, with_variables
 
 _MEMBER_ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
 _POLL_INTERVAL = 1.0
@@ -76,6 +80,7 @@ def main() -> None:
             train_loop_config={
                 "command": args.command[1:],
                 "of_slice": _workers_of_slice(args, resources) if chips else args.n,
+                "variables": recorded_variables(os.environ),
             },
             jax_config=JaxConfig(),
             scaling_config=ScalingConfig(
@@ -115,7 +120,7 @@ def _run_trainer(trainer: Any) -> int:
         # Without failures, a node is draining or Ray Train itself failed. The code of a killed
         # process makes the supervisor restart the gang.
         if not failures:
-            print(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            print(f"{type(error).__name__}: {one_line_message(error)}")
             return 128 + signal.SIGKILL
         # A failure cites what `_run_member` raised: "rank 1 ended with 17", and the end of its
         # output.
@@ -213,7 +218,7 @@ def _run_member(config: dict[str, Any]) -> None:
         # settings of a multi-slice node may name other slices than this gang's.
         **{
             name: value
-            for name, value in os.environ.items()
+            for name, value in with_variables(os.environ, config["variables"]).items()
             if name not in RANKS and not name.startswith("MEGASCALE_")
         },
         MPI_RANK: str(rank),
@@ -239,7 +244,7 @@ def _run_member(config: dict[str, Any]) -> None:
         output = printed.read().decode(errors="replace")
         print(output, flush=True)  # To the log that Ray keeps of this worker.
         if code:
-            log_tail = " ".join(output[-_LOG_TAIL:].split())
+            log_tail = " ".join(redact_text(output[-_LOG_TAIL:]).split())
             raise RuntimeError(f"rank {rank} ended with {code} {log_tail}")
 
 

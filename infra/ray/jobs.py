@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,10 @@ _RUN = "run"
 _MAX_EARLIER = 8
 """Most earlier attempts that a new one is told of, to take their leases at once. Leases of still
 earlier ones have lapsed, and a long wait for a free node makes hundreds of attempts."""
+_API_SERVER = "RAY_API_SERVER_ADDRESS"
+"""Variable that Ray's clients go by, whatever address they are given."""
+_NAMING = threading.Lock()
+"""Held while the variable is set, since it is the whole process's."""
 _RESOURCES = ("CPU", "GPU", "TPU")
 
 
@@ -238,18 +242,17 @@ class JobServer:
             if self._client is not None:
                 return
             url = _job_server_url(self._address)
-            # For Ray's clients this variable overrides their own argument.
-            os.environ["RAY_API_SERVER_ADDRESS"] = url
             from ray.job_submission import JobSubmissionClient
             from ray.util.state import StateApiClient
 
             for name in ("", ".dashboard.modules.job.sdk", ".dashboard.modules.dashboard_sdk"):
                 logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
             try:
-                client = JobSubmissionClient(url)
-                answer = client._do_request("GET", "/api/version")
-                self._cluster = answer.json()["session_name"]
-                self._state = StateApiClient(address=url)
+                with _api_server_variable(url):
+                    client = JobSubmissionClient(url)
+                    answer = client._do_request("GET", "/api/version")
+                    self._cluster = answer.json()["session_name"]
+                    self._state = StateApiClient(address=url)
             except (ConnectionError, RuntimeError, OSError, ValueError, KeyError) as error:
                 raise RuntimeError(
                     f"compute.ray_address {self._address!r} has no job server that answers at "
@@ -417,6 +420,24 @@ class JobServer:
             raise RuntimeError("the run is being stopped; its jobs are left as they are.")
 
 
+@contextlib.contextmanager
+def _api_server_variable(url: str) -> Iterator[None]:
+    """Has the variable that overrides the argument of Ray's clients name a job server, meanwhile.
+
+    Left behind, it would send later clients of this process, and its children's, there as well.
+    """
+    with _NAMING:
+        before = os.environ.get(_API_SERVER)
+        os.environ[_API_SERVER] = url
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_API_SERVER]
+            else:
+                os.environ[_API_SERVER] = before
+
+
 def _job_server_url(address: str) -> str:
     """Returns the address of a cluster's job server.
 
@@ -426,10 +447,11 @@ def _job_server_url(address: str) -> str:
     if "://" in address:
         return address.rstrip("/")
     from ray.dashboard.utils import ray_address_to_api_server_url
+    from ray.exceptions import RayError
 
     try:
         return ray_address_to_api_server_url(address)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         raise RuntimeError(
             f"compute.ray_address {address!r} is no Ray cluster with a job server that can be "
             f"reached from here: {error}"

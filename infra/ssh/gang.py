@@ -30,6 +30,7 @@ from infra.ray.devices import slice_environment, worker_environment
 from infra.ssh.host import PREEMPTION, READY
 from infra.ssh.tpu_vm import Host, LaunchError, hosts_of, ready_node
 from infra.store.environment import package_versions
+from infra.store.variables import recorded_variables
 
 _CONNECT_TIMEOUT = 10
 """Longest wait for a host to answer once [s]; it is asked again until `--wait` is over."""
@@ -148,13 +149,14 @@ def request_for(rank: int, hosts: Sequence[Host], args: argparse.Namespace) -> d
     return {
         "command": args.command[1:],
         "environment": {
-            # Nothing else of this process's environment, which may hold secrets: a host has its own
-            # way to the store.
+            # Nothing else of this process's environment, which may hold secrets, but "variables": a
+            # host has its own way to the store.
             **worker_environment(args.cpus, 0, args.gpus, {}),
             **slice_environment(hosts[0].address, num_slices, host.slice),
             MPI_RANK: str(rank),
             ADDRESS: host.address,
         },
+        "variables": recorded_variables(os.environ),
         "packages": package_versions(),
         "silence": _SILENCE,
     }

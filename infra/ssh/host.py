@@ -18,6 +18,7 @@ import time
 
 from infra.gang.launcher import RANKS
 from infra.store.environment import package_versions
+from infra.store.variables import with_variables
 
 READY = "infra.ssh.host: ready"
 """Line after which all output is the member's."""
@@ -46,7 +47,7 @@ def main() -> None:
     # The settings of a multi-slice host may name other slices than this gang's.
     inherited = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in with_variables(os.environ, request["variables"]).items()
         if name not in RANKS and not name.startswith("MEGASCALE_")
     }
     member = subprocess.Popen(

@@ -30,7 +30,9 @@ from infra.store.digest import file_sha256, listing_sha256
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
 from infra.store.object_client import ABSENT, BucketError, ObjectClient
+from infra.store.reachable import check_reachable
 from infra.store.snapshot import RecordCache, StoreSnapshot
+from infra.user_folders import temporary_folder, user_folder
 
 _URI = re.compile(
     r"(?P<scheme>gs|s3|az)://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*"
@@ -69,6 +71,8 @@ class Bucket:
         self._client = _open_client(match["scheme"], match["bucket"])
         self.state = _state_folder(self.uri, self._client.address)
         self._cache = NodeCache(self.state / "cache" / "artifacts")
+        if self._client.server:
+            check_reachable(bucket, self._client.server, self._client.server_variable)
         try:
             self._client.with_retries(self._client.probe)
         except FileNotFoundError:
@@ -406,8 +410,9 @@ class _FileBytes:
 
 def _state_folder(uri: str, address: str) -> Path:
     """Returns this machine's folder for a store elsewhere, by default or below PARCEL_STATE."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    base = Path(os.environ.get("PARCEL_STATE") or Path(home) / "parcel")
+    named = os.environ.get("PARCEL_STATE")
+    base = Path(named) if named else user_folder("XDG_STATE_HOME", ".local/state")
+    base = base or temporary_folder("state")
     name = re.sub(r"[^\w.-]+", "-", uri.partition("://")[2])
     # Two providers may have a bucket of the same name.
     place = f"{uri} {address}" if address else uri

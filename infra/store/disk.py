@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+from infra.file_locks import lock_file, take_name
 from infra.store.backend import ByteSource, FileStat, Receipt, StoreBackend, StoredDamageError
 from infra.store.digest import file_sha256
 from infra.store.manifest import File
@@ -76,11 +77,17 @@ class Disk:
     def link(self, source: str, name: str, file: File) -> Receipt:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self.atomic_write(name) as partial:
+        # In a store not beside the target, where nobody would look for what a killed process left.
+        swept = self._root / PARTIAL
+        partial = (swept if swept.is_dir() else target.parent) / f"{uuid.uuid4().hex}.{PARTIAL}"
+        try:
             try:
                 os.link(self._root / source, partial)
             except OSError:  # This file system may have no links; a failed copy says why.
                 shutil.copyfile(self._root / source, partial)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
         return Receipt(file)
 
     def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
@@ -144,12 +151,11 @@ class Disk:
         path = self._root / name
         with self._temporary_file(path, data) as partial:
             try:
-                # A link, since it fails where a name exists; a rename would replace what is there.
                 # The bytes are on the disk already, so the name never stands for half of them:
                 #
                 #   partial/<random>   written, synced
                 #   manifests/...      linked: there is the whole record, or none
-                os.link(partial, path)
+                take_name(partial, path, self._compare_lock)
             except OSError as error:
                 # The link may have been made although the call failed: a network file system that
                 # lost the reply repeats the call, and reports our own file as "exists". So the
@@ -310,7 +316,7 @@ class Disk:
         """Holds the lock of compare-and-replace, which the kernel frees if the process dies."""
         # `flock` and not a lock file: nothing is left behind by a process that was killed.
         with (self._root / _GUARD).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file, fcntl.LOCK_EX)
             yield
 
     def _fsync_folder(self, path: Path) -> None:

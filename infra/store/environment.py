@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.store.redact import redact
+from infra.store.variables import recorded_variables
 
 PACKAGES = (
     "apache-beam",
@@ -32,19 +33,20 @@ PACKAGES = (
 """Distributions whose versions every manifest records."""
 
 _ROOT = Path(__file__).parents[2]
+_DISTRIBUTION = "parcel-pipeline"
 
 
 def execution_environment(accelerator: str = "") -> dict[str, Any]:
-    """Returns git commit and dirty-diff digest, package versions and hardware of this process.
+    """Returns commit and version of the code, package versions and hardware of this process.
 
-    The only environment variables noted are `XLA_FLAGS` and `NPROC` (XLA's number of threads),
-    since others may hold credentials.
+    Of environment variables, `XLA_FLAGS`, `NPROC` (XLA's number of threads) and those that may
+    decide bytes are noted (`infra.store.variables`); others may hold credentials.
 
     Args:
       accelerator: kind of device that the step computed on; "" asks this process's JAX.
     """
     return {
-        "git": _git_state(),
+        "git": git_state(),
         "packages": package_versions(),
         "hardware": {
             "machine": platform.machine(),
@@ -55,6 +57,7 @@ def execution_environment(accelerator: str = "") -> dict[str, Any]:
             "system": platform.system(),
             "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),
             "threads": redact(os.environ.get("NPROC", str(os.cpu_count()))),
+            "variables": redact(recorded_variables(os.environ)),
         },
     }
 
@@ -97,23 +100,49 @@ def device_count() -> int:
 
 
 @functools.cache
-def _git_state() -> dict[str, str | None]:
-    def run_git(*arguments: str) -> str | None:
+def git_state(root: Path = _ROOT) -> dict[str, str | None]:
+    """Returns the commit of the product's code, the digest of what was edited since, its version.
+
+    The commit is None where the code lies in no repository of its own: a wheel has its version
+    alone. "refused" is there if Git has a repository and does not open it.
+
+    Args:
+      root: folder of the product's packages.
+    """
+    # Git looks upwards, and through its variables: a virtual environment within somebody's project,
+    # or a home folder kept in Git, has a commit that knows nothing of this code. So does the
+    # repository of a hook that starts a run.
+    elsewhere = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE")
+    own = {name: value for name, value in os.environ.items() if name not in elsewhere}
+
+    def run_git(*arguments: str) -> tuple[str | None, str]:
         try:
             process = subprocess.run(
-                ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, timeout=20
+                ["git", "-C", str(root), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                env={**own, "LC_ALL": "C"},
             )
         except (OSError, subprocess.TimeoutExpired):
-            return None
-        return process.stdout if process.returncode == 0 else None
+            return None, ""
+        return (process.stdout if process.returncode == 0 else None), process.stderr
 
-    commit = run_git("rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": None, "dirty": None}
+    version = None
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version(_DISTRIBUTION)
+    this_file = Path(__file__).relative_to(_ROOT)
+    tracked, complaint = run_git("ls-files", "--error-unmatch", this_file.as_posix())
+    if tracked is None:
+        # A repository of another user, such as one that is mounted into a container.
+        is_refused = "dubious ownership" in complaint
+        refused = {"refused": " ".join(complaint.split())[:200]} if is_refused else {}
+        return {"commit": None, "dirty": None, "version": version, **refused}
+    commit, _ = run_git("rev-parse", "HEAD")
     # Of Python files only: a note or a figure that was edited is no other code.
-    diff = run_git("diff", "HEAD", "--", "*.py")
+    diff, _ = run_git("diff", "HEAD", "--", "*.py")
     dirty = hashlib.sha256(diff.encode()).hexdigest() if diff else None
-    return {"commit": commit.strip(), "dirty": dirty}
+    return {"commit": commit and commit.strip(), "dirty": dirty, "version": version}
 
 
 @functools.cache

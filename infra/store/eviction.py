@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from infra.file_locks import lock_file
+
 _MIN_AGE = 60.0
 """Age from which an empty file cannot be one that is being written [s]."""
 
@@ -24,7 +26,7 @@ def evict_oldest_files(folder: Path, limit: float) -> None:
     """
     with (folder / _LOCK).open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
         files: list[tuple[float, int, str]] = []

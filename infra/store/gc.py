@@ -58,7 +58,7 @@ _JOURNALS = "runs/ended"
 """Folder of the journals that `infra.prefect.journal` has settled, on this machine."""
 
 _GRACE = 3600.0
-"""Time after its lease lapsed during which a holder on another machine counts as alive [s]."""
+"""Time after its lease lapsed during which a holder that cannot be seen counts as alive [s]."""
 
 _PARTIAL_AGE = 3600.0
 """Age from which an unfinished record counts as given up [s]; writing one takes milliseconds."""
@@ -459,14 +459,12 @@ def _attempts_of(store: Store, key: str) -> list[AttemptNote]:
 
 
 def _running_attempts(store: Store, key: str) -> set[str]:
-    """Returns the attempts at a key that a process of this machine writes to.
+    """Returns the attempts at a key that a process of this machine is seen to write to.
 
-    Attempts on another machine are protected by their lease instead.
+    Those of others, on another machine or hidden, are protected by their lease instead.
     """
     return {
-        note.id
-        for note in _attempts_of(store, key)
-        if note.holder.is_on_this_machine and not note.is_over
+        note.id for note in _attempts_of(store, key) if note.holder.is_running and not note.ended
     }
 
 

@@ -23,6 +23,7 @@ import google_crc32c
 from infra.store.backend import ByteSource, FileStat
 from infra.store.block_reader import WholeSum
 from infra.store.object_client import ObjectClient, StoredObject
+from infra.store.reachable import has_metadata_server
 from infra.store.regions import check_region, region_of_machine
 
 _TIMEOUT = 60.0
@@ -33,6 +34,10 @@ _PART = 16 * 2**20
 """Size of the parts in which a large file is sent [bytes]."""
 
 _BYTES = "application/octet-stream"
+_LOG_IN = (
+    "log in with `gcloud auth application-default login`, or name a key's file in "
+    "GOOGLE_APPLICATION_CREDENTIALS"
+)
 
 
 class GoogleClient(ObjectClient):
@@ -42,8 +47,13 @@ class GoogleClient(ObjectClient):
       bucket: name of the bucket.
     """
 
+    server_variable = "STORAGE_EMULATOR_HOST"
+
     def __init__(self, bucket: str) -> None:
         self.uri, self._bucket = f"gs://{bucket}", bucket
+        self.server = os.environ.get("STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com"
+        if "://" not in self.server:
+            self.server = f"http://{self.server}"
         self._system: Any = None
         self._opening = threading.Lock()
 
@@ -185,7 +195,8 @@ class GoogleClient(ObjectClient):
         return isinstance(error, TimeoutError | ConnectionError) or is_retriable(error)
 
     def reason(self, error: Exception) -> str:
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f"{text}; {_LOG_IN}" if "nonymous caller" in text else text
 
     def _probe(self) -> Mapping[str, str]:
         """Makes a minimal request; returns the headers of the answer."""
@@ -232,8 +243,9 @@ class GoogleClient(ObjectClient):
                 import aiohttp
                 from gcsfs.core import GCSFileSystem
 
+                is_anonymous = "STORAGE_EMULATOR_HOST" in os.environ or not _has_login()
                 options: dict[str, Any] = {
-                    "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else None,
+                    "token": "anon" if is_anonymous else None,
                     # No limit for a whole request, which may be a file of many gigabytes.
                     "requests_timeout": aiohttp.ClientTimeout(sock_read=_TIMEOUT),
                     "skip_instance_cache": True,
@@ -241,6 +253,15 @@ class GoogleClient(ObjectClient):
                 system = GCSFileSystem(**options)
                 self._system = os.getpid(), system
             return self._system[1]
+
+
+def _has_login() -> bool:
+    """Returns whether there may be credentials; else a bucket is asked without, if it is public."""
+    # `expanduser` leaves the path as it is for a user without a home; `Path.home` would raise.
+    home = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+    file = Path(home) / "application_default_credentials.json"
+    stated = "GOOGLE_APPLICATION_CREDENTIALS" in os.environ or "GCE_METADATA_HOST" in os.environ
+    return stated or file.is_file() or has_metadata_server()
 
 
 def _text(crc32c: bytes) -> str:

@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from infra.processes.identity import ProcessIdentity
 from infra.store.backend import StoreBackend
-from infra.store.holder import Holder
 from infra.store.manifest import validate_key
 
 ARTIFACTS, HISTORY = "artifacts", "history"
@@ -29,7 +29,7 @@ class AttemptNote:
 
     id: str
     started: str
-    holder: Holder
+    holder: ProcessIdentity
     inputs: tuple[str, ...] = ()
     ended: str = ""
     stopped: bool = False
@@ -116,7 +116,7 @@ def _note_bytes(note: AttemptNote) -> bytes:
 def _parse_note(text: bytes) -> AttemptNote | None:
     try:
         raw = json.loads(text)  # A power cut may leave half of the text.
-        holder = Holder.read(raw.pop("holder"))
+        holder = ProcessIdentity.read(raw.pop("holder"))
         inputs = tuple(map(validate_key, raw.pop("inputs")))
         note = AttemptNote(holder=holder, inputs=inputs, **raw)
     except (TypeError, KeyError, AttributeError, ValueError, RecursionError):

@@ -6,7 +6,7 @@ whose result counts.
 
 A lease is free to be taken
 
-- at once, if its holder was a process of this machine and has ended;
+- at once, if its holder was a process of this machine and is seen to have ended;
 - at once, if the process that started its holder, and gave it its token, knows that it is lost; or
 - if it lapsed: by the clock of the store it was not renewed for its `ttl`, and the process that
   wants it then saw it unchanged for one more interval of renewal. (After a laptop's sleep every
@@ -26,13 +26,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from infra.processes.identity import NOBODY, ProcessIdentity
 from infra.store.backend import StoreBackend
-from infra.store.holder import Holder
 from infra.store.manifest import validate_key
 
 TTL = 120.0
 """Time without renewal after which a lease has lapsed [s]. That a holder on this machine has ended
-is known at once; this is for other machines, and for holders that hang."""
+is known at once; this is for other machines, and for holders that hang or are hidden."""
 
 _RENEWALS_PER_TTL = 6
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
@@ -53,7 +53,7 @@ class Lease:
     """
 
     token: str
-    holder: Holder
+    holder: ProcessIdentity
     since: str
     ttl: float
     renewals: int = 0
@@ -198,7 +198,7 @@ def acquire_lease(
     """
     lease = Lease(
         token=token or uuid.uuid4().hex,
-        holder=Holder.this_process(),
+        holder=ProcessIdentity.of_this_process(),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         ttl=ttl,
         keys=tuple(keys),
@@ -246,16 +246,17 @@ def _parse_lease(text: bytes) -> Lease:
     """Reads a lease; half of one, left by a power cut, counts as held by an unknown process."""
     try:
         raw: dict[str, Any] = json.loads(text)
-        holder, keys = Holder.read(raw.pop("holder")), tuple(map(validate_key, raw.pop("keys")))
+        holder, keys = (
+            ProcessIdentity.read(raw.pop("holder")),
+            tuple(map(validate_key, raw.pop("keys"))),
+        )
         lease = Lease(holder=holder, keys=keys, **raw)
         texts = isinstance(lease.token, str) and isinstance(lease.since, str)
         if not (texts and isinstance(lease.ttl, int | float)):
             raise TypeError("token and since must be texts, and ttl a number")
     except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
-        # No machine has the id "", so this holder never counts as ended: the lease must lapse
-        # first.
-        nobody = Holder(host="unknown", machine="", pid=0, began=0)
-        return Lease(token="", holder=nobody, since="", ttl=TTL)
+        # Nobody never counts as ended: the lease must lapse first.
+        return Lease(token="", holder=NOBODY, since="", ttl=TTL)
     return lease
 
 
@@ -278,15 +279,11 @@ class LeaseView:
     text: bytes
 
     def is_live(self, grace: float = 0.0) -> bool:
-        """Whether its holder may be alive; on another machine, until `ttl` and `grace` are over."""
-        # The process table of this machine is certain; of another machine only its renewals are
-        # known.
-        holder = self.lease.holder
-        return (
-            not holder.has_ended
-            if holder.is_on_this_machine
-            else self.age <= self.lease.ttl + grace
-        )
+        """Whether its holder may be alive; one that cannot be seen, for `ttl` and `grace`."""
+        # The process table of this machine is certain, as far as it is shown. Of another machine,
+        # and of a process that is hidden, only the renewals are known.
+        state = self.lease.holder.state
+        return state == "running" or (state == "unknown" and self.age <= self.lease.ttl + grace)
 
 
 def list_leases(files: StoreBackend, folder: str) -> list[LeaseView]:

@@ -31,6 +31,9 @@ _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
 _MAX_NAME = 255
 """Longest part of a path that file systems take [bytes]."""
 
+LABELS = "labels"
+"""Key of a manifest's environment under which the labels of its step are."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
 
@@ -93,6 +96,7 @@ class Recipe:
         identity and other code is *stale*, and a person decides what happens to it.
       source: digest of the source tree that `code` is part of; "" if none is kept.
       location: folder outside the store that is read (raw data), on the machine that runs it.
+      labels: facts by which people tell it from other steps; no part of the identity.
     """
 
     kind: str
@@ -104,6 +108,7 @@ class Recipe:
     code: str = ""
     source: str = ""
     location: str | None = None
+    labels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _KIND.fullmatch(self.kind):
@@ -150,10 +155,6 @@ class File:
             )
 
 
-UPGRADED = "upgraded"
-"""Entry of a manifest's environment on what an earlier version wrote."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """One artifact: its contents and its origin.
@@ -167,8 +168,8 @@ class Manifest:
       counts: numbers of interest: records, rejects, steps, score.
       attempts: every attempt to make it, the last being this one.
       environment: git commit, packages, hardware, Prefect run ids; "devices", the number of devices
-        that computed it, and "device_seconds", the cost of all attempts that led to it; "upgraded",
-        the key, config and code that an earlier version gave it.
+        that computed it, and "device_seconds", the cost of all attempts that led to it; "labels",
+        those of its step.
       started: time at which this attempt began [ISO 8601, UTC].
       seconds: time it took, including the attempts that it resumed [s].
     """

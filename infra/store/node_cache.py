@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from infra.file_locks import lock_file
+
 _LIMIT_GB = 200.0
 """Default of PARCEL_CACHE_GB: largest size of all copies on this disk [GB]."""
 
@@ -97,7 +99,7 @@ class NodeCache:
             if process not in _uses:
                 self._users.mkdir(exist_ok=True)
                 file = (self._users / uuid.uuid4().hex).open("a")
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock_file(file, fcntl.LOCK_EX)
                 _uses[process] = file, set()
             file, names = _uses[process]
             file.write(f"{flat}\n")
@@ -145,7 +147,7 @@ class NodeCache:
             with path.open("r+") as notes:
                 try:
                     # Locked by its process while that lives. If we get the lock, it has ended.
-                    fcntl.flock(notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock_file(notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     used |= set(notes.read().splitlines())
                 else:
@@ -156,7 +158,7 @@ class NodeCache:
     def _cache_lock(self) -> Iterator[None]:
         self._root.mkdir(parents=True, exist_ok=True)
         with self._threads, (self._root / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_file(lock, fcntl.LOCK_EX)
             yield
 
 

@@ -54,10 +54,14 @@ class ObjectClient(abc.ABC):
     Attributes:
       uri: the bucket, such as gs://bucket.
       address: where it is asked for, if that is not the usual place of its provider, else "".
+      server: its server [URL]; "" if unknown.
+      server_variable: variable of the environment that names another server.
     """
 
     uri: str
     address: str = ""
+    server: str = ""
+    server_variable: str = ""
 
     @abc.abstractmethod
     def probe(self) -> None:

@@ -51,6 +51,7 @@ from obstore.store import AzureStore, S3Store
 from infra.store.backend import ByteSource, FileStat
 from infra.store.block_reader import WholeSum
 from infra.store.object_client import ABSENT, BucketError, ObjectClient, StoredObject
+from infra.store.reachable import has_metadata_server
 
 MARKER = b"%-97s" % b"parcel: there is nothing of this name; whoever creates it replaces this."
 """Bytes of an object that stands for none."""
@@ -93,6 +94,34 @@ _KEYS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
+_LOGINS = {
+    "s3": (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_METADATA_ENDPOINT",
+        "AWS_SKIP_SIGNATURE",
+    ),
+    "az": (
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_ACCESS_KEY",
+        "AZURE_STORAGE_MASTER_KEY",
+        "AZURE_STORAGE_SAS_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_TOKEN",
+        "AZURE_STORAGE_CLIENT_ID",
+        "AZURE_CLIENT_ID",
+        "AZURE_FEDERATED_TOKEN_FILE",
+        "AZURE_STORAGE_USE_EMULATOR",
+        "AZURE_USE_AZURE_CLI",
+        "AZURE_SKIP_SIGNATURE",
+        "IDENTITY_ENDPOINT",
+        "MSI_ENDPOINT",
+    ),
+}
+"""Variables any of which says how to log in; without one, the library asks the machine's cloud."""
+
 _ANSWER = re.compile(
     r"status code: (?P<status>\d+) (?P<phrase>[A-Za-z -]*)"
     r"(?:.*?<Code>(?P<code>\w+)</Code>)?(?:.*?<Message>(?P<message>[^<\n]*))?",
@@ -131,6 +160,11 @@ class ObstoreClient(ObjectClient):
         _check_process()
         variables = _ENDPOINTS[scheme]
         self.address = next((os.environ[v] for v in variables if os.environ.get(v)), "")
+        self.server_variable = variables[-2]
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        if scheme == "s3" or self.address or account:
+            usual = "s3.amazonaws.com" if scheme == "s3" else f"{account}.blob.core.windows.net"
+            self.server = self.address or f"https://{usual}"
         options: dict[str, Any] = {
             "client_options": {
                 "allow_http": self.address.startswith("http://"),
@@ -153,7 +187,16 @@ class ObstoreClient(ObjectClient):
         self._has_md5 = True
         self._is_marker = functools.lru_cache(maxsize=100_000)(self._holds_marker)
 
+    @property
+    def _no_credentials(self) -> str:
+        return (
+            f"no credentials; set {_KEYS[self._scheme]}, or run where the machine has an identity"
+        )
+
     def probe(self) -> None:
+        names = _LOGINS[self._scheme]
+        if not any(os.environ.get(name) for name in names) and not has_metadata_server():
+            raise BucketError(f"{self.uri}: {self._no_credentials}")
         try:
             next(iter(obstore.list(self._store, chunk_size=1)), None)
         except BaseError as error:
@@ -292,9 +335,8 @@ class ObstoreClient(ObjectClient):
 
     def reason(self, error: Exception) -> str:
         text = str(error)
-        keys = _KEYS[self._scheme]
         if "169.254.169.254" in text or "Account must be specified" in text:
-            return f"no credentials; set {keys}, or run where the machine has an identity"
+            return self._no_credentials
         match = _ANSWER.search(text)
         if match is None:
             # The line may have the request's address, with a signature after the question mark.
@@ -309,7 +351,7 @@ class ObstoreClient(ObjectClient):
         if status in (301, 307) or code in ("AuthorizationHeaderMalformed", "PermanentRedirect"):
             return f"{said}; set AWS_REGION to the bucket's region"
         if status in (401, 403):
-            return f"{said}; check {keys}, and their rights on the bucket"
+            return f"{said}; check {_KEYS[self._scheme]}, and their rights on the bucket"
         return said
 
     def _get(self, key: str) -> tuple[bytes, str]:

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from infra.file_locks import NoLocksError, lock_file
 from infra.store.eviction import evict_oldest_files
 
 _LIMIT_GB = 100.0
@@ -117,10 +118,12 @@ def _exclusive_fetch(path: Path) -> Iterator[None]:
         # fetched by both, which costs a request and does no harm.
         while time.monotonic() < deadline:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 time.sleep(0.005)
+            except NoLocksError:
+                break
         try:
             yield
         finally:

@@ -3,16 +3,21 @@
 <store>/runs/<name>-<id>.json       a run, from the moment it begins
         accepted/<key>-as-<code>    an artifact that a person keeps although its code changed
 
-A record that cannot be read may name anything. So it is an error, never an empty record.
+A record that cannot be read may name anything. So it is an error for `gc`, never an empty record;
+whoever lists runs leaves it out, with a line that names it.
 """
 
+import datetime
+import functools
 import json
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from infra.errors import one_line
 from infra.store.backend import FileStat, StoreBackend
-from infra.store.manifest import KEY
+from infra.store.manifest import KEY, validate_path
 from infra.store.parallel import map_reads
 from infra.typed_json import parse_json
 
@@ -51,19 +56,41 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return bool(datetime.datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return False
+
+
 _RUN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda value: isinstance(value, str), "text"),
     "results": (lambda value: value is None or _is_key(value), "a key or null"),
     "artifacts": (_are_keys, "a list of keys"),
-    "finished": (lambda value: value is None or isinstance(value, str), "text or null"),
+    "finished": (lambda value: value is None or _is_time(value), "a time or null"),
     "failed": (_are_texts, "a list of texts"),
-    "config": (lambda value: isinstance(value, dict), "an object"),
+    "config": (_is_object, "an object"),
 }
 """Field of a run's record -> its check, and what it accepts."""
 
 _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     PRUNED: (_are_keys, "a list of keys"),
     "given_up": (_are_texts, "a list of texts"),
+    "began": (_is_time, "a time"),
+    "given": (lambda value: isinstance(value, str), "text"),
+    "differs": (
+        lambda value: value is None or (_is_object(value) and all(map(_is_pair, value.values()))),
+        "an object of pairs, or null",
+    ),
+    "headline": (_is_object, "an object"),
     "flow_run_id": (lambda value: isinstance(value, str), "text"),
     "state": (lambda value: isinstance(value, str), "text"),
     "holes": (_are_texts, "a list of texts"),
@@ -71,6 +98,15 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "reused": (lambda value: isinstance(value, int), "a number"),
 }
 """The same for fields that older records lack."""
+
+_CONFIG: Mapping[str, type] = {
+    "num_seeds": int,
+    "num_pretrain_seeds": int,
+    "methods": list,
+    "transfers": dict,
+    "compute": dict,
+}
+"""Field of the config of a run's record -> its types, for those who list runs."""
 
 
 def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
@@ -82,6 +118,10 @@ def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
       OSError: if the store does not answer.
     """
     name = f"{RUNS}/{run}.json"
+    try:
+        validate_path(name)
+    except ValueError as error:  # No run has such a name: of another's folder, or too long.
+        raise FileNotFoundError(f"there is no run of that name: {error}") from None
     record = _read_record(files, name)
     for field, (is_right, accepted) in {**_RUN, **_RUN_MORE}.items():
         if field not in record and field in _RUN_MORE:
@@ -99,11 +139,18 @@ def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
 def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
     """Returns full name -> record of every run.
 
-    Raises:
-      RecordError: if one cannot be read.
+    One that cannot be read is left out, with a line on the standard error, once in a process.
     """
-    names = [name.removesuffix(".json") for name in files.listing(RUNS) if name.endswith(".json")]
-    return dict(zip(names, map_reads(lambda name: read_run(files, name), names), strict=True))
+    runs = RunRecords(files)
+    records = runs.read()
+    for line in runs.unreadable:
+        _warn(line)
+    return records
+
+
+@functools.cache
+def _warn(line: str) -> None:
+    print(f"parcel: {one_line(line)}", file=sys.stderr)
 
 
 class RunRecords:
@@ -111,28 +158,42 @@ class RunRecords:
 
     Args:
       files: the store's files.
+
+    Attributes:
+      unreadable: a line on each record that could not be read when all were read last, with the
+        cure.
     """
 
     def __init__(self, files: StoreBackend) -> None:
         self._files = files
-        self._known: dict[str, tuple[FileStat, dict[str, Any]]] = {}
+        self._known: dict[str, tuple[FileStat, dict[str, Any] | RecordError]] = {}
         self._lock = threading.Lock()
+        self.unreadable: Sequence[str] = ()
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Returns full name -> record of every run, as `run_records` does.
-
-        Raises:
-          RecordError: if one cannot be read.
-        """
+        """Returns full name -> record of every run, but for those that cannot be read."""
         with self._lock:
             listing = self._files.listing(RUNS)
             stats = {n.removesuffix(".json"): s for n, s in listing.items() if n.endswith(".json")}
             known = self._known
             new = [n for n, stat in stats.items() if n not in known or known[n][0] != stat]
-            records = map_reads(lambda name: read_run(self._files, name), new)
+            records = map_reads(self._record_or_error, new)
             found = {name: (stats[name], record) for name, record in zip(new, records, strict=True)}
             self._known = {name: found.get(name) or known[name] for name in stats}
-            return {name: record for name, (_, record) in self._known.items()}
+            now = {name: record for name, (_, record) in self._known.items()}
+            self.unreadable = [str(each) for each in now.values() if isinstance(each, RecordError)]
+            return {name: each for name, each in now.items() if isinstance(each, dict)}
+
+    def _record_or_error(self, run: str) -> dict[str, Any] | RecordError:
+        try:
+            record = read_run(self._files, run)
+        except RecordError as error:
+            return error
+        for field, kinds in _CONFIG.items():
+            if not isinstance(value := record["config"].get(field, kinds()), kinds):
+                reason = f"config.{field} is {json.dumps(value):.40}"
+                return RecordError(self._files, f"{RUNS}/{run}.json", reason)
+        return record
 
 
 class References(NamedTuple):

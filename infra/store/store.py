@@ -39,6 +39,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.processes.identity import ProcessIdentity
 from infra.store import sources
 from infra.store.backend import (
     BUCKET_SCHEME,
@@ -58,9 +59,9 @@ from infra.store.history import (
     AttemptRecord,
     list_attempts,
 )
-from infra.store.holder import Holder
 from infra.store.lease import TTL, LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import (
+    LABELS,
     File,
     Input,
     Manifest,
@@ -233,7 +234,10 @@ class Attempt:
         self._record = store.record_attempt(
             step.key,
             AttemptNote(
-                id=self.id, started=self._started, holder=Holder.this_process(), inputs=inputs
+                id=self.id,
+                started=self._started,
+                holder=ProcessIdentity.of_this_process(),
+                inputs=inputs,
             ),
             lambda: self.device_seconds,
         )
@@ -300,6 +304,7 @@ class Attempt:
         self._final_device_seconds = self.device_seconds
         cost = self._final_device_seconds + self._store.cost_of_failures(step.key, notes, self.id)
         environment |= {"devices": self.devices, "device_seconds": round(cost, 3)}
+        environment |= {LABELS: dict(step.labels)} if step.labels else {}
         manifest = Manifest(
             kind=step.kind,
             name=step.name,
@@ -335,18 +340,19 @@ class Store:
     """Artifacts under one local folder, or one prefix of a bucket.
 
     Args:
-      uri: the folder, made if absent, or gs://bucket/prefix, s3://… or az://….
-      formats: numbers of layouts to accept.
+      uri: the folder, or gs://bucket/prefix, s3://… or az://….
+      make: whether it is made where there is none. If not, it reads as an empty one, and nothing
+        may be written to it.
 
     Attributes:
-      format: the number of its layout.
+      is_there: whether there is a store.
 
     Raises:
       ValueError: if `uri` is neither, or a store of another format.
       OSError: if the bucket cannot be read.
     """
 
-    def __init__(self, uri: str | os.PathLike[str], formats: Collection[int] = (FORMAT,)) -> None:
+    def __init__(self, uri: str | os.PathLike[str], *, make: bool = True) -> None:
         place = canonical_uri(uri)
         self.files: StoreBackend
         self.volatile: StoreBackend
@@ -356,7 +362,17 @@ class Store:
             self.files = self.volatile = Bucket(place)
         else:
             root = Path(place)
-            root.mkdir(parents=True, exist_ok=True)
+            try:
+                if make:
+                    root.mkdir(parents=True, exist_ok=True)
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.stat(f"{root}/.")  # Raises at a file, and below one.
+            except (FileExistsError, NotADirectoryError):
+                raise ValueError(
+                    f"store must be a folder or gs://bucket/prefix (s3:// and az:// alike), got "
+                    f"{place!r}, which is a file or below one."
+                ) from None
             self.files, self.volatile = Disk(root), Disk(root, durable=False)
         self.uri, self.state = self.files.uri, self.files.state
         self.node_local = Disk(self.state, durable=False)
@@ -365,7 +381,7 @@ class Store:
         self._attempt_records: dict[str, list[AttemptRecord]] = {}
         self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
         self._deletions_before: tuple[int, ...] | None = None
-        self.format = self._read_format(formats)
+        self.is_there = self._check_format(make)
 
     def snapshot(self, earlier: "Store | None" = None) -> "Store":
         """Returns a snapshot of this store, for many look-ups; see `snapshot`.
@@ -574,6 +590,10 @@ class Store:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
         return list_leases(self.volatile, LEASES)
 
+    def check_locks(self) -> None:
+        """Raises a `NoLocksError` where the file system has no locks: no lease could be renewed."""
+        self.volatile.compare_and_delete(f"{LEASES}/none", b"")
+
     def pin_run(self, run: str) -> contextlib.AbstractContextManager[Pin]:
         """Returns a context in which `gc` deletes nothing that a run relies on; see `pins`."""
         return pin_run(self.volatile, run)
@@ -708,16 +728,12 @@ class Store:
             ) from None
         return Artifact(self.files, manifest)
 
-    def set_format(self) -> None:
-        """Gives the store the number of today's layout."""
-        self.files.put("store.json", _format_text(FORMAT))
-        self.format = FORMAT
-
-    def _read_format(self, formats: Collection[int]) -> int:
+    def _check_format(self, make: bool) -> bool:
+        """Returns whether there is a store, of this version's layout; makes one if `make`."""
         name = "store.json"
         try:
             text = self.files.read(name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             # No number. A store with artifacts is of layout 1, which had none; an empty one is new.
             if self.files.folders(ARTIFACTS):
                 # Another process may have made this store just now; it writes the number first.
@@ -725,25 +741,25 @@ class Store:
                     text = self.files.read(name)
                 except FileNotFoundError:
                     text = b'{"format": 1}'
+            elif not make:
+                return False
             else:
-                text = _format_text(FORMAT)
+                text = json.dumps({"format": FORMAT}).encode() + b"\n"
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
             layout = parse_typed(dict[str, int], text, name)["format"]
         except (ValueError, KeyError):
-            raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
-        if layout not in formats:
-            cure = (
-                f"`parcel store upgrade --store {self.uri}` gives its artifacts the keys of today"
-                if layout == 2
-                else "name another folder, or use the version that made it"
-            )
+            raise ValueError(
+                f"{self.uri}/{name} is damaged: if this version made the store, write "
+                f'{{"format": {FORMAT}}} into it; else name another folder.'
+            ) from None
+        if layout != FORMAT:
             raise ValueError(
                 f"store {self.uri} has format {layout}, and this version understands {FORMAT}: "
-                f"{cure}."
+                f"name another folder, or use a checkout of the version that made it."
             )
-        return layout
+        return True
 
     def _delete_dead_attempts(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
@@ -771,10 +787,13 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
       ValueError: if it is neither.
     """
     text = os.fspath(uri)
+    if not text:
+        raise ValueError("store must be a folder or gs://bucket/prefix, got no text at all.")
     if text.startswith(BUCKET_SCHEME):
         scheme, separator, name = text.partition("://")
         return f"{scheme}{separator}{name.rstrip('/')}"
-    if "://" in text and not text.startswith("file://"):
+    one_slash = text.startswith(tuple(scheme.rstrip("/") for scheme in BUCKET_SCHEME))
+    if one_slash or ("://" in text and not text.startswith("file://")):
         raise ValueError(
             f"store must be a folder or gs://bucket/prefix (s3:// and az:// alike), got {text!r}."
         )
@@ -798,10 +817,6 @@ def manifest_name(key: str) -> str:
       ValueError: if `key` does not have the form of one.
     """
     return f"{MANIFESTS}/{kind_of_key(key)}/{key}.json"
-
-
-def _format_text(number: int) -> bytes:
-    return json.dumps({"format": number}).encode() + b"\n"
 
 
 def _lease_name(key: str) -> str:
