@@ -20,11 +20,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parcel.environment import bypass_proxy, use_utf8
+from parcel.environment import (
+    bypass_proxy,
+    drop_unusable_certificates,
+    find_own_packages,
+    use_utf8,
+)
 
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
     from flows.config.study import StudyConfig
     from flows.study.graph import Phase
+    from infra.store.store import Store
     from parcel.cell_items import CellItems, Show
     from parcel.table import Table
     from parcel.training_curves import TrainingCurves
@@ -32,7 +38,9 @@ if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no tim
 __all__ = ["curves", "items", "load", "results", "run", "sweep", "trace"]
 
 # Before a library reads the variables, and for commands, too.
+find_own_packages()
 bypass_proxy()
+drop_unusable_certificates()
 use_utf8()
 
 
@@ -44,7 +52,8 @@ def load(
         parcel.load("small.yaml", num_seeds=2, **{"stage1.total_steps": 20})
 
     Args:
-      config: a YAML file, or the name of a study that ran in the store; None takes the demo.
+      config: a YAML file, or the name of a study that ran in the store, for its newest run, or the
+        full name of a run; None takes the demo.
       store: the store that has studies by name [URI].
       **overrides: key of the config, as "stage1.peak_lr" -> its value.
 
@@ -68,7 +77,10 @@ def run(
 ) -> "Table | None":
     """Runs a study, with progress below the call; returns its table, as `parcel run` prints it.
 
-    What the store has already is re-used, so a second call with the same study returns at once.
+    The run has a process of its own. It ends in order, as at Ctrl-C, if the call is interrupted or
+    this process ends; the same call then goes on with it.
+
+    What the store has already is reused, so a second call with the same study returns at once.
 
         parcel.run("small.yaml", num_seeds=2)
 
@@ -91,6 +103,8 @@ def run(
     from flows.lineage.open_store import open_store
     from flows.study.start import keep_server, start_study
     from infra.errors import ConfigError
+    from infra.processes.child import call_in_child
+    from parcel.studies import start_in_store
 
     # Overrides are part of loading a study: one that is loaded is checked already.
     if config is None or isinstance(config, str | Path):
@@ -102,8 +116,13 @@ def run(
         )
     opened = open_store(_uri(store))
     keep_server(opened)
-    if start_study(config, opened, until, rebuild, approve=approve, failed=failed):
-        raise RuntimeError(f"the run of {config.name} failed; its last lines say which steps.")
+    request = ["parcel.run", config.name]
+    more = {"approve": approve, "failed": failed}
+    has_failed = call_in_child(
+        request, start_in_store, start_study, config, opened.uri, until, rebuild, **more
+    )
+    if has_failed:
+        raise RuntimeError(_describe_failure(config.name, opened))
     return results(config.name, store=store) if until == "report" else None
 
 
@@ -144,6 +163,8 @@ def sweep(
     from flows.study.start import keep_server, start_sweep
     from flows.study.sweep import Sweep
     from flows.study.sweep_limits import SweepLimits
+    from infra.processes.child import call_in_child
+    from parcel.studies import start_in_store
 
     # Plain values become the same types that the command and the form fill in.
     sweep_and_limits = (
@@ -156,8 +177,13 @@ def sweep(
     for line in sweep_run.describe_redundant_settings():
         print(line)
     keep_server(opened)
-    if start_sweep(study, opened, words, *sweep_and_limits, approve=approve):
-        raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")
+    request = ["parcel.sweep", study]
+    has_failed = call_in_child(
+        request, start_in_store, start_sweep, study, opened.uri, words, *sweep_and_limits,
+        approve=approve,
+    )  # fmt: skip
+    if has_failed:
+        raise RuntimeError(_describe_failure(sweep_run.config.name, opened))
     return results(sweep_run.config.name, store=store)
 
 
@@ -174,10 +200,9 @@ def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Tabl
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
     """
-    from flows.lineage.open_store import open_store
     from parcel.table import Table
 
-    return Table(open_store(_uri(store)), run, mixed=mixed)
+    return Table(_store_of(run, store), run, mixed=mixed)
 
 
 def curves(run: str, *, store: str | None = None) -> "TrainingCurves":
@@ -193,10 +218,9 @@ def curves(run: str, *, store: str | None = None) -> "TrainingCurves":
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
     """
-    from flows.lineage.open_store import open_store
     from parcel.training_curves import TrainingCurves
 
-    return TrainingCurves(open_store(_uri(store)), run)
+    return TrainingCurves(_store_of(run, store), run)
 
 
 def items(
@@ -217,10 +241,9 @@ def items(
     Raises:
       ConfigError: if there is no such cell, listing those that exist; or `show` is none of these.
     """
-    from flows.lineage.open_store import open_store
     from parcel.cell_items import CellItems
 
-    return CellItems(open_store(_uri(store)), cell, show=show, find=find)
+    return CellItems(_store_of(cell, store), cell, show=show, find=find)
 
 
 def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
@@ -236,22 +259,39 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
     Raises:
       ConfigError: if nothing has that name.
     """
-    from flows.lineage.open_store import open_store
     from flows.lineage.target import find_lineage_target
     from flows.lineage.trace import trace_lineage as lines_of
 
-    opened = open_store(_uri(store))
+    opened = _store_of(name, store)
     return "\n".join(lines_of(opened, find_lineage_target(opened, name), samples=samples))
+
+
+def _describe_failure(name: str, store: "Store") -> str:
+    """Returns how the newest run of a study ended, with the first step that failed, in one line."""
+    from flows.lineage.runs import describe_ends, ended_run_records, runs_named
+
+    runs = runs_named(ended_run_records(store).values(), name)
+    ends = describe_ends(runs[0]["failed"], runs[0].get("holes", ())) if runs else ""
+    return f"the run of {name} failed: {ends or 'its last lines say why'}"
 
 
 def _words(overrides: Mapping[str, Any]) -> list[str]:
     """Returns overrides as a command line has them, with values in YAML."""
-    import yaml
+    from infra.yaml_text import dump_yaml
 
     return [
-        f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
-        for key, value in overrides.items()
+        f"{key}={dump_yaml(value, default_flow_style=True)}" for key, value in overrides.items()
     ]
+
+
+def _store_of(run: str, store: str | None) -> "Store":
+    """Returns the opened store; a line says where a run's name, or a cell's, hides a larger run."""
+    from flows.lineage.open_store import open_existing_store
+    from parcel.studies import mention_larger_run
+
+    opened = open_existing_store(_uri(store))
+    mention_larger_run(opened, run)
+    return opened
 
 
 def _uri(store: str | None) -> str:

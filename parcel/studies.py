@@ -1,8 +1,9 @@
 """The study that a person names: a YAML file, or a study that ran; or the demo."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.config.study import StudyConfig
@@ -30,5 +31,48 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
         return load(path, overrides)
     from flows.lineage.open_store import open_store
     from flows.study.form_values import study_values
+    from infra.errors import ConfigError
 
-    return apply_overrides(study_values(path, open_store(store)), overrides, source=path)
+    opened = open_store(store, make=False)
+    try:
+        values = study_values(path, opened)
+    except ConfigError as error:
+        files = [f"{path}{suffix}" for suffix in (".yaml", ".yml") if Path(path + suffix).is_file()]
+        if not files:
+            raise
+        raise ConfigError(f"{error} There is a file {files[0]}: name it with its suffix.") from None
+    config = apply_overrides(values, overrides, source=path)
+    mention_larger_run(opened, path, with_table=False)
+    return config
+
+
+def mention_larger_run(store: Any, name: str, *, with_table: bool = True) -> None:
+    """Prints a line on the standard error where the newest run of a name hides a larger one.
+
+    Args:
+      store: the store of the runs.
+      name: a study's name, or that of a cell of it.
+      with_table: whether only runs with a table count.
+    """
+    from flows.lineage.runs import describe_larger_run, ended_run_records
+
+    records = [r for r in ended_run_records(store).values() if r["results"] or not with_table]
+    if line := describe_larger_run(records, name.partition("/")[0]):
+        print(line, file=sys.stderr)
+
+
+def start_in_store(start: Callable[..., int], study: Any, store: str, *words: Any, **options: Any):
+    """Calls `start` with a study and the store of a URI, which this process opens itself.
+
+    Args:
+      start: function of a study, its store and more; returns the exit code.
+      study: the study, or its name.
+      store: the store [URI].
+      *words: further arguments.
+      **options: options.
+    """
+    from flows.lineage.open_store import open_store
+    from infra.store.variables import leave_out_variables
+
+    leave_out_variables()  # A notebook keeps its own settings of JAX.
+    return start(study, open_store(store), *words, **options)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flows.config.licences import StatedLicence
 from flows.config.references import metric_reference, reader_reference
+from infra.errors import did_you_mean
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
@@ -16,6 +17,7 @@ from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, promp
 from pipelines.prepare.config import PrepareConfig
 from pipelines.records.licence import Licence
 from pipelines.sources.own_source import PROMPT, OwnSource
+from pipelines.sources.paper_groups import is_left_out
 from pipelines.sources.registry import BENCHMARKS, OWN_FORMATS, SOURCES, source_spec
 
 USER_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
@@ -83,13 +85,19 @@ class EvalRow:
       name: the benchmark's name, with the split's if it has several rows: "refcoco:refcocog_val".
       benchmark: name of the benchmark.
       split: name of the split, as its reader names it.
-      main: whether this row counts in the paper's headline retention.
+      paper_row: the row of the paper's tables that it is; None for another split, and for a
+        user's own benchmark.
     """
 
     name: str
     benchmark: str
     split: str
-    main: bool = False
+    paper_row: ResultRow | None = None
+
+    @property
+    def in_means(self) -> bool:
+        """Whether means and comparisons over benchmarks are over this row, too."""
+        return self.paper_row is None or not is_left_out(self.paper_row)
 
 
 def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
@@ -151,14 +159,14 @@ def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
     """Returns a benchmark's rows of the results."""
     #   one split scored        chartqa
     #   several                 refcoco:refcocog_val, …
-    main = {row.splits: row.suite == "main" for row in benchmark_of(name, transfer).rows}
-    splits = transfer.eval_splits or tuple(main)
+    rows = {row.splits: row for row in benchmark_of(name, transfer).rows}
+    splits = transfer.eval_splits or tuple(rows)
     return tuple(
         EvalRow(
             name=name if len(splits) == 1 else f"{name}:{split}",
             benchmark=name,
             split=split,
-            main=main.get(split, False),
+            paper_row=rows.get(split) if name in BENCHMARKS else None,
         )
         for split in splits
     )
@@ -253,9 +261,11 @@ def _check_user_benchmark(name: str, transfer: TransferConfig) -> None:
     where = f"transfers.{name}"
     # A name that is neither published nor has a reader is most likely misspelt.
     if not transfer.reader:
+        hint = did_you_mean(name, BENCHMARKS) or "."
         raise ValueError(
-            f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
-            f"of your own, which says its reader: {', '.join(OWN_FORMATS)}, or a function."
+            f"transfers: no benchmark {name!r}{hint} Accepted: "
+            f"{', '.join(sorted(BENCHMARKS))}; or one of your own, which says its reader: "
+            f"{', '.join(OWN_FORMATS)}, or a function."
         )
     if not _NAME.fullmatch(name):
         raise ValueError(

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from flows.config.stage_list import stages_of
+from flows.config.choices_of_ours import choices_of_ours, stage_recipes, transfer_recipes
 from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
-from model.train.config import TrainConfig
+from model.connector.registry import has_mqt
 
 _MAX_NAMES = 3
 """Most trainings named in a line; the others are counted."""
@@ -17,14 +17,16 @@ _DEPARTURES = {
 """Field of a training recipe -> what a training does where the field is set."""
 
 
-def describe_departures(config: StudyConfig) -> Iterator[str]:
-    """Yields a line per option that trains fewer weights than the paper, with the trainings."""
-    trainings: dict[str, TrainConfig] = {}
-    for pair in config.pairs:
-        trainings |= {f"{stage.key}{pair.on}": stage.recipe for stage in stages_of(pair)}
-    for view in config.views:
-        tunings = view.fine_tunings.items()
-        trainings |= {f"{view.prefix}transfers.{name}{view.on}": train for name, train in tunings}
+def describe_departures(config: StudyConfig, *, listed: bool = False) -> Iterator[str]:
+    """Yields a line per option that the paper has not, and one that counts our choices.
+
+    Args:
+      config: the study.
+      listed: whether `choices_of_ours` are shown as well, which then need not be counted.
+    """
+    trainings = {
+        key: train for key, _, train in (*stage_recipes(config), *transfer_recipes(config))
+    }
     for field, does in _DEPARTURES.items():
         names = [name for name, train in trainings.items() if getattr(train, field)]
         if names:
@@ -32,3 +34,22 @@ def describe_departures(config: StudyConfig) -> Iterator[str]:
                 f"note: {abbreviate_list(names, _MAX_NAMES)} {does} ({field}), a departure from "
                 f"the paper, which trains all weights."
             )
+    if names := [f"{method}{pair.on}" for pair in config.pairs for method in _with_content(pair)]:
+        yield (
+            f"note: {abbreviate_list(names, _MAX_NAMES)} attend to features by content, too "
+            f"(mqt_keys), a departure from the paper, whose MQT is the official one: by position "
+            f"alone."
+        )
+    num_ours = 0 if listed else len([*choices_of_ours(config)])
+    if num_ours:
+        yield (
+            f"note: {num_ours} choices of this study are ours, where the paper is silent or says "
+            f"otherwise; `parcel run --explain` lists them."
+        )
+
+
+def _with_content(config: StudyConfig) -> Iterator[str]:
+    for method in config.methods:
+        connector = config.model_of(method).connector
+        if has_mqt(connector.kind) and connector.mqt_keys == "content":
+            yield method

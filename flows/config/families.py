@@ -9,11 +9,11 @@ A family's name stands for its first published size.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from flows.config.validation import config_adapter
+from infra.errors import did_you_mean
 from model.config import ModelConfig
 from model.text.config import TextConfig
 from model.text.family import DecoderFamily
@@ -81,8 +81,7 @@ def with_family(part: str, stated: Mapping[str, Any], field: str = "") -> dict[s
         sizes = families[family].sizes
         return {**sizes[name if name in sizes else next(iter(sizes))], **stated, "family": family}
     sizes = [size for facts in families.values() for size in facts.sizes]
-    close = difflib.get_close_matches(name, _names(part), n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(name, _names(part), cutoff=0.5) or "."
     raise ValueError(
         f"{field or f'model.{part}.family'} must be a family, {', '.join(families)}, or a "
         f"published size, {', '.join(sizes)}, got {name!r}{hint}"
@@ -123,8 +122,7 @@ def check_backbone_name(name: str, stated: Mapping[str, Any]) -> None:
     if parts_of_name(name) or (stated.get("model") if "+" in name else stated):
         return
     names = [DEFAULT_PAIR, *(f"{v}+{t}" for v in _names("vision") for t in _names("text"))]
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(name, names) or "."
     raise ValueError(
         f"backbones.{name} must state its model, or be named {DEFAULT_PAIR} or VISION+TEXT, a "
         f"tower ({', '.join(TOWERS)}) and a decoder ({', '.join(DECODERS)}) or published sizes of "

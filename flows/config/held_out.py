@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
 from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
+from pipelines.hygiene.screen import HygieneConfig
 from pipelines.sources.registry import source_spec
 from pipelines.sources.spec import SourceSpec
 
@@ -56,6 +57,33 @@ def check_held_out(
                         f"scored on {row.split}. Train on another split, or state "
                         f"transfers.{name}.allow_train_on_eval: true."
                     )
+
+
+def check_screened(
+    hygiene: HygieneConfig | None,
+    sources: Sequence[SourceConfig],
+    transfers: Mapping[str, TransferConfig],
+) -> None:
+    """Refuses a screening that would remove a corpus because transfers train on it, too.
+
+    Raises:
+      ValueError: naming the source, the benchmark and the cure.
+    """
+    if hygiene is None or (hygiene.splits, hygiene.contamination) != ("all", "remove"):
+        return
+    for i, source in enumerate(sources):
+        spec = source_spec(corpus_reference(f"sources.{i}.reader", source.reader))
+        for name, transfer in transfers.items():
+            if transfer.zero_shot:
+                continue
+            trained = source_spec(source_of(trained_on(name), transfers.get(trained_on(name))))
+            folder, split = train_data(name, transfers)
+            if _splits_overlap(spec, source.path, source.split, trained, folder, split):
+                raise ValueError(
+                    f"hygiene.splits must be evaluation where the mixture holds what a transfer "
+                    f"trains on, got all: sources.{i} has records of {trained_on(name)}'s {split}, "
+                    f"which would all be removed."
+                )
 
 
 def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfig]) -> None:

@@ -27,11 +27,11 @@ from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
-def input_file_paths(config: StudyConfig) -> dict[str, Path]:
-    """Returns config key -> path of each given file, except raw data.
+def check_input_files(config: StudyConfig) -> None:
+    """Checks the files that a study of one backbone is given.
 
     Raises:
-      ConfigError: if a file is missing, raw data included; or if `start` has no tokenizer beside
+      ConfigError: if one is missing, raw data included; or if `start` has no tokenizer beside
         it, or is no checkpoint that the study's first stage can continue from.
     """
     _check_data_root(config)
@@ -48,7 +48,6 @@ def input_file_paths(config: StudyConfig) -> dict[str, Path]:
                     f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
                     f"may be {path / TOKENIZER}."
                 )
-    return paths
 
 
 def check_served_files(config: StudyConfig, stated: StudyConfig | None) -> None:
@@ -135,7 +134,8 @@ def _checkpoint_model(key: str, path: Path) -> ModelConfig:
 
 def raw_digest_cache(store: Store) -> RawDigestCache:
     """Returns the store's memory of the digests of files outside it."""
-    return RawDigestCache(store.cache("raw_files") / MEMORY)
+    # Where there is no store yet, to look at a study makes none.
+    return RawDigestCache(store.cache("raw_files") / MEMORY) if store.is_there else RawDigestCache()
 
 
 def _check_data_root(config: StudyConfig) -> None:

@@ -1,76 +1,33 @@
 """Loads a checked `StudyConfig` from a YAML file and `key.path=value` overrides."""
 
+import contextlib
 import copy
+import difflib
 import os
-import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flows.config.families import backbone_values, with_part_values
-from flows.config.server_limits import check_served_path
-from infra.errors import ConfigError
+from flows.config.server_limits import check_served_path, served_path
+from infra.errors import ConfigError, did_you_mean
 from infra.references import file_reference
+from infra.yaml_text import NO_YAML, YamlError, load_yaml
 from pipelines.sources.registry import BENCHMARKS
-
-_ODD_VALUES = (ValueError, AttributeError, RecursionError)
-"""Errors of PyYAML's, besides its own, for dates that there are not, numbers of more digits than
-Python reads, and endless nesting."""
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _MAX_SHOWN = 80
 """Most of a value that an error shows [characters]."""
-
-_MAX_DIGITS = 100
-"""Most characters of a whole number; of more than 4300 digits, Python prints none."""
 
 _MAX_BYTES = 2**20
 """Largest config [bytes]; a study of every benchmark has a tenth of that."""
 
 DEMO = Path(__file__).with_name("demo.yaml")
 
+_STUDIES = Path(__file__).parents[2] / "configs"
+"""Studies of a checkout; an installed package has none."""
 
-class _DuplicateKeyError(ValueError):
-    """A key is there twice in a mapping; the message names it."""
-
-    def __init__(self, key: str, line: int) -> None:
-        super().__init__(f"{key} is stated twice; keep one, or put both together.")
-        self.line = line
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice; PyYAML would take the last one without a word.
-
-    It refuses, too, texts that no file can hold, half of a surrogate pair, and whole numbers that
-    Python would not print.
-    """
-
-    def construct_scalar(self, node: Any) -> Any:
-        text = super().construct_scalar(node)
-        if isinstance(text, str) and _SURROGATE.search(text):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"a text must be of characters, got {text!r:.60}", node.start_mark
-            )
-        if node.tag == "tag:yaml.org,2002:int" and len(text) > _MAX_DIGITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"a number has at most {_MAX_DIGITS} digits", node.start_mark
-            )
-        return text
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Checked before `<<` is resolved, which may well repeat keys of the mapping.
-        node = super().compose_mapping_node(anchor)
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in keys:
-                    raise _DuplicateKeyError(key.value, key.start_mark.line + 1)
-                keys.add(key.value)
-        return node
+_SUFFIXES = (".yaml", ".yml")
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
@@ -109,13 +66,13 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str], *, sour
     for override in overrides:
         changed = with_part_values(changed)
         _apply_override(changed, override)
-    _anchor_paths(changed, Path.cwd())
+    _anchor_paths(changed, Path.cwd() / served_path(""))
     # A run's record holds, beside all values, those that were stated: the overrides join them.
     if statements := changed.get("statements"):
         for override in overrides:
             statements = with_part_values(statements)
             _apply_override(statements, override)
-        _anchor_paths(statements, Path.cwd())
+        _anchor_paths(statements, Path.cwd() / served_path(""))
         changed["statements"] = _without_dropped(statements, values["statements"], source=source)
     return check_config(_without_dropped(changed, values, source=source), source=source)
 
@@ -156,22 +113,23 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         text = _read_text(path)
     except OSError as error:
+        hint = _nearest_file(path) if isinstance(error, FileNotFoundError) else ""
         raise ConfigError(
-            f"config must be a readable YAML file, got {path}: {error.strerror}."
+            f"config must be a readable YAML file, got {path}: {error.strerror}{hint or '.'}"
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
     try:
-        values = yaml.load(text, _Loader)
-    except _DuplicateKeyError as error:
-        raise ConfigError(f"{path}, line {error.line}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    except _ODD_VALUES as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else "a value is none"
-        raise ConfigError(f"{path} is not YAML that can be read: {reason}.") from None
+        values = load_yaml(text)
+    except YamlError as error:
+        where = f"{path}, line {error.line}" if error.line else path
+        raise ConfigError(f"{where}: {error}") from None
+    if values is None:
+        raise ConfigError(
+            f"{path} is empty: it must hold `key: value` lines; `base: demo` alone is a study."
+        )
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
+        raise ConfigError(f"{path} must hold `key: value` lines, got {values!r:.{_MAX_SHOWN}}.")
     # Before the base is merged in: `./mine.py` means a file beside the YAML file that says so.
     _anchor_paths(values, path.parent)
     # The base is read the same way, with this file among those that must not come again.
@@ -180,13 +138,37 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is not None:
         if "\0" in str(base):
             raise ConfigError(f"{path}: base must be a path, got {base!r:.{_MAX_SHOWN}}.")
-        base = DEMO if base == "demo" else path.parent / str(base)
+        stated, base = base, DEMO if base == "demo" else path.parent / str(base)
+        if not os.path.lexists(base):
+            raise ConfigError(
+                f"{path}: base must be demo or a YAML file, got {stated!r:.{_MAX_SHOWN}}"
+                f"{did_you_mean(str(stated), ['demo', *_files_beside(path)]) or '.'}"
+            )
         if Path(os.path.realpath(base)) in above:
             raise ConfigError(
                 f"{path}: base must be a file that is not based on this one, got {base}."
             )
         below = with_part_values(read_config(base, above))
     return _without_dropped(_merge_configs(below, values), below, source=str(path))
+
+
+def _files_beside(path: Path) -> list[str]:
+    return [p.name for p in path.parent.iterdir() if p.suffix in _SUFFIXES and p != path]
+
+
+def _nearest_file(path: Path) -> str:
+    """Returns a hint, as "; did you mean mine.yaml?", at a file that is not there; "" without one.
+
+    Files beside it come before the studies of this checkout. The suffix may be the other one.
+    """
+    by_stem: dict[str, Path] = {}
+    for folder in (_STUDIES, path.parent):
+        with contextlib.suppress(OSError):
+            by_stem |= {p.stem: p for p in sorted(folder.iterdir()) if p.suffix in _SUFFIXES}
+    for stem in difflib.get_close_matches(path.stem, by_stem, n=1):
+        near, here = by_stem[stem], Path.cwd()
+        return f"; did you mean {near.relative_to(here) if near.is_relative_to(here) else near}?"
+    return ""
 
 
 def _read_text(path: Path) -> str:
@@ -303,10 +285,10 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     if not separator or not all(keys):
         raise ConfigError(f"override must look like key.path=value, got {override!r}.")
     try:
-        value = yaml.load(text, _Loader)
-    except _DuplicateKeyError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    except (yaml.YAMLError, *_ODD_VALUES):
+        value = load_yaml(text)
+    except YamlError as error:
+        if NO_YAML not in str(error):
+            raise ConfigError(f"{path}: {error}") from None
         shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
         raise ConfigError(f"{path}: value must be YAML, got {shown!r}.") from None
     # Copied on the way down, so that the caller's values stay as they are. A key that is there may

@@ -8,6 +8,7 @@ from pathlib import Path
 from flows.config.server_limits import check_served_function
 from flows.steps.kinds.user_step import step_class
 from flows.steps.user_code import canonical_reference
+from infra.errors import did_you_mean
 from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.registry import KINDS, connector_class
 from model.eval.metrics.registry import METRICS, get_metric
@@ -88,7 +89,7 @@ def connector_reference(field: str, connector: str) -> str:
     try:
         connector_class(name)
     except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
+        raise ValueError(f"{field}: {error}{_place(name)}") from None
     return name
 
 
@@ -111,6 +112,15 @@ def offered_connectors() -> list[str]:
     return [*KINDS, *entry_points(CONNECTORS)]
 
 
+def _place(reference: str) -> str:
+    """Returns where a class begins, as " (/home/me/mine.py:12)"; "" if it cannot be told."""
+    try:
+        found = load_reference(reference)
+        return f" ({inspect.getsourcefile(found)}:{inspect.getsourcelines(found)[1]})"
+    except (OSError, TypeError, ValueError):
+        return ""
+
+
 def _function_reference(
     field: str, reference: str, group: str, registered: Iterable[str], what: str = "function"
 ) -> str:
@@ -121,10 +131,11 @@ def _function_reference(
         and not file_reference(reference)
         and not module_reference(reference)
     ):
-        names = ", ".join([*registered, *points])
+        names = [*registered, *points]
+        one_of = f"one of {', '.join(names)}, or " if names else ""
         raise ValueError(
-            f"{field} must be {f'one of {names}, or ' if names else ''}a {what.lower()} as "
-            f"file.py:{what} or module:{what}, got {reference!r}."
+            f"{field} must be {one_of}a {what.lower()} as file.py:{what} or module:{what}, got "
+            f"{reference!r}{did_you_mean(reference, names) or '.'}"
         )
     # An entry point was installed by whoever runs this process, so a form may name it.
     if reference not in points and reference not in points.values():

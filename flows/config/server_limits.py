@@ -1,19 +1,85 @@
-"""Limits on runs started from a form: which store, files and cluster they may use, which code."""
+"""Limits on what forms ask for: which store, files and cluster it may use, and which code.
 
+They hold wherever parameters that came through a server are read, be it to run, check or show them.
+The limits of `parcel serve` are its runs' variables, and lie beside the server's database for all
+others who read it; those of `parcel deploy` are in the deployment.
+
+    a run of the form                           variables of its environment
+    a form, a schedule: serve's deployment      <store>/prefect/limits.json
+    a form, a schedule: deploy's deployment     its job variables
+"""
+
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from infra.errors import ConfigError
+from infra.prefect.private import open_private
 from infra.store.store import canonical_uri
 from infra.store.stored_folder import BUCKET_SCHEME
 from pipelines.prepare.config import PrepareConfig
 
 _STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
-_ROOTS = "PARCEL_SERVED_ROOTS"
+_ROOTS, _FOLDER = "PARCEL_SERVED_ROOTS", "PARCEL_SERVED_FOLDER"
+_FILE = "limits.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What studies that a form asks for may use.
+
+    Attributes:
+      store: the store that they may use [URI]; "" allows any.
+      any_runner: whether they may name a Beam runner and its options, a launcher's command, and
+        functions by file or module.
+      roots: folders, and addresses in buckets, below which what they may name lies; none allows
+        all.
+      folder: folder in which their runs start, where relative paths begin; "" is this process's.
+    """
+
+    store: str
+    any_runner: bool
+    roots: tuple[str, ...] = ()
+    folder: str = ""
+
+    @classmethod
+    def of_variables(
+        cls, variables: Mapping[str, str], narrowest: "Limits | None" = None
+    ) -> "Limits | None":
+        """Returns the limits that variables of an environment state; None if they state none.
+
+        Args:
+          variables: name -> value of the variables.
+          narrowest: limits that hold where they state only some; None allows all there.
+
+        Raises:
+          ValueError: if they are not those of `limit_variables`.
+        """
+        if not variables.get(_RUNNER):
+            return None
+        store = variables.get(_STORE, narrowest.store if narrowest else "")
+        folder = variables.get(_FOLDER, "")
+        roots = narrowest.roots if narrowest else ()
+        if _ROOTS in variables:
+            roots = json.loads(variables[_ROOTS])
+            if not isinstance(roots, list) or not roots:
+                raise ValueError(f"{_ROOTS} must be a list of folders, got {roots!r:.80}.")
+        if not all(isinstance(text, str) for text in (store, folder, *roots)):
+            raise ValueError(f"{_STORE}, {_FOLDER} and {_ROOTS} must be texts.")
+        return cls(
+            store=store,
+            any_runner=variables[_RUNNER] == "any",
+            roots=tuple(roots),
+            folder=folder,
+        )
+
+
+_LIMITS: ContextVar[Limits | None] = ContextVar("limits", default=None)
 
 
 def limit_variables(
@@ -24,10 +90,8 @@ def limit_variables(
     Args:
       store: the store that they may use [URI].
       any_store: whether they may use other stores, too.
-      any_runner: whether they may name a Beam runner and its options, a launcher's command, and
-        functions by file or module.
-      roots: folders, and addresses in buckets, below which what they may name lies; none allows
-        all.
+      any_runner: as in `Limits`.
+      roots: as in `Limits`.
     """
     variables = {
         _STORE: "" if any_store else canonical_uri(store),
@@ -38,9 +102,82 @@ def limit_variables(
     return variables
 
 
+@contextlib.contextmanager
+def limited(limits: Limits | None) -> Iterator[None]:
+    """Has what is read of studies within keep to limits; None leaves those that hold already."""
+    token = _LIMITS.set(limits or _LIMITS.get())
+    try:
+        yield
+    finally:
+        _LIMITS.reset(token)
+
+
+def current_limits() -> Limits | None:
+    """Returns the limits that hold here; None where the reader's own studies are read."""
+    return _LIMITS.get() or Limits.of_variables(os.environ)
+
+
 def is_limited() -> bool:
-    """Returns whether this process runs studies for a form, within limits."""
-    return bool(os.environ.get(_RUNNER))
+    """Returns whether studies are read for a form, within limits."""
+    return current_limits() is not None
+
+
+def save_limits(store: Path, variables: Mapping[str, str]) -> None:
+    """Writes the limits of `parcel serve` down, for all who read the server's database.
+
+    Args:
+      store: the store's folder on this machine.
+      variables: what `limit_variables` returned.
+    """
+    path = store / "prefect" / _FILE
+    partial = path.with_suffix(".partial")
+    with open_private(partial, "w") as file:
+        json.dump({**variables, _FOLDER: str(Path.cwd())}, file)
+    partial.replace(path)
+
+
+def limits_of(deployment: Mapping[str, Any]) -> Limits:
+    """Returns the limits of the runs of a deployment; the narrowest ones if none are stated.
+
+    Args:
+      deployment: a deployment as Prefect's API gives it, of the server whose folder is
+        `PREFECT_HOME`.
+    """
+    store = str((deployment.get("parameters") or {}).get("store", ".parcel"))
+    narrowest = Limits(store=_canonical(store), any_runner=False, roots=(_whole(store),))
+    served = _saved_limits(narrowest)
+    if not deployment.get("work_pool_name"):
+        return served or narrowest
+    # The run is told its own by variables. Its files may lie on another machine, so it states no
+    # roots; but on this one the server's hold.
+    stated = (deployment.get("job_variables") or {}).get("env") or {}
+    narrowest = dataclasses.replace(narrowest, roots=())
+    own = _limits_in(stated, narrowest) or narrowest
+    return dataclasses.replace(own, roots=own.roots or (served.roots if served else ()))
+
+
+def _saved_limits(narrowest: Limits) -> Limits | None:
+    home = os.environ.get("PREFECT_HOME")
+    try:
+        stated = json.loads(Path(home or "", _FILE).read_text()) if home else None
+    except (OSError, ValueError):
+        return None  # No `parcel serve` so far, or not since this file is written.
+    return _limits_in(stated, narrowest)
+
+
+def _limits_in(stated: Any, narrowest: Limits) -> Limits | None:
+    """Returns the limits that somebody's variables state; None if they are none, or broken."""
+    try:
+        return Limits.of_variables(stated, narrowest)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _canonical(store: str) -> str:
+    try:
+        return canonical_uri(store)
+    except ValueError:
+        return store
 
 
 def check_carried_studies(studies: object) -> None:
@@ -49,12 +186,13 @@ def check_carried_studies(studies: object) -> None:
     Raises:
       ConfigError: if they cannot be: those of `parcel serve` carry none.
     """
-    if studies and os.environ.get(_ROOTS):
+    limits = current_limits()
+    if studies and limits and limits.roots:
         raise ConfigError("given must be left out where a run is started from the UI.")
 
 
 def check_served(config: Any, store: str) -> None:
-    """Checks that a study keeps to the limits of this process; `parcel run` has no limits.
+    """Checks that a study keeps to the limits that hold here; those of `parcel run` have none.
 
     Args:
       config: the study.
@@ -64,7 +202,7 @@ def check_served(config: Any, store: str) -> None:
       ConfigError: if it breaks a limit.
     """
     check_served_store(store)
-    if os.environ.get(_RUNNER) == "own":
+    if _is_own_code():
         check_commands(config)
 
 
@@ -96,12 +234,13 @@ def check_commands(config: Any) -> None:
 
 
 def check_served_store(store: str) -> None:
-    """Checks that this process may use a store.
+    """Checks that a form may use a store.
 
     Raises:
       ConfigError: if it may not.
     """
-    served_uri = os.environ.get(_STORE)
+    limits = current_limits()
+    served_uri = limits.store if limits else ""
     if served_uri and canonical_uri(store) != served_uri:
         raise ConfigError(
             f"store must be the one served, {served_uri}, got {store!r}; `--any-store` of "
@@ -110,21 +249,22 @@ def check_served_store(store: str) -> None:
 
 
 def check_served_path(field: str, path: str | Path) -> None:
-    """Checks that this process may read a file or a folder that its study names.
+    """Checks that a form may read a file or a folder that its study names.
 
     Raises:
       ConfigError: if it lies below none of the roots.
     """
-    roots: list[str] = json.loads(os.environ.get(_ROOTS, "[]"))
-    if not roots:
+    limits = current_limits()
+    if limits is None or not limits.roots:
         return
     if "\0" in str(path):
         raise ConfigError(f"{field} must be a path, got {str(path)!r}.")
     place = PurePosixPath(_whole(str(path)))
-    if not any(place.is_relative_to(root) for root in roots):
+    if not any(place.is_relative_to(root) for root in limits.roots):
         raise ConfigError(
-            f"{field} must lie below {' or '.join(roots)} where a run is started from the UI, got "
-            f"{str(path)!r}; `--root DIR` of `parcel serve` adds a folder, here or in a bucket."
+            f"{field} must lie below {' or '.join(limits.roots)} where a run is started from the "
+            f"UI, got {str(path)!r}; `--root DIR` of `parcel serve` adds a folder, here or in a "
+            f"bucket."
         )
 
 
@@ -133,11 +273,23 @@ def _whole(path: str) -> str:
     if path.startswith(BUCKET_SCHEME):
         scheme, separator, place = path.partition("://")
         return scheme + separator + os.path.normpath(f"/{place}").lstrip("/")
-    return os.path.realpath(path)  # `resolve` raises where a link leads to itself.
+    # `resolve` raises where a link leads to itself.
+    return os.path.realpath(served_path(path))
+
+
+def served_path(path: str | Path) -> Path:
+    """Returns a path as a run finds it, which may start in another folder than this process."""
+    limits = current_limits()
+    return Path(limits.folder if limits else "", path)
+
+
+def _is_own_code() -> bool:
+    limits = current_limits()
+    return limits is not None and not limits.any_runner
 
 
 def check_served_cluster(address: str | None, stated: str | None) -> None:
-    """Checks that this process may send its work to a cluster.
+    """Checks that a form may send its work to a cluster.
 
     Args:
       address: `compute.ray_address` of the study that is to run.
@@ -146,7 +298,7 @@ def check_served_cluster(address: str | None, stated: str | None) -> None:
     Raises:
       ConfigError: if the form names another one: code, inputs and results would go there.
     """
-    if os.environ.get(_RUNNER) == "own" and address not in (None, stated):
+    if _is_own_code() and address not in (None, stated):
         raise ConfigError(
             f"compute.ray_address must be {stated or 'left out'}, as in the study, where a run is "
             f"started from the UI, got {address!r}; `--any-runner` of `parcel serve` and `parcel "
@@ -155,12 +307,12 @@ def check_served_cluster(address: str | None, stated: str | None) -> None:
 
 
 def check_served_function(field: str, reference: str) -> None:
-    """Checks that this process may run a function that its study names.
+    """Checks that a form may run a function that its study names.
 
     Raises:
       ConfigError: if it may not.
     """
-    if os.environ.get(_RUNNER) == "own":
+    if _is_own_code():
         raise ConfigError(
             f"{field} must be in the registry, or an entry point, where a run is started from the "
             f"UI, got {reference!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes "

@@ -24,7 +24,7 @@ from flows.config.benchmark import (
 )
 from flows.config.compute import ComputeConfig
 from flows.config.disk_use import KeepConfig
-from flows.config.held_out import check_held_out, check_watched
+from flows.config.held_out import check_held_out, check_screened, check_watched
 from flows.config.image_size import check_image_px
 from flows.config.normalise import normalise, parse
 from flows.config.references import corpus_reference, offered_connectors
@@ -34,6 +34,7 @@ from flows.config.stage2 import ResolutionConfig, Stage2Config, scale_budget
 from flows.config.user_step import UserStep, load_user_step
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
+from flows.report.cell_text import drawn_budgets_text
 from flows.steps.kinds.tokenizer import TokenizerConfig
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
@@ -99,8 +100,8 @@ class StudyConfig:
       licences: {allow: [CC-BY-4.0, …]} drops the records of other licences, and those that state
         none, from all that checkpoints learn from; evaluation splits stay whole. None allows all.
       prepare: how raw data become records.
-      hygiene: screening of the mixture for duplicates and for pictures of the benchmarks'
-        evaluation splits; None skips it.
+      hygiene: screening of the mixture for duplicates and for pictures of the benchmarks' splits;
+        None skips it.
       tokenizer: the tokenizer that all methods share.
       mask_codec: the mask codec that all methods share; None where no data have masks.
       model: the model that all methods share, but for their connectors.
@@ -130,6 +131,8 @@ class StudyConfig:
       eval_batch_size: examples decoded together.
       compute: where steps run and with which resources.
       keep: which of the study's files `parcel gc` keeps.
+      paper: whether the study is meant to be the paper's. What it does otherwise, and what is ours
+        where the paper says nothing, is then counted at each run, and listed by `--explain`.
       statements: the keys that the file, the command or the form states, with their values; filled
         in automatically, so that a value of the user's can be told from a default or a recipe.
     """
@@ -173,6 +176,7 @@ class StudyConfig:
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
     keep: KeepConfig = KeepConfig()
+    paper: bool = False
     statements: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @model_validator(mode="before")
@@ -207,6 +211,7 @@ class StudyConfig:
             _ = self.pairs
             return
         check_held_out(self.sources, self.transfers)
+        check_screened(self.hygiene, self.sources, self.transfers)
         if self.watch is not None:
             self._check_watch(self.watch)
         check_image_px(self.model.vision.image_px, self.prepare, self.sources, self.transfers)
@@ -232,6 +237,7 @@ class StudyConfig:
         self._check_variants()
         for method in self.methods:
             self._check_budgets(method)
+        self._check_all_budgets_served()
         for method, budgets in self.train_budgets.items():
             self._check_train_budgets(f"train_budgets.{method}", method, budgets)
         for name, variant in self.variants.items():
@@ -242,26 +248,27 @@ class StudyConfig:
         self._check_processes()
 
     def _check_processes(self) -> None:
-        # Each training with the `compute` field that says how many processes share its batches.
+        # Each training with the part of `compute` that says how many processes share its batches.
         tunings = {f"transfers.{name}.train": train for name, train in self.fine_tunings.items()}
         trainings: dict[str, tuple[str, TrainConfig | None]] = {
-            "stage1": ("processes_per_stage", self.stage1),
-            "intermediary": ("processes_per_cell", self.intermediary),
-            "stage2.train": ("processes_per_cell", self.stage2 and self.stage2.train),
-            **{
-                f"stages.{i}.train": ("processes_per_cell", stage.train)
-                for i, stage in enumerate(self.stages)
-            },
-            **{name: ("processes_per_cell", train) for name, train in tunings.items()},
+            "stage1": ("stage", self.stage1),
+            "intermediary": ("cell", self.intermediary),
+            "stage2.train": ("cell", self.stage2 and self.stage2.train),
+            **{f"stages.{i}.train": ("cell", stage.train) for i, stage in enumerate(self.stages)},
+            **{name: ("transfer", train) for name, train in tunings.items()},
         }
-        for name, (field, train) in trainings.items():
-            processes = getattr(self.compute, field)
+        compute = self.compute
+        for name, (what, train) in trainings.items():
+            processes: int = getattr(compute, f"{what}_processes")
             if train is None or processes == 1:
                 continue
+            field = f"processes_per_{'stage' if what == 'stage' else 'cell'}"
+            known = getattr(compute, field) is not None
+            number = f"{processes}" if known else f"{processes}, the hosts of {compute.topology}"
             if train.batch_size % processes:
                 raise ValueError(
                     f"compute.{field} must divide {name}.batch_size={train.batch_size}, got "
-                    f"{processes}."
+                    f"{number}."
                 )
             # The probe runs inside a stage, in the same processes, with a batch of its own.
             probe = self.watch and self.watch.probe
@@ -271,7 +278,7 @@ class StudyConfig:
                 if size % processes:
                     raise ValueError(
                         f"compute.{field} must divide the batch of watch.probe, {size}, got "
-                        f"{processes}; set watch.probe.batch_size."
+                        f"{number}; set watch.probe.batch_size."
                     )
 
     def _check_stages(self) -> None:
@@ -299,7 +306,7 @@ class StudyConfig:
                 f"num_seeds must be 1 where transfers.{self.zero_shot[0]} is zero_shot, got "
                 f"{self.num_seeds}: such scores differ by pretraining alone (num_pretrain_seeds). "
                 f"Benchmarks to fine-tune on with several seeds are a study of their own, which "
-                f"re-uses the stages."
+                f"reuses the stages."
             )
         self._check_zero_shot_stages()
         _ = self._stage_places
@@ -481,6 +488,19 @@ class StudyConfig:
             f"{self._budgets_text(method)}. Add one of these, or leave the method out."
         )
 
+    def _check_all_budgets_served(self) -> None:
+        # Views have the study's budgets, fitted to other patches. A study of vanilla alone, say by
+        # `methods=[vanilla]`, has those of its base; a line says what stays empty.
+        served = {method: supported_budgets(self.model_of(method)) for method in self.methods}
+        is_elastic = any(len(budgets) > 1 for budgets in served.values())
+        if isinstance(self, StudyView) or not is_elastic or not (empty := self._unserved_budgets()):
+            return
+        texts = (f"{method} {self._budgets_text(method)}" for method in self.methods)
+        raise ValueError(
+            f"budgets: no method of the study serves {empty}; they serve {'; '.join(texts)}. Leave "
+            f"them out, or add a method that does."
+        )
+
     def _check_variants(self) -> None:
         # A name means one thing: a connector, or a variant of one.
         for name, variant in self.variants.items():
@@ -538,18 +558,80 @@ class StudyConfig:
         connector = self.connectors.get(method, usual)
         without = transfer and not self.softcaps_in_transfers
         caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if without else {}
-        return dataclasses.replace(
-            self.model, connector=dataclasses.replace(connector, kind=kind), **caps
-        )
+        return dataclasses.replace(self.model, connector=connector.of_kind(kind), **caps)
 
     def train_config_for(self, train: TrainConfig, method: Method) -> TrainConfig:
         """Returns a training recipe with the method's training budgets and a variant's length."""
         train = self.in_parts(train)
         if method in self.variants:
             return self.variants[method].trained(train)
-        if method not in self.train_budgets:
-            return train
-        return dataclasses.replace(train, budgets=self.train_budgets[method])
+        budgets = self.train_budgets_of(method)
+        return train if budgets is None else dataclasses.replace(train, budgets=budgets)
+
+    def train_budgets_of(self, method: Method) -> tuple[int, ...] | None:
+        """Returns the budgets that a method's trainings draw from, if the study states any.
+
+        A method that `train_budgets` does not name, such as a connector of one's own or one that a
+        sweep adds, draws as those that it names; None where these differ, or none is named.
+        """
+        if method in self.train_budgets:
+            return self.train_budgets[method]
+        served_budgets = supported_budgets(self.model_of(method))
+        # With one budget nothing is drawn, and the recipe stays as it is.
+        if len(served_budgets) == 1:
+            return None
+        return tuple(b for b in self._shared_budgets if b in served_budgets) or None
+
+    @functools.cached_property
+    def _shared_budgets(self) -> tuple[int, ...]:
+        """The list that all of `train_budgets` are taken from; empty if there is no such list."""
+        #   m3: [4, 16, 64]   parcel: [16, 64]       4, 16, 64: PARCEL serves no 4
+        #   m3: [16]          parcel: [16, 64]       none: M³ serves 64, and does not draw it
+        listed = tuple(dict.fromkeys(b for budgets in self.train_budgets.values() for b in budgets))
+        for method, budgets in self.train_budgets.items():
+            if {*budgets} != {*listed} & {*supported_budgets(self.model_of(method))}:
+                return ()
+        return listed
+
+    def draws(self) -> dict[Method, tuple[int, ...]]:
+        """Returns the budgets that elastic methods draw from where they do not draw alike.
+
+        Method -> budgets, () for all that it serves; empty where each draws from what it serves of
+        one list.
+        """
+        served = {
+            method: {*budgets}
+            for method in self.methods
+            if len(budgets := supported_budgets(self.model_of(method))) > 1
+        }
+        trainings = [*filter(None, (self.intermediary, *self.fine_tunings.values()))]
+        for train in trainings:
+            drawn = {method: self.train_config_for(train, method).budgets for method in served}
+            # One that draws from all it serves makes the list that of all budgets.
+            lists = served if None in drawn.values() else drawn
+            one_list = set().union(*(lists[m] or served[m] for m in served))
+            if any({*(drawn[m] or served[m])} != one_list & served[m] for m in served):
+                return {method: budgets or () for method, budgets in drawn.items()}
+        return {}
+
+    def describe_draws(self) -> Iterator[str]:
+        """Yields a line for each view of the study whose elastic methods do not draw alike."""
+        for view in self.views:
+            if draws := view.draws():
+                yield f"warning: {drawn_budgets_text(draws, view.at[1:])}"
+
+    def describe_empty_budgets(self) -> Iterator[str]:
+        """Yields a line if no method of a study without elastic methods serves some budgets."""
+        for view in self.views:
+            if empty := view._unserved_budgets():
+                yield (
+                    f"warning: budgets {', '.join(map(str, empty))}: no method of the study serves "
+                    f"them{f' at {view.at[1:]}' if view.at else ''}; their columns stay empty."
+                )
+
+    def _unserved_budgets(self) -> list[int]:
+        served_budgets = {budget for method in self.methods for budget in self.budgets_of(method)}
+        return [budget for budget in self.budgets if budget not in served_budgets]
 
     def in_parts(self, train: TrainConfig) -> TrainConfig:
         """Returns a training recipe with the study's `microbatch`, unless it states its own."""
@@ -560,6 +642,12 @@ class StudyConfig:
     def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
         """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""
         return self.train_config_for(self.fine_tunings[benchmark], method)
+
+    def describe_budgets(self) -> Iterator[str]:
+        """Yields the warnings about budgets that are seldom meant: see the three below."""
+        yield from self.describe_undrawn_budgets()
+        yield from self.describe_draws()
+        yield from self.describe_empty_budgets()
 
     def describe_undrawn_budgets(self) -> Iterator[str]:
         """Yields a warning for each group of methods scored at budgets that no training draws.
@@ -614,7 +702,7 @@ class StudyConfig:
 
         One shuffled list of `SEED_RANGE` is cut into a part per pretraining, and each pretraining
         takes its transfer seeds from the start of its part. So adding seeds of either sort changes
-        none of the earlier ones, and their artifacts are re-used.
+        none of the earlier ones, and their artifacts are reused.
         """
         low, high = SEED_RANGE
         per_pretraining = (high - low + 1) // MAX_PRETRAIN_SEEDS
@@ -794,8 +882,9 @@ def _pair_of(config: StudyConfig, name: str, backbone: BackboneConfig) -> StudyV
         view,
         train_budgets={
             method: served(method, budgets)
-            for method, budgets in config.train_budgets.items()
-            if method in config.methods
+            for method in config.methods
+            if method not in config.variants
+            if (budgets := config.train_budgets_of(method))
         }
         | backbone.train_budgets,
         variants={

@@ -29,7 +29,7 @@ def check_user_data(config: StudyConfig) -> None:
         the metric cannot score them; names the row and the cure.
     """
     if config.data_root is None:
-        return  # The synthetic corpus has no such benchmarks; `input_file_paths` refuses them.
+        return  # The synthetic corpus has no such benchmarks; `check_input_files` refuses them.
     for view in config.pairs[0].resolutions:  # The others have the same benchmarks.
         _check_benchmarks(view, config.data_root)
 

@@ -4,12 +4,14 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pydantic
+from infra.errors import did_you_mean
+from infra.strict_adapter import strict_adapter
 
 _SURE = 0.8
 """Share of letters from which a name is taken for what a misspelt key means."""
@@ -19,8 +21,8 @@ _COUNTS = ("total", "num")
 
 @functools.cache
 def config_adapter(kind: type[Any]) -> Any:
-    """Returns pydantic's `TypeAdapter` of a dataclass."""
-    return pydantic.TypeAdapter(kind)  # Cached: making a study's takes 0.1 s.
+    """Returns pydantic's `TypeAdapter` of a dataclass; booleans are no numbers for it."""
+    return strict_adapter(kind)  # Cached: making a study's takes 0.1 s.
 
 
 def first_problem(error: Any, kind: type[Any]) -> str:
@@ -32,12 +34,58 @@ def first_problem(error: Any, kind: type[Any]) -> str:
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         message = f"no such key{_nearest_field(path[-1], owner)}"
     elif first["type"] != "value_error":
-        message = f"{message}, got {first['input']!r}"
+        message = _in_words(first, path)
     # What another type of a value with several lacks is no problem of its own.
     others = [_path_and_owner(problem["loc"], kind)[0] for problem in problems[1:]]
     num_more = sum(path[: len(other)] != other for other in others)
     more = f" (and {num_more} more)" if num_more else ""
     return f"{'.'.join(path) or 'the config'}: {message}{more}"
+
+
+def _in_words(problem: Mapping[str, Any], path: Sequence[str]) -> str:
+    """Returns a problem of a value's type or form, with what is accepted and how to write it."""
+    value, of = problem["input"], problem.get("ctx", {})
+    got = f", got {value!r}"
+    key = ".".join(path) or "KEY"
+    match problem["type"]:
+        case "tuple_type" | "list_type" | "set_type":
+            # Of a text, its words are most likely the items that are meant.
+            items = value.replace(",", " ").split() if isinstance(value, str) else [value]
+            plain = all(isinstance(item, str | int | float) for item in items)
+            cure = f"; write {key}=[{', '.join(map(str, items))}]" if plain else ""
+            return f"must be a list{got}{cure}"
+        case "dict_type" | "dataclass_type" | "mapping_type":
+            return f"must be a mapping, as {{key: value}}{got}"
+        case "string_pattern_mismatch":
+            pattern = of["pattern"]
+            return f"must be {_PATTERNS.get(pattern, f'of the form {pattern}')}{got}"
+        case "string_too_long":
+            return f"must have at most {of['max_length']} characters, and has {len(value)}{got:.80}"
+        case "literal_error":
+            # As pydantic lists them: "'a', 'b' or 'c'".
+            names = re.findall(r"'([^']+)'", of["expected"])
+            hint = did_you_mean(value, names) if isinstance(value, str) else ""
+            return f"must be one of {', '.join(names) or of['expected']}{got}{hint}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"must be a whole number{got}"
+        case "float_parsing" | "float_type":
+            return f"must be a number{got}"
+        case "bool_parsing" | "bool_type":
+            return f"must be true or false{got}"
+        case "string_type":
+            return f"must be a text{got}; in YAML, put it in quotes"
+    # Bounds have their limit: "Input should be greater than or equal to 1".
+    return f"{problem['msg'].replace('Input should', 'must')}{got}"
+
+
+_SIGNS = "small letters, digits"
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9-]*$": f"{_SIGNS} and -, and begin with a letter or digit",
+    r"^[a-z0-9][a-z0-9.+_-]*$": f"{_SIGNS}, ., +, _ and -, and begin with a letter or digit",
+    r"^[a-z][a-z0-9_-]*$": f"{_SIGNS}, _ and -, and begin with a letter",
+    r"^[a-z][a-z0-9-]*$": f"{_SIGNS} and -, and begin with a letter",
+}
+"""Pattern of a text in a config -> what it accepts, in words."""
 
 
 def first_unbounded(value: Any, where: str = "") -> str | None:
@@ -87,6 +135,11 @@ def _types_of(kind: Any) -> Sequence[Any]:
     return typing.get_args(kind) if is_union else [kind]
 
 
+def nearest_key(name: str, kind: type[Any]) -> str:
+    """Returns the key of a config that a misspelt one means beyond doubt; "" if there is none."""
+    return _sure_name(name, [field.name for field in dataclasses.fields(kind)])
+
+
 def _nearest_field(name: str, owner: Any) -> str:
     """Returns a hint, for a misspelt key, with the accepted keys of the object that holds it."""
     if not dataclasses.is_dataclass(owner):
@@ -97,14 +150,21 @@ def _nearest_field(name: str, owner: Any) -> str:
     return f"{hint or '.'} Accepted: {', '.join(names)}"
 
 
+def _sure_name(word: str, names: Sequence[str]) -> str:
+    """Returns the name that a misspelt key means beyond doubt; "" if there is none."""
+    if f"num_{word}" in names:  # `seeds` is a count, though `seed` is nearer.
+        return f"num_{word}"
+    close = difflib.get_close_matches(word, names, n=1, cutoff=_SURE)
+    return close[0] if close else ""
+
+
 def _nearest_name(word: str, names: Sequence[str]) -> str:
     """Returns the name that a misspelt key most likely means; "" if there is none near."""
     # Letters alone would take `num_steps` for `num_replicas`. So a name that shares the last word
     # and belongs to the whole is asked for first: `steps`, `num_steps` and `max_steps` are
     # `total_steps`.
-    close = difflib.get_close_matches(word, names, n=1, cutoff=_SURE)
-    if close:
-        return close[0]
+    if sure := _sure_name(word, names):
+        return sure
     last = word.rpartition("_")[2]
     same = [name for name in names if name.rpartition("_")[2] == last]
     count = [name for name in same if name.partition("_")[0] in _COUNTS]

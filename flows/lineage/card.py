@@ -6,8 +6,6 @@ Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-import yaml
-
 from flows.lineage.summary import SEEN_HEAD, summarise_data
 from flows.lineage.target import LineageTarget
 from flows.lineage.trace import SHORT
@@ -15,19 +13,22 @@ from flows.report.cells import Cell
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
-from flows.report.markdown import markdown_table
+from flows.report.markdown import markdown_table, plain
 from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
+from infra.yaml_text import dump_yaml
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.eval.score_json import read_score
 from model.files import SCORE
+from pipelines.benchmarks.row import fill_prompt
 from pipelines.hygiene.matches import CONTAMINATION, read_matches
 from pipelines.images.square import ImageSpec
+from pipelines.sources.registry import BENCHMARKS
 
 LOAD = """\
 from PIL import Image
@@ -37,7 +38,7 @@ release = "."  # This folder, or its name on the Hub.
 processor = AutoProcessor.from_pretrained(release, trust_remote_code=True)
 model = AutoModelForImageTextToText.from_pretrained(release, trust_remote_code=True)
 
-inputs = processor(images=Image.open("image.png"), text="caption en", budget={budget})
+inputs = processor(images=Image.open("image.png"), text={text}, budget={budget})
 tokens = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]
 print(processor.decode(tokens, skip_special_tokens=True))
 """
@@ -106,7 +107,7 @@ def model_card(
     stages = [a.manifest for a in artifacts if kind_of(a.manifest).holds == "checkpoint"]
     lines = [
         "---",
-        yaml.safe_dump(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
+        dump_yaml(_card_metadata(name, licence, benchmark_scores), sort_keys=False).strip(),
         "---",
     ]
     lines += [f"# {name}", "", *_model_lines(cfg, licence, dtype)]
@@ -114,7 +115,9 @@ def model_card(
         "",
         "## How to load",
         "```python",
-        LOAD.format(budget=_middle_budget(cfg)).strip(),
+        LOAD.format(
+            text=repr(_example_prompt(origin)), budget=_example_budget(cfg, origin)
+        ).strip(),
         "```",
     ]
     lines += [
@@ -188,9 +191,27 @@ def _model_lines(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
         yield "No licence was stated when it was released."
 
 
-def _middle_budget(cfg: ModelConfig) -> int:
-    served = supported_budgets(cfg)
-    return served[len(served) // 2]
+def _example_budget(cfg: ModelConfig, origin: CheckpointOrigin | None) -> int:
+    """Returns a budget at which the checkpoint was scored; without scores, one that it serves."""
+    scored = {score.manifest.config["budget"] for score in origin.scores} if origin else set()
+    budgets = sorted(scored) or supported_budgets(cfg)
+    return budgets[len(budgets) // 2]
+
+
+def _example_prompt(origin: CheckpointOrigin | None) -> str:
+    """Returns a prompt as the first benchmark that scored the checkpoint asks; else a caption's.
+
+    It is the benchmark's own form with other words: its questions may not be for everybody.
+    """
+    if origin is None or not origin.scores:
+        return "caption en"
+    data = origin.store.get_cached(origin.scores[0].manifest.inputs["data"].key)
+    reader = data.manifest.config.get("reader", "")
+    if isinstance(reader, str):
+        form = BENCHMARKS[reader].prompt if reader in BENCHMARKS else "{text}"
+    else:
+        form = reader["prompt"]
+    return fill_prompt(form, text="What is shown?", choices="A. yes B. no", context="", lang="en")
 
 
 def _training_history(origin: CheckpointOrigin) -> list[Artifact]:
@@ -285,7 +306,7 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
             rejected = counts["removed"]
             records = int(counts["records"]) - int(rejected)
         digest = manifest.content[:SHORT]
-        yield f"| {manifest.name} | {records} | {rejected} | `{artifact.key}` | `{digest}` |"
+        yield f"| {plain(manifest.name)} | {records} | {rejected} | `{artifact.key}` | `{digest}` |"
     yield ""
     yield "Each is described in `croissant/`, with that of the evaluations, as Croissant 1.0."
 
@@ -303,7 +324,7 @@ def _licence_lines(origin: CheckpointOrigin) -> Iterator[str]:
         f"Examples count with repeats, records once."
     )
     yield ""
-    rows = [row.cells() for row in summary.seen]
+    rows = [[*map(plain, row.cells())] for row in summary.seen]
     yield markdown_table(SEEN_HEAD, rows, range(len(SEEN_HEAD) - 2)).rstrip()
     if unstated := sum(row.records for row in summary.seen if not row.licence):
         yield ""
@@ -331,11 +352,11 @@ def _recipe_lines(stages: Sequence[Manifest]) -> Iterator[str]:
         counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
         yield ""
         seed = "" if manifest.seed is None else f", seed {manifest.seed}"
-        yield f"### {manifest.name}"
+        yield f"### {plain(manifest.name)}"
         yield f"`{manifest.key}`{seed}{f' ({counts})' if counts else ''}"
         if manifest.config:
             yield "```yaml"
-            yield yaml.safe_dump(manifest.config, sort_keys=True).strip()
+            yield dump_yaml(manifest.config, sort_keys=True).strip()
             yield "```"
 
 
@@ -424,7 +445,9 @@ def _replay_lines(origin: CheckpointOrigin) -> Iterator[str]:
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
     yield f"- asked for as `{origin.name}`; parameters `sha256:{manifest.content}`"
-    commit = git.get("commit") or "not recorded"
-    yield f"- source tree `{manifest.source or 'not kept'}`, git {commit}"
+    commit = f"git {git['commit']}" if git.get("commit") else "no git commit"
+    version = f", version {git['version']}" if git.get("version") else ""
+    refused = f" ({git['refused']})" if git.get("refused") else ""
+    yield f"- source tree `{manifest.source or 'not kept'}`, {commit}{refused}{version}"
     yield f"- on {hardware.get('accelerator') or 'an unrecorded accelerator'}"
     yield f"- with {versions or 'unrecorded versions'}"

@@ -10,6 +10,7 @@ from infra.errors import ConfigError
 from infra.store.backend import StoreBackend
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend
+from infra.typed_json import parse_typed
 from pipelines.records.dataset import REJECTS
 from pipelines.records.holdings import EXAMPLES, RejectHoldings, group_rejects, reject_lines
 from pipelines.records.schema import Reject
@@ -73,7 +74,7 @@ def _read_named(name: str, store: str) -> Iterator[Reject]:
         try:
             if "://" not in store and not Path(store).expanduser().is_dir():
                 raise KeyError(f"there is no store {store}")
-            artifact = Store(store).resolve(name)
+            artifact = Store(store, make=False).resolve(name)
         except KeyError as error:
             raise ConfigError(
                 f"dataset must be a folder or an artifact of {store}: {error.args[0]}"
@@ -93,4 +94,4 @@ def _read_rejects(files: StoreBackend, path: str, most: float = math.inf) -> Ite
     for start in range(0, size, _CHUNK):
         data = rest + files.read_range(path, start, min(_CHUNK, size - start))
         *lines, rest = data.split(b"\n")
-        yield from (Reject(**json.loads(line)) for line in lines)
+        yield from (parse_typed(Reject, line, path) for line in lines)

@@ -214,6 +214,9 @@ class _HistoryWalk:
         yield from _unequal_values("version", *map(_library_versions, (was, now)))
         # Older manifests lack some fields, so only fields that both have are compared.
         hardware = [_hardware_leaves(m) for m in (was, now)]
+        variables = [m.environment.get("hardware", {}).get("variables") for m in (was, now)]
+        if None not in variables:  # A variable that only one side had is a difference, too.
+            yield from _unequal_values("hardware", *variables)
         common_fields = hardware[0].keys() & hardware[1].keys()
         yield from _unequal_values(
             "hardware", *({k: side[k] for k in common_fields} for side in hardware)
@@ -260,9 +263,9 @@ def _library_versions(manifest: Manifest) -> dict[str, str]:
 
 def _hardware_leaves(manifest: Manifest) -> dict[str, Any]:
     recorded = {"devices": manifest.environment.get("devices")}
-    recorded |= leaves(manifest.environment.get("hardware", {}))
+    recorded |= manifest.environment.get("hardware", {})
     # A step that never asked JAX for its devices notes "" for the accelerator.
-    return {name: value for name, value in recorded.items() if value not in (None, "")}
+    return {k: v for k, v in recorded.items() if k != "variables" and v not in (None, "")}
 
 
 def _unequal_values(

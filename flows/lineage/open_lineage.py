@@ -33,6 +33,7 @@ from openlineage.client.serde import Serde
 from flows.lineage.leaves import leaves
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import Manifest
+from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import BUCKET_SCHEME
 
@@ -71,7 +72,7 @@ def open_lineage_events(store: Store, artifact: Artifact) -> Iterator[str]:
 
 
 def _run_facets(manifest: Manifest) -> Run:
-    values = {**leaves(manifest.config), "seed": manifest.seed, "code": manifest.code}
+    values = {**leaves(redact(manifest.config)), "seed": manifest.seed, "code": manifest.code}
     parameters = [
         execution_parameters_run.ExecutionParameter(
             key=key or "config", value=value if isinstance(value, str) else json.dumps(value)

@@ -8,10 +8,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.lineage.runs import Outcome, outcome
+from flows.lineage.runs import Outcome, larger_run, outcome
+from flows.report.durations import age_text
 from infra.prefect import journal, progress
 from infra.prefect.journal import JournalReader, Node
 from infra.prefect.progress import NodeProgress
+from infra.prefect.server import service_errors
+from infra.prefect.server_log import ServerErrors
 from infra.store.lease import LeaseView
 from infra.store.pins import list_pins, run_of_pin
 from infra.store.records import RunRecords
@@ -90,8 +93,9 @@ class RunUnderWay:
 
     @property
     def name(self) -> str:
-        """Its name for people: its study, and the beginning of its id."""
-        return f"{self.study or 'run'} {self.flow_run_id[:8]}"
+        """Its name for people: its study, and the end of its id."""
+        # Prefect's ids of the runs of one schedule all begin alike.
+        return f"{self.study or 'run'} {self.flow_run_id.rpartition('-')[2]}"
 
     @property
     def num_ended(self) -> int:
@@ -132,7 +136,7 @@ class EndedRun:
 
     @property
     def holes(self) -> Sequence[str]:
-        """Names of the steps that did not begin."""
+        """Names of the steps that were not run."""
         return self.record.get("holes", ())
 
 
@@ -146,6 +150,8 @@ class StudySummary:
       outcome: how that run ended, or that it goes on.
       num_runs: number of the study's runs.
       score: the headline of the newest table; "" if unknown.
+      larger: full name of a run with a larger table, and what it has more of; None if there is
+        none.
     """
 
     name: str
@@ -154,6 +160,7 @@ class StudySummary:
     outcome: Outcome
     num_runs: int
     score: str
+    larger: tuple[str, str] | None = None
 
     @property
     def seeds(self) -> str:
@@ -179,8 +186,10 @@ class Firing:
       deployment: the deployment that it starts, "sweep/sweep".
       deployment_id: Prefect's id of that.
       rule: times at which it fires, "0 20 * * * Europe/Berlin".
-      off: why it does not fire, with the cure; "" if it does.
-      next: when it fires next, in its own time zone, "2026-11-27 20:00 Europe/Berlin"; "" if never.
+      off: why it does not fire, or never will, with the cure; "" if it does.
+      next: when it fires next, in its own time zone, "2026-11-27 20:00 Europe/Berlin"; "" if it
+        is off.
+      past: lines on its firings of two days that were late, missed or skipped.
       would_run: lines on its settings, and on what it would run if it fired now.
     """
 
@@ -191,6 +200,7 @@ class Firing:
     rule: str
     off: str = ""
     next: str = ""
+    past: Sequence[str] = ()
     would_run: Sequence[str] = ()
 
 
@@ -201,10 +211,12 @@ class ServerFacts:
     Attributes:
       firings: its schedules, by name.
       can_start: whether it starts a run that is asked for: `parcel serve` runs.
+      age: time since this was read, where it is being read anew; 0 if it is as it stands now [s].
     """
 
     firings: Sequence[Firing]
     can_start: bool
+    age: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,7 +231,9 @@ class Overview:
         sign of life.
       ended: runs that ended, the newest first.
       studies: the studies, that of the newest run first.
+      unreadable: a line on each record of a run that is left out, since it cannot be read.
       server: what the server knows; None if there is none, or it has not answered yet.
+      server_errors: errors of the store's server, if one runs here; None if there are none.
     """
 
     store: str
@@ -228,7 +242,9 @@ class Overview:
     lost: Sequence[RunUnderWay]
     ended: Sequence[EndedRun]
     studies: Sequence[StudySummary]
+    unreadable: Sequence[str]
     server: ServerFacts | None
+    server_errors: ServerErrors | None = None
 
     @property
     def since_yesterday(self) -> Sequence[EndedRun]:
@@ -255,11 +271,7 @@ class OverviewReader:
         self._lock = threading.Lock()
 
     def read(self) -> Overview:
-        """Returns the facts as they are now.
-
-        Raises:
-          RecordError: if the record of a run cannot be read.
-        """
+        """Returns the facts as they are now."""
         records = self.records.read()
         # A run that relies on many artifacts has several pins, each with a few hundred keys.
         pins: dict[str, list[LeaseView]] = collections.defaultdict(list)
@@ -274,7 +286,7 @@ class OverviewReader:
         runs.sort(key=lambda run: run[1].pin.lease.since, reverse=True)
         running = [run for is_live, run in runs if is_live]
         # The pins of a run that was ended by a signal stay until they are collected.
-        ended = {r["flow_run_id"] for r in records.values() if outcome(r) != "running"}
+        ended = {r.get("flow_run_id") for r in records.values() if outcome(r) != "running"}
         return Overview(
             store=self._store.uri,
             now=datetime.datetime.now(datetime.UTC),
@@ -282,7 +294,9 @@ class OverviewReader:
             lost=[run for is_live, run in runs if not is_live and run.flow_run_id not in ended],
             ended=_ended_runs(records, self._store.uri, {run.study for run in running}),
             studies=_studies(records),
+            unreadable=self.records.unreadable,
             server=self._server(),
+            server_errors=service_errors(self._store.state),
         )
 
     def _run(self, run: str, pins: Sequence[LeaseView]) -> RunUnderWay:
@@ -335,7 +349,10 @@ def _waiting_nodes(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
         outcomes = {name: nodes[name].outcome for name in node.reads if name in nodes}
         open_ones = [name for name, outcome in outcomes.items() if outcome is None]
         if failed := [name for name, out in outcomes.items() if out in ("failed", "not run")]:
-            nodes_by_reason[f"cannot run, since {failed[0]} failed"].append(node.name)
+            # One that was not run says why itself, such as "since stage1 vanilla failed".
+            cause = nodes[failed[0]]
+            why = cause.detail if cause.outcome == "not run" else f"since {cause.name} failed"
+            nodes_by_reason[f"cannot run, {why}"].append(node.name)
         elif open_ones:
             nodes_by_reason[f"waiting for {', '.join(open_ones[:3])}"].append(node.name)
         else:
@@ -356,7 +373,7 @@ def _ended_runs(
                 run=run,
                 record=record,
                 outcome=outcome(record),
-                ended=datetime.datetime.fromisoformat(record["finished"]),
+                ended=datetime.datetime.fromisoformat(record["finished"]).astimezone(),
                 continued=record["name"] in seen,
                 command=continuing_command(record, store),
             )
@@ -382,9 +399,19 @@ def _studies(records: Mapping[str, Mapping[str, Any]]) -> list[StudySummary]:
                 outcome=outcome(runs[0][1]),
                 num_runs=len(runs),
                 score=str(with_table.get("headline", {}).get("score", "")),
+                larger=larger_run([record for _, record in tables]) if tables else None,
             )
         )
     return sorted(studies, key=lambda study: when(study.newest), reverse=True)
+
+
+def server_errors_text(errors: ServerErrors) -> str:
+    """Returns the errors of a server in one line: how many, the newest, and the file with all."""
+    what = "1 error" if errors.count == 1 else f"{errors.count:,} errors"
+    return (
+        f"{what} since {errors.since:%Y-%m-%d %H:%M} UTC, the newest {age_text(errors.age)} ago: "
+        f"{errors.message} (all in {errors.file})"
+    )
 
 
 def when(record: Mapping[str, Any]) -> str:

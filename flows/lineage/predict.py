@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from flows.config.user_checkpoint import checkpoint_config
+from flows.lineage.open_store import open_existing_store
 from flows.lineage.runs import artifact_place
+from flows.lineage.target import checkpoint_of_target, find_lineage_target
 from infra.errors import ConfigError
 from infra.store.stored_folder import open_stored_folder
 from model.data.pixels import decode_images
@@ -21,11 +23,21 @@ from pipelines.video.image_files import prepare_image_files
 
 
 def find_checkpoint(name: str, store: str) -> str:
-    """Returns the place of a checkpoint: `name` itself, or an artifact of the store.
+    """Returns the place of a checkpoint: a folder, an artifact, or that of a cell's seed.
+
+    Args:
+      name: path of a folder, the beginning of an artifact's key, or RUN/BENCHMARK/METHOD/BUDGET,
+        with /SEED where there are several.
+      store: the store that holds artifacts [URI].
 
     Raises:
       ConfigError: if it is neither, or its connector is the user's own and is not found.
     """
+    # What looks like a cell is one, unless there is such a folder.
+    is_cell = name.count("/") >= 3 and not name.startswith(("/", ".", "~")) and "://" not in name
+    if is_cell and not Path(name).is_dir():
+        opened = open_existing_store(store)
+        name = checkpoint_of_target(opened, find_lineage_target(opened, name))
     place = artifact_place("checkpoint", name, store)
     folder = open_stored_folder(place).local_folder((CONFIG, DIGEST))
     if not folder.is_dir():

@@ -8,13 +8,12 @@ import numpy as np
 from flows.config.user_checkpoint import checkpoint_config
 from flows.lineage.card import CheckpointOrigin, model_card, picture_settings
 from flows.lineage.export import export_lineage
-from flows.lineage.open_store import open_store
+from flows.lineage.open_store import open_existing_store
 from flows.lineage.results import report_of
 from flows.lineage.runs import results_artifact
-from flows.lineage.target import LineageTarget, find_lineage_target
+from flows.lineage.target import LineageTarget, checkpoint_of_target, find_lineage_target
 from flows.report.cells import Cell, CellKey
 from flows.steps.lookup import find_cast
-from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
@@ -53,7 +52,7 @@ def release_checkpoint(
     """
     folder = Path(name)
     compared = ""
-    origin = None if (folder / CONFIG).is_file() else _origin(open_store(store), name)
+    origin = None if (folder / CONFIG).is_file() else _origin(open_existing_store(store), name)
     # Weights, card and descriptions go to a temporary folder, which becomes `out` only at the end:
     # a release without its card never looks finished.
     try:
@@ -110,14 +109,7 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
     """
     store = store.snapshot()  # One listing for the release, its card and its descriptions.
     what = find_lineage_target(store, name)
-    # A cell stands for scores, one per seed: each names its predictions, and these a checkpoint.
-    keys = dict.fromkeys(_checkpoint_of(store, artifact, name) for artifact in what.artifacts)
-    if len(keys) > 1:
-        raise ConfigError(
-            f"a release is one checkpoint, got {name} with one for each of {len(keys)} seeds; name "
-            f"one: {', '.join(f'{name}/{seed}' for seed in what.seeds)}."
-        )
-    (key,) = keys
+    key = checkpoint_of_target(store, what)
     if store.find_pruned(key) is not None:
         cast = find_cast(store, store.get_cached(key))
         rounded = f"; its parameters in bfloat16 are `parcel release {cast.key}`" if cast else ""
@@ -142,19 +134,6 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
 
 def _started(artifact: Artifact) -> str:
     return artifact.manifest.started
-
-
-def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
-    manifest = artifact.manifest
-    if kind_of(manifest).holds == "checkpoint":
-        return artifact.key
-    if kind_of(manifest).holds == "scores":
-        manifest = store.get_cached(manifest.inputs["predictions"].key).manifest
-    if kind_of(manifest).holds == "answers":
-        return manifest.inputs["checkpoint"].key
-    raise ConfigError(
-        f"CELL|CHECKPOINT must be a cell of a table or a checkpoint, got {name}: {manifest.kind}."
-    )
 
 
 def _cells(store: Store, name: str) -> tuple[Cell, ...]:

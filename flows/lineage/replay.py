@@ -14,15 +14,17 @@ from flows.lineage.diff import LineageDifference, compare_lineages
 from flows.lineage.target import LineageTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import AUTOTUNING
+from flows.steps.labels import labels_of
 from flows.steps.registry import full_config, kind_of, typed_config, user_modules
 from flows.steps.replay import ReplayError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, value_sha256
 from infra.store.lineage import inputs_first, lineage_edges
-from infra.store.manifest import UPGRADED, Manifest, Recipe
+from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from infra.store.stored_folder import open_stored_folder
+from infra.store.variables import recorded_variables, with_variables
 from model.eval.predictions_file import read_predictions
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -135,18 +137,15 @@ def replay_artifacts(
         tree = store.open_source(manifest.source)
         # The study's step has settings that no manifest holds. Without one, or if its config is not
         # the artifact's, the manifest's config is all there is.
-        then = manifest.environment.get(UPGRADED)
-        step = None if then else steps.get(manifest.name)
-        if then:
-            step = Step(kind=manifest.kind, name=manifest.name, config=then["config"])
-        elif step is None or json.loads(canonical_json(step.config)) != full_config(manifest):
+        step = steps.get(manifest.name)
+        if step is None or json.loads(canonical_json(step.config)) != full_config(manifest):
             if user_modules(manifest.kind, manifest.config):
                 install_user_code(
                     tree
                 )  # Reading the config of a user's connector imports its code.
             step = Step(
                 kind=manifest.kind,
-                name=manifest.name,
+                labels=labels_of(manifest),
                 config=typed_config(manifest.kind, manifest.config),
             )
         # The digest of the code is the original's: this recipe has its identity, and so its key.
@@ -157,14 +156,15 @@ def replay_artifacts(
             config=step.config,
             seed=manifest.seed,
             libraries=manifest.libraries,
-            code=then["code"] if then else manifest.code,
+            code=manifest.code,
             source=fresh.save_source(tree),
             location=step.location,
+            labels=step.labels.to_json(),
         )
         try:
             processes = manifest.environment.get("processes", 1)
             context = {"processes": processes} if processes > 1 else {}
-            now = remake_step(fresh, recipe, tree, context, _xla_variables(manifest))
+            now = remake_step(fresh, recipe, tree, context, _recorded_environment(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
         remade[artifact.key] = now
@@ -212,17 +212,20 @@ def _link_artifact(fresh: Store, artifact: Artifact) -> Artifact:
     return fresh.get(artifact.key)
 
 
-def _xla_variables(manifest: Manifest) -> dict[str, str]:
-    """Returns environment variables for the original's XLA flags, threads and platform.
+def _recorded_environment(manifest: Manifest) -> dict[str, str]:
+    """Returns this process's environment with the original's flags, threads, platform and others.
 
-    Results depend on all three. An artifact made on an accelerator is made again on whatever JAX
-    finds here, or on the platform that the environment names.
+    Results depend on all of them: what the original did not have is taken away, unless it is older
+    than the record. An artifact made on an accelerator is made again on whatever JAX finds here, or
+    on the platform that the environment names.
     """
     hardware = manifest.environment.get("hardware", {})
     flags = hardware.get("xla_flags", "")
     threads = hardware.get("threads") or ("1" if _ONE_THREAD in flags else str(os.cpu_count()))
     platform = {"JAX_PLATFORMS": _CPU} if hardware.get("accelerator") == _CPU else {}
-    return {"XLA_FLAGS": flags, "NPROC": threads, "OMP_NUM_THREADS": threads, **platform}
+    own = {"XLA_FLAGS": flags, "NPROC": threads, "OMP_NUM_THREADS": threads, **platform}
+    recorded = hardware.get("variables", recorded_variables(os.environ))
+    return {**with_variables(os.environ, recorded), **own}
 
 
 def _machine_name(manifest: Manifest) -> str:

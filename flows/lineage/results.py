@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import ValidationError
 
 from flows.config.validation import config_adapter, first_problem
@@ -27,6 +26,7 @@ from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
+from infra.yaml_text import load_yaml
 
 OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
@@ -223,13 +223,13 @@ def _label(report: Report, path: Path | None) -> Report:
     if path is None:
         return report
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
         return label_report(report, config_adapter(Labels).validate_python(values or {}))
     except OSError as error:
         raise ConfigError(f"--labels {path}: {error.strerror or error}.") from None
     except ValidationError as error:
         raise ConfigError(f"--labels {path}: {first_problem(error, Labels)}") from None
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise ConfigError(f"--labels {path}: {' '.join(str(error).split())}") from None
 
 

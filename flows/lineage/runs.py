@@ -2,16 +2,25 @@
 
 import datetime
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, prunable_checkpoints
 from flows.lineage.leaves import leaves
-from infra.errors import ConfigError
+from flows.report.text_lists import counted
+from infra.errors import ConfigError, did_you_mean
 from infra.store.pins import list_pins, living_runs, run_of_pin
-from infra.store.records import FORMAT, PRUNED, RUNNING, RUNS, read_run, run_records
+from infra.store.records import (
+    FORMAT,
+    PRUNED,
+    RUNNING,
+    RUNS,
+    RecordError,
+    read_run,
+    run_records,
+)
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
@@ -25,7 +34,7 @@ def outcome(record: Mapping[str, Any]) -> Outcome:
 
     running      it goes on
     complete     every step that it was to make or find is there
-    with holes   there is a table, or a part of the steps, but some steps failed or did not begin
+    with holes   there is a table, or a part of the steps, but some steps failed or were not run
     failed       steps failed, and there is no table
     cancelled    a person ended it, by Ctrl-C, in the UI, or by not approving it
     crashed      its process or its machine is gone
@@ -37,6 +46,21 @@ def outcome(record: Mapping[str, Any]) -> Outcome:
         return "failed"
     is_whole = not (record["failed"] or record.get("holes") or record.get("given_up"))
     return "complete" if is_whole else "with holes"
+
+
+def describe_ends(failed: Sequence[str], holes: Collection[str], *, cause: bool = True) -> str:
+    """Returns the counts of a run's steps that failed or were not run, in one line; "" without any.
+
+        6 failed, 35 not run: stage1 vanilla: out of memory
+
+    Args:
+      failed: "step: reason" for each step that failed.
+      holes: names of steps that did not begin.
+      cause: whether the first reason stands there.
+    """
+    counts = ((len(failed), "failed"), (len(holes), "not run"))
+    text = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    return f"{text}: {failed[0]}" if failed and cause else text
 
 
 def record_name(study: str, run_id: str) -> str:
@@ -147,20 +171,31 @@ def stop_run_record(store: Store, run_id: str, state: EndState, why: str = "") -
       state: what happened.
       why: reason of an error; "" for none.
     """
+    record = record_of(store, run_id)
+    if record is not None and record.get("state") == RUNNING:
+        pins = (pin for pin in list_pins(store.volatile) if run_of_pin(pin) == run_id)
+        pinned = {key for pin in pins for key in pin.lease.keys}
+        stop = {
+            "artifacts": sorted({*record["artifacts"], *(pinned & {*store.keys()})}),
+            "failed": redact([why] if why else []),
+            "state": state,
+            "finished": _now(),
+        }
+        config = {**record["config"], "name": record["name"]}
+        _put_record(store, config, run_id, stop)
+
+
+def record_of(store: Store, run_id: str) -> dict[str, Any] | None:
+    """Returns the record of a run by its id; None if the store has none.
+
+    Raises:
+      RecordError: if it cannot be read.
+    """
     # By its name, not by reading them all: a process that is being ended has seconds.
     ending = f"{record_name('', run_id)}.json"
     names = [name for name in store.files.listing(RUNS) if name.endswith(ending)]
-    for record in (read_run(store.files, name.removesuffix(".json")) for name in names):
-        if record.get("flow_run_id") == run_id and record.get("state") == RUNNING:
-            pins = (pin for pin in list_pins(store.volatile) if run_of_pin(pin) == run_id)
-            pinned = {key for pin in pins for key in pin.lease.keys}
-            stop = {
-                "artifacts": sorted({*record["artifacts"], *(pinned & {*store.keys()})}),
-                "failed": redact([why] if why else []),
-                "state": state,
-                "finished": _now(),
-            }
-            _put_record(store, record["config"], run_id, stop)
+    records = (read_run(store.files, name.removesuffix(".json")) for name in names)
+    return next((each for each in records if each.get("flow_run_id") == run_id), None)
 
 
 def close_dead_records(store: Store) -> dict[str, dict[str, Any]]:
@@ -183,11 +218,12 @@ def _put_record(
     store: Store, config: Mapping[str, Any], run_id: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Writes fields of a run's record over those that it has; returns the record."""
-    name = f"{RUNS}/{record_name(config['name'], run_id)}.json"
+    name = record_name(config["name"], run_id)
     try:
-        before = json.loads(store.files.read(name))
-    except FileNotFoundError:
+        before = read_run(store.files, name)
+    except (FileNotFoundError, RecordError):  # Damaged, it is written anew: this run knows it all.
         before = {}
+    before.pop("run", None)
     record = {
         "began": _now(),
         **before,
@@ -198,7 +234,7 @@ def _put_record(
         **fields,
     }
     text = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
-    store.files.put(name, text)
+    store.files.put(f"{RUNS}/{name}.json", text)
     return record
 
 
@@ -231,25 +267,99 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
 
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
-      RecordError: if the record of a run cannot be read.
+      RecordError: if the record of the only such run cannot be read.
     """
-    finished = {
-        run: record for run, record in ended_run_records(store).items() if record["results"]
-    }
-    matching = [record for record in finished.values() if record["name"] == name]
-    matching = matching or [record for run, record in finished.items() if run.startswith(name)]
+    finished = [record for record in ended_run_records(store).values() if record["results"]]
+    matching = runs_named(finished, name)
     if not matching:
-        names = ", ".join(finished) or "none yet"
-        raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.uri}: {names}.")
-    return max(matching, key=lambda record: record["finished"])
+        # The one that is meant may be one that cannot be read, whose error says more.
+        for file in store.files.listing(RUNS):
+            if file.startswith(name) and file.endswith(".json"):
+                read_run(store.files, file.removesuffix(".json"))
+        names = [record["run"] for record in finished]
+        hint = did_you_mean(name, {*names, *(record["name"] for record in finished)}) or "."
+        raise ConfigError(
+            f"RUN must name a finished run, got {name!r}{hint} In {store.uri}: "
+            f"{', '.join(names) or 'none yet'}."
+        )
+    return matching[0]
+
+
+def runs_named(records: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Returns the records of runs that ended and that a name stands for, the newest first.
+
+    Args:
+      records: records of runs, as `ended_run_records` has them.
+      name: a study's name; if no study has it, the beginning of a run's full name.
+    """
+    records = list(records)
+    of_study = [record for record in records if record["name"] == name]
+    matching = of_study or [record for record in records if record["run"].startswith(name)]
+    return sorted(matching, key=lambda record: record["finished"], reverse=True)
+
+
+def describe_larger_run(records: Iterable[dict[str, Any]], name: str) -> str:
+    """Returns a line where the newest run of a name hides a larger one; "" if it hides none.
+
+        demo: its newest run is taken, demo-0c1d, with 1 seed, 24 scores; demo-9f0e of
+        2026-11-27 22:10 UTC has 3 seeds, 72 scores: give demo-9f0e instead of demo for that one
+
+    Args:
+      records: records of the runs that the name could stand for.
+      name: the name, as `runs_named` takes it.
+    """
+    matching = runs_named(records, name)
+    if not matching or matching[0]["run"] == name:
+        return ""
+    newest, larger = matching[0], larger_run(matching)
+    if larger is None:
+        return ""
+    run, text = larger
+    return (
+        f"{name}: its newest run is taken, {newest['run']}, with {_sizes_text(_sizes(newest))}; "
+        f"{run} {text}: give {run} instead of {name} for that one"
+    )
+
+
+def larger_run(runs: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Returns the full name of a run that is larger than the first, and what it has more of.
+
+    It has more seeds, benchmarks, methods or scores; of several the one with most scores is meant.
+    None if there is none.
+
+    Args:
+      runs: records of runs that ended; the first is compared with the others.
+    """
+    sizes = _sizes(runs[0])
+    larger = [
+        (record, more)
+        for record in runs[1:]
+        if (more := {what: n for what, n in _sizes(record).items() if n > sizes[what]})
+    ]
+    if not larger:
+        return None
+    other, more = max(larger, key=lambda pair: [*_sizes(pair[0]).values()])
+    at = other["finished"][:16].replace("T", " ")
+    return other["run"], f"of {at} UTC has {_sizes_text(more)}"
+
+
+def _sizes(record: Mapping[str, Any]) -> dict[str, int]:
+    """Returns how many scores a run's table has, and what the run was to have; 0 for unknown."""
+    config = record["config"]
+    return {
+        "score": record.get("headline", {}).get("cells", 0),
+        "seed": config.get("num_seeds", 0) * config.get("num_pretrain_seeds", 1),
+        "benchmark": len(config.get("transfers", ())),
+        "method": len(config.get("methods", ())),
+    }
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(counted(n, what) for what, n in sizes.items() if n)
 
 
 def ended_run_records(store: Store) -> dict[str, dict[str, Any]]:
-    """Returns full name -> record of every run that ended, however it did.
-
-    Raises:
-      RecordError: if one cannot be read.
-    """
+    """Returns full name -> record of every run that ended, however it did; see `run_records`."""
     records = run_records(store.files)
     return {name: record for name, record in records.items() if record["finished"]}
 
@@ -268,33 +378,58 @@ def artifact_place(what: str, name: str, store: str) -> str:
     Raises:
       ConfigError: if the store exists and `name` is neither a folder nor one of its artifacts.
     """
-    folder = Path(name)
-    is_store = "://" in store or Path(store).expanduser().is_dir()
-    if folder.is_dir() or not is_store:
+    if Path(name).is_dir() or _no_store(store):
         return name
     try:
-        return Store(store).resolve(name).uri
+        return Store(store, make=False).resolve(name).uri
     except KeyError as error:
         raise ConfigError(
             f"{what} must be a folder or an artifact of {store}: {error.args[0]}"
         ) from None
 
 
+def _no_store(store: str) -> str:
+    """Returns ", and no store at PLACE" where there is no folder; "" where there may be a store."""
+    is_there = "://" in store or Path(store).expanduser().is_dir()
+    return "" if is_there else f", and no store at {store}"
+
+
 def find_dataset(name: str, store: str) -> str:
-    """Returns the place of a prepared dataset, given by its path or its artifact's key.
+    """Returns the place of a prepared dataset, given by its path, its artifact's key, or its name.
+
+    The name is that of the step, as in "prepare web"; of several datasets, the newest is meant.
 
     Raises:
       ConfigError: if there is no such dataset.
     """
     from pipelines.records.dataset import DESCRIPTION  # Pillow and NumPy come with it.
 
-    place = artifact_place("dataset", name, store)
+    try:
+        place = artifact_place("dataset", name, store)
+    except ConfigError:
+        if (named := _newest_dataset(Store(store, make=False), name)) is None:
+            raise
+        place = named.uri
     if not (open_stored_folder(place).local_folder(DESCRIPTION) / DESCRIPTION).is_file():
         raise ConfigError(
-            f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
-            f"`parcel prepare` makes it."
+            f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there"
+            f"{_no_store(store)}; `parcel prepare` makes it."
         )
     return place
+
+
+def _newest_dataset(store: Store, name: str) -> Artifact | None:
+    """Returns the newest dataset that a step of this name made; None if there is none."""
+    from flows.steps.registry import KINDS  # The modules of all kinds come with it.
+
+    kinds = [kind.name for kind in KINDS.values() if kind.holds == "dataset"]
+    named = (
+        artifact
+        for kind in kinds
+        for artifact in store.artifacts(kind)
+        if artifact.manifest.name == name
+    )
+    return max(named, key=lambda artifact: artifact.manifest.started, default=None)
 
 
 def results_artifact(store: Store, name: str) -> Artifact:

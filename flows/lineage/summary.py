@@ -17,6 +17,7 @@ from flows.lineage.target import LineageTarget
 from flows.lineage.training_order import batch_config, changed_since, data_of_training
 from flows.report.data_check import align_table
 from flows.report.text_lists import abbreviate_list
+from flows.steps.labels import labels_of
 from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.manifest import Manifest
@@ -242,8 +243,8 @@ class _LicencedDataset:
 
     def __init__(self, artifact: Artifact) -> None:
         self.key, self.opened = artifact.key, Dataset(artifact.uri)
-        # "prepare mixture/web", or "screen mixture/web".
-        self._source = artifact.manifest.name.partition(" ")[2] or artifact.manifest.name
+        labels = labels_of(artifact.manifest)
+        self._source = labels.subject or labels.name
         self._counts = {count.licence: count for count in self.opened.info.licence_counts}
         self.licences = {licence: number for number, licence in enumerate(self._counts)}
         self._numbers: dict[str, Int[np.ndarray, " N"]] = {}

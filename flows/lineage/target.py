@@ -10,8 +10,8 @@ import dataclasses
 
 from flows.lineage.runs import results_artifact
 from flows.report.cells import CellKey
-from flows.steps.registry import KINDS
-from infra.errors import ConfigError
+from flows.steps.registry import KINDS, kind_of
+from infra.errors import ConfigError, did_you_mean
 from infra.store.store import Artifact, Store
 
 
@@ -66,6 +66,36 @@ def find_training_target(store: Store, name: str) -> LineageTarget:
     return LineageTarget(name=name, artifacts=(newest,))
 
 
+def checkpoint_of_target(store: Store, target: LineageTarget) -> str:
+    """Returns the key of the one checkpoint that a cell, its answers or a checkpoint stands for.
+
+    Raises:
+      ConfigError: if it stands for none, or for one of each seed; the message then names them.
+    """
+    # A cell stands for scores, one per seed: each names its predictions, and these a checkpoint.
+    name = target.name
+    keys = dict.fromkeys(_checkpoint_of(store, artifact, name) for artifact in target.artifacts)
+    if len(keys) > 1:
+        raise ConfigError(
+            f"one checkpoint is wanted, got {name} with one for each of {len(keys)} seeds; name "
+            f"one: {', '.join(f'{name}/{seed}' for seed in target.seeds)}."
+        )
+    return next(iter(keys))
+
+
+def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
+    manifest = artifact.manifest
+    if kind_of(manifest).holds == "checkpoint":
+        return artifact.key
+    if kind_of(manifest).holds == "scores":
+        manifest = store.get_cached(manifest.inputs["predictions"].key).manifest
+    if kind_of(manifest).holds == "answers":
+        return manifest.inputs["checkpoint"].key
+    raise ConfigError(
+        f"CELL|CHECKPOINT must be a cell of a table or a checkpoint, got {name}: {manifest.kind}."
+    )
+
+
 def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:
     inputs = results.manifest.inputs
     #   role of an input                        named by
@@ -79,9 +109,19 @@ def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> Linea
     }
     if not wanted_keys:
         cells = sorted({key.cell for key in keys_by_cell})
+        if not cells:
+            raise ConfigError(
+                f"the table of {name.partition('/')[0]} has no cell yet, got {cell!r}."
+            )
+        known, _, seed = cell.rpartition("/")
+        if seeds := sorted(key.seed for key in keys_by_cell if key.cell == known):
+            raise ConfigError(
+                f"the cell {known} has the seeds {', '.join(map(str, seeds))}, got {seed!r}; "
+                f"without one all of them are meant."
+            )
         raise ConfigError(
             f"a cell must be benchmark/method/budget of the table, or one seed of it, got "
-            f"{cell!r}. Accepted: {', '.join(cells)}."
+            f"{cell!r}{did_you_mean(cell, cells, 0.8) or '.'} Accepted: {', '.join(cells)}."
         )
     return LineageTarget(
         name=name,

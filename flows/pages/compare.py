@@ -22,6 +22,7 @@ from flows.report.gather import trained_checkpoint
 from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
 from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
+from flows.steps.labels import labels_of
 from infra.store.manifest import Manifest
 from infra.store.store import Store
 
@@ -263,7 +264,9 @@ def trainings_by_sort(
         for score in cells[0].scores if cells else ():
             for made in _checkpoint(store, score.artifact):
                 while made is not None:
-                    by_sort.setdefault(made.name.split()[0], {}).setdefault(made.key, (group, made))
+                    by_sort.setdefault(labels_of(made).action, {}).setdefault(
+                        made.key, (group, made)
+                    )
                     made = _init_checkpoint(store, made)
     return {sort: [*trainings.values()] for sort, trainings in by_sort.items()}
 

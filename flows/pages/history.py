@@ -6,12 +6,13 @@ import textwrap
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 
+from flows.steps.labels import labels_of
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, kind_of_key
 from infra.store.store import Artifact, Store
 
 _MOST_BOXES = 24
-"""Largest number of boxes in a drawing; above it, artifacts of one sort of step share a box."""
+"""Largest number of boxes in a drawing; above it, artifacts of one action share a box."""
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 176, 44, 40, 12, 8
 """Size of a box, gaps between boxes, and margin around all of them [pixels]."""
 _KEY_END = 9
@@ -25,7 +26,7 @@ class Box:
     """A box of a drawing.
 
     Attributes:
-      label: name of the step, or the sort of step and its number of artifacts.
+      label: name of the step, or the action of several steps and their number.
       key: key of the artifact that it links to; "" if it stands for several.
       own: whether the page is about this artifact.
       x, y: position of its upper left corner [pixels].
@@ -84,7 +85,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     found = [edge for top in artifacts for edge in lineage_edges(store, top.key)]
     manifests = {top.key: top.manifest for top in artifacts}
     manifests |= {source.key: source for source, *_ in found}
-    box_of = _shared_boxes(manifests)
+    box_of = box_labels(manifests, _MOST_BOXES)
     steps = {(box_of[source.key], box_of[product.key]) for source, _, product in found}
     arrows = _longest({(source, product) for source, product in steps if source != product})
     column = _columns(set(box_of.values()), arrows)
@@ -115,15 +116,22 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     )
 
 
-def _shared_boxes(manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """Returns key -> label of its box; steps of one sort share a label if there are too many."""
-    if len(manifests) <= _MOST_BOXES:
+def box_labels(manifests: Mapping[str, Manifest], most: int, times: str = "×") -> dict[str, str]:
+    """Returns key -> label of its box; steps of one action share a box if there are too many.
+
+    Args:
+      manifests: key -> manifest of each artifact of a drawing.
+      most: most artifacts that have a box each.
+      times: sign between an action and the number of its artifacts.
+    """
+    if len(manifests) <= most:
         return {key: manifest.name for key, manifest in manifests.items()}
-    sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
-    sizes = collections.Counter(sorts.values())
+    # "transfer m3 chartqa seed=1" and its like become one, "transfer × 24".
+    actions = {key: labels_of(manifest).action for key, manifest in manifests.items()}
+    sizes = collections.Counter(actions.values())
     return {
-        key: f"{sort} × {sizes[sort]}" if sizes[sort] > 1 else manifests[key].name
-        for key, sort in sorts.items()
+        key: f"{action} {times} {sizes[action]}" if sizes[action] > 1 else manifests[key].name
+        for key, action in actions.items()
     }
 
 

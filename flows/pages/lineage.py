@@ -4,7 +4,6 @@ They are views only: everything on them comes from the store, and can be rebuilt
 """
 
 import base64
-import collections
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
@@ -12,11 +11,11 @@ from flows.lineage.data_rejects import rejects_of
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import distinct_names
+from flows.pages.history import box_labels, distinct_names
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
 from flows.pages.sample_table import sample_table
-from flows.report.markdown import markdown_table
+from flows.report.markdown import fenced, markdown_table, mermaid_label, plain
 from flows.report.text_lists import abbreviate_list
 from flows.steps.accepted import accepted_codes
 from flows.steps.registry import kind_of
@@ -64,7 +63,7 @@ def page(
     # graph, the facts, curves, samples, and the tables that may be long: inputs, users, config.
     manifest = artifact.manifest
     maker = manifest.environment.get("prefect", {}).get("flow_run_id")
-    run = f"[{maker[:8]}](/v2/runs/flow-run/{maker})" if maker else "outside Prefect"
+    run = f"[{maker.rpartition('-')[2]}](/v2/runs/flow-run/{maker})" if maker else "outside Prefect"
     state = f"**Reused**; made by run {run}" if reused else f"Made by run {run}"
     git = manifest.environment.get("git", {})
     # The rows of a table without titles; counts, such as records or a score, come as they are
@@ -72,20 +71,28 @@ def page(
     facts = {
         "key": f"`{manifest.key}`",
         "content": f"`{manifest.content}`",
-        "code": f"`{manifest.code[:SHORT]}` at commit `{str(git.get('commit'))[:SHORT]}`"
+        "code": f"`{manifest.code[:SHORT]}`"
+        + (f" at commit `{git['commit'][:SHORT]}`" if git.get("commit") else "")
+        + (f" of version {git['version']}" if git.get("version") else "")
         + (" + uncommitted changes" if git.get("dirty") else ""),
         "seed": manifest.seed if manifest.seed is not None else "none drawn",
         "made": f"{manifest.started}, in {manifest.seconds:.1f} s, "
         f"attempt {len(manifest.attempts)}",
         "files": f"{len(manifest.files)}, {sum(f.size for f in manifest.files.values()):,} bytes",
-        **{name.replace("_", " "): value for name, value in manifest.counts.items()},
+        **{plain(name.replace("_", " ")): plain(v) for name, v in manifest.counts.items()},
     }
     kept = accepted_codes(store)
-    lines = [f"# {manifest.name}", "", f"{state}.", "", *_word_of_kept(store, manifest, kept)]
+    lines = [
+        f"# {plain(manifest.name)}",
+        "",
+        f"{state}.",
+        "",
+        *_word_of_kept(store, manifest, kept),
+    ]
     if are_beside(store.uri):
         live = address(Page("artifact", (manifest.key,)))
         lines += [f"[Live page]({live}): its samples, its files, and everything made from it.", ""]
-    lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
+    lines += [*fenced("mermaid", _mermaid(store, artifact, kept)), "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
     # Pictures are part of the text, as data URIs: Prefect stores a page as text alone.
     for what, curves in curves_of(artifact).items():
@@ -106,9 +113,12 @@ def page(
         lines += ["", "## Used by", "", *_users_list(store, users)]
     if len(manifest.attempts) > 1:
         lines += ["", "## Attempts", "", "| begun | machine |", "|---|---|"]
-        lines += [f"| {one['started']} | {one['host']} |" for one in manifest.attempts]
+        lines += [
+            f"| {plain(one['started'])} | {plain(one['host'])} |" for one in manifest.attempts
+        ]
     config = json.dumps(manifest.config, indent=1, sort_keys=True)
-    lines += ["", "<details><summary>Config</summary>", "", "```json", config, "```", "</details>"]
+    block = fenced("json", config.split("\n"))
+    lines += ["", "<details><summary>Config</summary>", "", *block, "</details>"]
     return "\n".join(lines) + "\n"
 
 
@@ -118,7 +128,7 @@ def _rejects_list(artifact: Artifact) -> list[str]:
     if not groups:
         return []
     hint = f"`parcel data rejects {artifact.key}` shows more of them."
-    return ["## Rejects", "", "```text", *reject_lines(groups), "```", "", hint, ""]
+    return ["## Rejects", "", *fenced("text", reject_lines(groups)), "", hint, ""]
 
 
 def _licences_table(artifact: Artifact) -> list[str]:
@@ -130,7 +140,9 @@ def _licences_table(artifact: Artifact) -> list[str]:
     except FileNotFoundError:  # gc let its files go.
         return []
     counts = parse_info(text).licence_counts
-    rows = [(c.title, c.holder, c.address, f"{c.records:,}") for c in counts[:_LICENCES]]
+    rows = [
+        (*map(plain, (c.title, c.holder, c.address)), f"{c.records:,}") for c in counts[:_LICENCES]
+    ]
     if rest := sum(count.records for count in counts[_LICENCES:]):
         rows.append((f"{len(counts) - _LICENCES} others", "", "", f"{rest:,}"))
     head = ("licence", "holder", "address", "records")
@@ -147,7 +159,7 @@ def _omissions_list(artifact: Artifact) -> list[str]:
         return []
     omissions = [Omission(**json.loads(line)) for line in text.split("\n") if line]
     lines = omission_lines(group_omissions(omissions))
-    return ["## Looks like data, and was not read", "", "```text", *lines, "```", ""]
+    return ["## Looks like data, and was not read", "", *fenced("text", lines), ""]
 
 
 def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
@@ -156,7 +168,8 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     rows = ["| role | artifact | content |", "|---|---|---|"]
     for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
         name = store.get_cached(entry.key).manifest.name
-        rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:SHORT]}` |")
+        link = f"[{plain(name)}]({page_link(entry.key)})"
+        rows.append(f"| {plain(role)} | {link} | `{entry.content[:SHORT]}` |")
     if len(manifest.inputs) > _INPUTS:
         rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")
     return rows
@@ -166,7 +179,7 @@ def _users_list(store: Store, users: Mapping[str, str]) -> Iterator[str]:
     if not users:
         yield "Nothing yet."
     for key, name in distinct_names(store, dict(list(users.items())[:_USERS])).items():
-        yield f"- [{name}]({page_link(key)})"
+        yield f"- [{plain(name)}]({page_link(key)})"
     if len(users) > _USERS:
         yield f"- and {len(users) - _USERS} more"
 
@@ -179,13 +192,15 @@ def _word_of_kept(
         yield f"† It was {ACCEPTED_NOTE}: it counts as made with code `{codes[-1][:SHORT]}`."
         yield ""
     below = {found.key: found.name for found, _, _ in lineage_edges(store, manifest.key)}
-    if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
+    if links := [
+        f"[{plain(name)}]({page_link(key)})" for key, name in below.items() if key in kept
+    ]:
         yield f"† It rests on artifacts {ACCEPTED_NOTE}: {abbreviate_list(links, _NAMED)}."
         yield ""
 
 
 def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator[str]:
-    """Yields a small graph with a box per ancestor, or per sort of step if there are too many.
+    """Yields a small graph with a box per ancestor, or per action if there are too many.
 
     The artifact's own box has a thick border. A box with an artifact that `parcel accept` kept has
     a dashed one.
@@ -197,19 +212,11 @@ def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator
     #     style n1 stroke-width:4px
     found = lineage_edges(store, artifact.key)
     manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}
-    box_of = {key: manifest.name for key, manifest in manifests.items()}
-    if len(manifests) > _GRAPH_NODES:
-        # Too many boxes: "transfer m3 chartqa seed=1" and its like become one, "transfer x 24".
-        sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
-        sizes = collections.Counter(sorts.values())
-        box_of = {
-            key: f"{sort} x {sizes[sort]}" if sizes[sort] > 1 else manifests[key].name
-            for key, sort in sorts.items()
-        }
+    box_of = box_labels(manifests, _GRAPH_NODES, times="x")
     ids = {label: f"n{i}" for i, label in enumerate(sorted(set(box_of.values())))}
     yield "graph LR"
     for label, box in ids.items():
-        yield f'  {box}["{label}"]'
+        yield f'  {box}["{mermaid_label(label)}"]'
     # Between shared boxes many arrows are one, and one from a box to itself says nothing.
     arrows = {(ids[box_of[a.key]], ids[box_of[b.key]]) for a, _, b in found}
     for source, target in sorted(arrows):

@@ -61,15 +61,15 @@ def rebuild(store: Store) -> int:
 
 
 def _create(page: UIPage) -> None:
-    text = str(page.text)
-    create_markdown_artifact(text, key=page.key, description=page.description)
+    shown = page.redacted()
+    create_markdown_artifact(str(shown.text), key=page.key, description=shown.description)
 
 
 def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueue) -> None:
     """Publishes the results table of a study, and the pages of what its scores were made from.
 
     These pages are published again because the users of an artifact, and the answers it led to,
-    are known only at the end of a run. Pages of transfers that the run re-used stay as they were.
+    are known only at the end of a run. Pages of transfers that the run reused stay as they were.
 
     Args:
       store: the store of the study.
@@ -89,7 +89,7 @@ def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueu
     cards = Cards(store)
     for manifest in found.values():
         maker = manifest.environment.get("prefect", {}).get("flow_run_id")
-        # A re-used transfer has the page that its own run gave it; there may be hundreds.
+        # A reused transfer has the page that its own run gave it; there may be hundreds.
         holds = kind_of(manifest).holds
         is_transfer = holds == "checkpoint" and any(_scores(manifest.key, uses))
         if holds in _SHOWN and (maker == pages.flow_run_id or not is_transfer):

@@ -7,8 +7,14 @@ from typing import Any
 import jinja2
 
 from flows.lineage.data_rejects import rejects_of
-from flows.lineage.overview import Overview, OverviewReader, differences_text, when
-from flows.lineage.runs import outcome
+from flows.lineage.overview import (
+    Overview,
+    OverviewReader,
+    differences_text,
+    server_errors_text,
+    when,
+)
+from flows.lineage.runs import describe_ends, larger_run, outcome
 from flows.pages.cards import Card, Cards
 from flows.pages.compare import (
     Side,
@@ -137,6 +143,7 @@ class Site:
             "prefect": prefect,
             "is_folder": is_folder,
             "outcome": outcome,
+            "ends": describe_ends,
             "changes": differences_text,
         }
         self._templates.filters |= {
@@ -146,6 +153,7 @@ class Site:
             "age": age_text,
             "left": time_left_text,
             "few": abbreviate_list,
+            "server_errors": server_errors_text,
         }
 
     def overview(self) -> Overview:
@@ -235,6 +243,7 @@ class Site:
             "find": sought,
             "found": names,
             "store": self._store.uri,
+            "unreadable": self._overview.records.unreadable,
         }
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
@@ -247,8 +256,11 @@ class Site:
         charts: Iterable[CurveChart] = ()
         if filled and number == 1:
             charts = charts_of_study(self._store, self._losses, study, filled[0])
+        records = self._overview.records.read().values()
+        tables = [r for r in records if r["results"] and r["name"] == study.record["name"]]
         return {
             "study": study,
+            "larger": larger_run([study.record, *tables]),
             "blocks": blocks + [section_block(section) for section in pages[number - 1]],
             "pages": pages,
             "number": number,

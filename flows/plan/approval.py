@@ -3,6 +3,7 @@
 import datetime
 
 from flows.plan.prepared import plan_data_of
+from flows.report.markdown import plain
 from flows.study.explain import Explanation
 
 
@@ -17,4 +18,4 @@ def approval_text(explanation: Explanation) -> str:
         plan = plan_of(config, explanation.store.state / PROGRAMS, data, day=datetime.date.today())
         above, expected = [plan_markdown(plan), ""], data.expected
     lines = explanation.describe_storage(config.keep, expected)
-    return "\n".join([*above, table, *(f"- {line}" for line in lines)])
+    return "\n".join([*above, table, *(f"- {plain(line)}" for line in lines)])

@@ -4,8 +4,26 @@ from collections.abc import Mapping
 
 from flows.config.benchmark import benchmark_of, train_data
 from flows.config.study import StudyConfig
+from pipelines.benchmarks.row import Benchmark
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import BENCHMARKS
+from pipelines.sources.slicing import parse_slice, slice_bounds
+
+
+def num_examples(benchmark: Benchmark, split: str) -> int:
+    """Returns the examples of a training split by what is published; 0 where that does not say."""
+    if split == benchmark.final_split:
+        return benchmark.num_train
+    if split != benchmark.train_split:
+        return 0
+    # A run trains on `tune_split` where the scored split is part of `final_split`: on the rest of
+    # it, of which the split may name a part.
+    #
+    #   vqav2    train+val[:-10240]   658,111 - 10,240
+    #   docvqa   train[:-5%]          95 % of 44,812 - 5,349
+    rest = benchmark.num_train - sum(row.size or 0 for row in benchmark.rows)
+    part = parse_slice(split.rpartition("+")[2])
+    return len(range(rest)[slice_bounds(part, rest)]) if part.stop.endswith("%") else rest
 
 
 class DatasetSizes:
@@ -27,11 +45,12 @@ class DatasetSizes:
         if (name := f"{benchmark}{view.at}/train") in self._records:
             return self._records[name]
         published = BENCHMARKS.get(benchmark)
-        # A part of a split, or another split than the one whose size is published, is not known.
-        if published is None or train_data(benchmark, view.transfers)[1] != published.train_split:
+        if published is None:
             return None
+        # Part of a split, or a split whose size is not published, is not known.
+        count = num_examples(published, train_data(benchmark, view.transfers)[1])
         transfer = view.transfers.get(benchmark)
-        return self._published(published.num_train, (transfer and transfer.prepare) or view.prepare)
+        return self._published(count, (transfer and transfer.prepare) or view.prepare)
 
     def num_eval(self, view: StudyConfig, name: str) -> int | None:
         """Returns the items of a row of the results; None where unknown."""

@@ -3,26 +3,36 @@
 Each pretraining's largest shape, which needs the most memory, is compiled for the chips; none of
 them is needed for that. Its other shapes are scaled from it by their FLOPs, unless all are to be
 compiled. Of a method's transfers, the one that needs the most memory is compiled; all are assumed
-to take as long per FLOP as the method's pretraining, and so are prefills. Data that are not
-prepared yet have their published sizes. All numbers are estimates; none was measured.
+to compute as long per FLOP as the method's pretraining, and so are prefills. Each step is planned
+on the chips that its processes get: a transfer's are those of one host, unless more are stated.
+Data that are not prepared yet have their published sizes. All numbers are estimates; none was
+measured.
 """
 
 import dataclasses
 import datetime
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from flows.config.compute import StepChips
 from flows.config.departures import describe_departures
+from flows.config.processes import describe_processes
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.plan.dataset_sizes import DatasetSizes
-from flows.plan.parts import PlannedProgram, describe_parts, with_planned_microbatch
+from flows.plan.parts import (
+    PlannedProgram,
+    describe_parts,
+    planned_bytes,
+    transfer_program,
+    with_planned_microbatch,
+)
 from flows.plan.prepared import MissingDataset, PreparedData, range_text
-from flows.plan.programs import UpdateEstimate, by_formula, compile_program
+from flows.plan.programs import UpdateEstimate, by_formula, compile_program, update_traffic
 from flows.plan.study_programs import watch_programs
 from flows.report.markdown import markdown_table
-from flows.report.text_lists import align_columns
+from flows.report.text_lists import abbreviate_list, align_columns
 from flows.study.costs import num_images_of
 from flows.study.graph import decode_of, mixture_of
 from infra.chips.topology import GIB, Topology
@@ -33,8 +43,9 @@ from model.chips.outcome import Outcome
 from model.chips.programs import HeldOutProgram, TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
+from model.decode.memory import SHARE, row_bytes
 from model.train.config import TrainConfig
-from model.train.memory import num_params, step_bytes, trained_parts
+from model.train.memory import num_params, trained_parts
 
 PROGRAMS = "programs"
 """Folder of compilation outcomes, in a store's local state."""
@@ -75,7 +86,12 @@ class PlannedTraining:
 
     Attributes:
       name: name of the row, for people.
+      method: the method.
+      backbone: the backbone, where the study has several; "" elsewhere.
       what: "pretraining", "transfers" or "evaluations".
+      topology: the chips that each run gets, such as "v4:2x2x1" for one host of v4:8x8x4.
+      chips: their number.
+      program_bytes: memory of one of them that a program may use [bytes].
       runs: number of trainings.
       steps: updates of all runs; None where the number of records is not known.
       batch_size: examples per update; for transfers the mean.
@@ -94,7 +110,12 @@ class PlannedTraining:
     """
 
     name: str
+    method: Method
+    backbone: str
     what: str = "pretraining"
+    topology: str
+    chips: int
+    program_bytes: float
     runs: int
     steps: int | None
     batch_size: int
@@ -114,10 +135,15 @@ class PlannedTraining:
         peaks = [s.compiled.memory_bytes for s in self.shapes if s.compiled]
         return max((*peaks, *([self.watch_bytes] if self.watch_bytes else [])), default=None)
 
+    @property
+    def fits(self) -> bool:
+        """Whether its programs fit its chips, as far as their memory is known."""
+        return (self.memory_bytes or 0.0) <= self.program_bytes
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResourcePlan:
-    """All trainings of a study on one slice.
+    """All trainings of a study, each on the chips of a slice that it gets.
 
     Attributes:
       study: name of the study.
@@ -197,7 +223,7 @@ def plan_of(
     # Pretrainings first: a method's transfers take their pace, seconds per FLOP, from them.
     topology = topology_of(config)
     with Compiler(cache, python) as compiler:
-        planner = _Planner(config, topology, compiler, data.records, every=every)
+        planner = _Planner(config, compiler, data.records, every=every)
         trainings = [planner.pretraining(*stage) for stage in _pretrainings(config)]
         pretrainings = tuple(trainings)
         for view in config.views:
@@ -214,8 +240,9 @@ def plan_of(
         datasets=data.missing,
         beside=data.lines,
         notes=(
+            *([line] if (line := describe_processes(config)) else []),
             *describe_departures(config),
-            *describe_parts(config, topology),
+            *describe_parts(config),
             *planner.all_notes(),
         ),
     )
@@ -227,12 +254,7 @@ def topology_of(config: StudyConfig) -> Topology:
     Raises:
       ConfigError: if it names none.
     """
-    if config.compute.topology is None:
-        raise ConfigError(
-            "compute.topology must name the chips of a plan, such as v4:8x8x4 or h100:8, got "
-            "nothing; --topology does so, too."
-        )
-    return Topology.parse(config.compute.topology)
+    return config.compute.planned_chips
 
 
 class _Planner:
@@ -241,22 +263,21 @@ class _Planner:
     def __init__(
         self,
         config: StudyConfig,
-        topology: Topology,
         compiler: Compiler,
         records: Mapping[str, int],
         *,
         every: bool,
     ) -> None:
-        self._config, self._topology, self._compiler = config, topology, compiler
+        self._config, self._compiler = config, compiler
         self._records, self._sizes, self._every = records, DatasetSizes(records), every
-        self._video = (0.0, "")
         self.notes: dict[str, None] = {}
 
     def pretraining(
-        self, stage: str, view: StudyConfig, method: Method, train: TrainConfig
+        self, stage: str, view: StudyConfig, method: Method, train: TrainConfig, chips: StepChips
     ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
-        self._check(f"{stage}.train" if view.is_higher else stage, train)
+        self._check(f"{stage}.train" if view.is_higher else stage, train, chips.topology)
+        self._note_chips(stage, chips)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
         # Epochs become steps only once all datasets of the mixture are prepared and counted.
         mixture, unknown = mixture_of(view), ""
@@ -268,14 +289,17 @@ class _Planner:
             steps = None
         # The mean update, by the share that each shape has of the updates: a row of a plan is sums
         # of it.
-        program = PlannedProgram(name=stage, model=model, train=train, num_images=1)
-        train = with_planned_microbatch(program, self._topology)
-        shapes = self._timed(model, train)
+        program = PlannedProgram(name=stage, model=model, train=train, num_images=1, chips=chips)
+        train = with_planned_microbatch(program)
+        shapes = self._timed(model, train, chips.topology)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
         step_s = _mean_step(shapes)
         return PlannedTraining(
             name=f"{stage} {method}{view.on}",
+            method=method,
+            backbone=view.backbone,
+            **_chips_fields(chips),
             runs=runs,
             steps=steps,
             batch_size=train.batch_size,
@@ -284,9 +308,9 @@ class _Planner:
             flops=done * sum(s.share * s.flops for s in shapes),
             shapes=shapes,
             step_s=step_s,
-            chip_hours=self._chip_hours(step_s, steps),
+            chip_hours=None if steps is None else _chip_hours(step_s, steps * chips.count),
             written_bytes=float(_FLOAT32 * num_params(model) * runs),
-            watch_bytes=self._watch_bytes(view, method, model, train, shapes[-1]),
+            watch_bytes=self._watch_bytes(view, method, model, train, shapes[-1], chips.topology),
             unknown=unknown,
         )
 
@@ -297,15 +321,16 @@ class _Planner:
         model: ModelConfig,
         train: TrainConfig,
         largest: BatchShape,
+        topology: Topology,
     ) -> float | None:
-        watched = [p for _, p in watch_programs(view, method, model, train, self._topology)]
+        watched = [p for _, p in watch_programs(view, method, model, train, topology)]
         # Of the losses, and of the probe's updates, the largest decides.
         programs = {type(p): p for p in sorted(watched, key=lambda p: p.tokens)}.values()
         if not programs or largest.compiled is None or largest.compiled.by_formula:
             return None
 
         def outcome(program: HeldOutProgram | TrainProgram) -> Outcome:
-            return self._compiler.outcome(program, self._topology)
+            return self._compiler.outcome(program, topology)
 
         # The stage's state stays where it is. Held-out losses read its parameters; a probe trains
         # a copy of them, with moments of its own.
@@ -323,27 +348,22 @@ class _Planner:
     def transfers(
         self, view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
     ) -> PlannedTraining:
-        """Returns one row for all transfers of a method, timed per FLOP as its last pretraining."""
-        model = view.model_of(method, transfer=True)
-        runs, chips = len(view.seed_pairs), self._topology.num_chips
+        """Returns one row for all transfers of a method.
+
+        They compute as long per FLOP as its last pretraining; traffic between the chips of a
+        transfer is that of the formula.
+        """
+        model, chips = view.model_of(method, transfer=True), view.compute.chips_of_transfer
+        runs, traffic = len(view.seed_pairs), 0.0
         steps, samples, tokens, flops, unknown = 0, 0, 0.0, 0.0, []
         # The largest shape of each, with the memory that it takes by the formula.
         largest: list[tuple[float, BatchShape, TrainConfig, int]] = []
         # Sums over benchmarks; those whose epochs cannot be counted are named in the row.
         for benchmark in view.fine_tunings:
-            stated = view.fine_tuning_of(benchmark, method)
-            images = num_images_of(view, benchmark)
-            planned = PlannedProgram(name=benchmark, model=model, train=stated, num_images=images)
-            train = with_planned_microbatch(planned, self._topology)
+            planned = transfer_program(view, method, benchmark)
+            train, images = with_planned_microbatch(planned), planned.num_images
             shapes = _batch_shapes(model, train, images)
-            bytes_on = functools.partial(
-                step_bytes, model, train, shapes[-1].tokens, num_images=images
-            )
-            largest.append((bytes_on(devices=chips), shapes[-1], train, images))
-            frames = f"{images} frames of {shapes[-1].tokens} tokens"
-            what = f"{benchmark} {method}: {train.batch_size} rows of {frames}"
-            if stated.microbatch != "auto":  # Which takes as many rows as fit, on one GPU too.
-                self._note_video(what, images, bytes_on(devices=1))
+            largest.append((planned_bytes(planned, train), shapes[-1], train, images))
             if train.epochs is not None:
                 num_records = self._sizes.num_train(view, benchmark)
                 if num_records is None:
@@ -356,18 +376,23 @@ class _Planner:
             mean = images * sum(s.share * s.tokens for s in shapes) + train.text_len
             tokens += updates * train.batch_size * mean
             flops += updates * sum(s.share * s.flops for s in shapes)
+            traffic += updates * update_traffic(model, train, chips.count)
         # Transfers are many: only the one that takes the most memory is compiled, and all are timed
-        # by their FLOPs. A batch that the chips do not divide runs on fewer of them.
-        divided = [row for row in largest if row[2].batch_size % chips == 0]
+        # by their FLOPs. A batch that the chips do not divide is refused, and has no program.
+        divided = [row for row in largest if row[2].batch_size % chips.count == 0]
         shapes = ()
         if divided:
             _, shape, train, images = max(divided, key=lambda row: row[0])
-            shapes = (self._compiled(model, train, shape, images),)
+            shapes = (self._compiled(model, train, shape, chips.topology, images),)
         pace = _pace_of(view, method, pretrainings)
+        sent_s = chips.count * traffic / chips.topology.group_bytes(chips.count)
         count = len(view.fine_tunings) - len(unknown)
         return PlannedTraining(
             name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
+            method=method,
+            backbone=view.backbone,
             what="transfers",
+            **_chips_fields(chips),
             runs=count * runs,
             steps=steps if count else None,
             batch_size=round(samples / steps) if steps else 0,
@@ -375,7 +400,9 @@ class _Planner:
             tokens=tokens,
             flops=flops,
             shapes=shapes,
-            chip_hours=self._chip_hours(pace, flops) if count else None,
+            chip_hours=_chip_hours((pace, pace + sent_s / flops), flops)
+            if pace and flops
+            else None,
             written_bytes=float(_FLOAT32 * num_params(model) * count * runs),
             unknown=_describe_uncounted(unknown),
         )
@@ -387,15 +414,28 @@ class _Planner:
 
         Their time is from that of the prefills alone to that of answers as long as they may be.
         """
-        model, chip = view.model_of(method, transfer=True), self._topology.chip
+        model, chips = view.model_of(method, transfer=True), view.compute.chips_of_evaluation
+        weights_bytes = _BFLOAT16 * num_params(model)
         served, seeds, size = view.budgets_of(method), len(view.seed_pairs), view.eval_batch_size
-        batches, tokens, flops, decode_s, unknown = 0, 0.0, 0.0, 0.0, []
+        batches, tokens, flops, decode_s = 0, 0.0, 0.0, 0.0
+        unknown, unfit = [], []
         for name, row in view.rows.items():
             items = self._sizes.num_eval(view, name)
             if items is None:
                 unknown.append(name)
                 continue
             config, images = decode_of(view, row.benchmark), num_images_of(view, row.benchmark)
+            needed = row_bytes(
+                model,
+                max(served),
+                num_images=images,
+                text_len=config.text_len,
+                new_tokens=config.text_len,
+                beams=config.decoding.beams,
+            )
+            # Each chip has all weights, and rows of its own; one row at a time is the least.
+            if weights_bytes + needed / SHARE > chips.program_bytes:
+                unfit.append(name)
             prompt = Modality(name="", num_images=images, text_tokens=config.text_len)
             costs = [prefill_flops(model, budget, prompt) for budget in served]
             # The tower runs once for all budgets.
@@ -405,12 +445,22 @@ class _Planner:
             batches += seeds * len(served) * -(-items // size)
             # A token of a batch reads every weight once; all else is hidden behind that.
             num_tokens = seeds * len(served) * -(-items // size) * config.text_len
-            decode_s += num_tokens * _BFLOAT16 * num_params(model) / chip.memory_bandwidth
-        pace = _pace_of(view, method, pretrainings)
-        prefills, count = self._chip_hours(pace, flops), len(view.rows) - len(unknown)
+            decode_s += num_tokens * weights_bytes / chips.topology.chip.memory_bandwidth
+        if unfit:
+            gib = chips.program_bytes / GIB
+            self.notes[
+                f"evaluations{view.at} {method} do not fit ({abbreviate_list(unfit, 3)}): a chip "
+                f"holds all weights and at least one row, in at most {gib:.1f} GiB"
+            ] = None
+        # Rows never meet between chips, so only computing counts.
+        pace, count = _pace_of(view, method, pretrainings), len(view.rows) - len(unknown)
+        prefills = _chip_hours((pace, pace), flops) if pace else None
         return PlannedTraining(
             name=f"{len(view.rows)} rows evaluated{view.at} {method}",
+            method=method,
+            backbone=view.backbone,
             what="evaluations",
+            **_chips_fields(chips),
             runs=count * len(served) * seeds,
             steps=batches if count else None,
             batch_size=size,
@@ -423,63 +473,68 @@ class _Planner:
             unknown=_describe_uncounted(unknown, "whose number of items is not published"),
         )
 
-    def _note_video(self, what: str, images: int, needed_bytes: float) -> None:
-        # A pair is no video. What counts is the one that needs the most, over the whole study.
-        chip = self._topology.chip
-        if chip.is_gpu and images > 2 and needed_bytes > max(chip.program_bytes, self._video[0]):
-            self._video = (needed_bytes, what)
+    def _note_chips(self, stage: str, chips: StepChips) -> None:
+        """Notes a stage that gets fewer chips than the study names."""
+        named = self._config.compute.planned_chips
+        if chips.count < named.num_chips:
+            self.notes[
+                f"{stage} trains on {chips.count} of the {named.num_chips} chips of {named}; "
+                f"compute.gpus_per_stage and gpus_per_cell say on how many"
+            ] = None
 
     def all_notes(self) -> Iterator[str]:
-        """Yields the notes, the last of them on the transfer that one GPU has no memory for."""
+        """Yields the notes, the last of them on the sizes of datasets."""
         yield from self.notes
         if self._sizes.is_any_published:
             yield "datasets that are not prepared yet count with their published sizes"
-        needed_bytes, what = self._video
-        if what:
-            yield (
-                f"a video transfer on one GPU wants {needed_bytes / GIB:.0f} GiB ({what}); "
-                f"microbatch, or more GPUs for each, take less"
-            )
 
-    def _check(self, stage: str, train: TrainConfig) -> None:
-        chips = self._topology.num_chips
+    def _check(self, stage: str, train: TrainConfig, topology: Topology) -> None:
+        chips = topology.num_chips
         if train.batch_size % chips:
             raise ConfigError(
                 f"{stage}.batch_size must be a multiple of the {chips} chips of "
-                f"{self._topology}, got {train.batch_size}."
+                f"{topology}, got {train.batch_size}."
             )
         if chips % train.num_replicas:
             raise ConfigError(
-                f"{stage}.num_replicas must divide the {chips} chips of {self._topology}, got "
+                f"{stage}.num_replicas must divide the {chips} chips of {topology}, got "
                 f"{train.num_replicas}."
             )
 
-    def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[BatchShape, ...]:
+    def _timed(
+        self, model: ModelConfig, train: TrainConfig, topology: Topology
+    ) -> tuple[BatchShape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
         # Shapes come in the order of their size; the last one decides memory.
         shapes = _batch_shapes(model, train, num_images=1)
-        largest = self._compiled(model, train, shapes[-1])
+        largest = self._compiled(model, train, shapes[-1], topology)
         every = self._every or (largest.compiled is not None and largest.compiled.by_formula)
         timed = []
         for shape in shapes[:-1]:
-            timed_shape = self._compiled(model, train, shape) if every else shape
+            timed_shape = self._compiled(model, train, shape, topology) if every else shape
             timed.append(
                 timed_shape if timed_shape.compiled else _scale_shape(timed_shape, largest)
             )
         return (*timed, largest)
 
     def _compiled(
-        self, model: ModelConfig, train: TrainConfig, shape: BatchShape, num_images: int = 1
+        self,
+        model: ModelConfig,
+        train: TrainConfig,
+        shape: BatchShape,
+        chips: Topology,
+        num_images: int = 1,
     ) -> BatchShape:
-        # Without its compiler a TPU's shape stays without times; a GPU's has a formula. Either is
-        # noted, once for the whole plan: `notes` is a dict for that reason.
-        chips, compute = self._topology, self._config.compute
+        # Without a compiler there is a formula. Either is noted, once for the whole
+        # plan: `notes` is a dict for that reason. What a TPU's compiler refuses has no estimate.
+        compute = self._config.compute
         program = self._program(model, train, shape.tokens, num_images)
         arithmetic = {"flops": shape.flops, "mfu": compute.mfu}
+        note = ""
         try:
             estimate = compile_program(program, chips, self._compiler, **arithmetic)
         except (CompilerMissingError, CompilationError) as error:
-            if not chips.chip.is_gpu:
+            if not chips.chip.is_gpu and not isinstance(error, CompilerMissingError):
                 self.notes[str(error)] = None
                 return shape
             estimate = by_formula(
@@ -487,11 +542,12 @@ class _Planner:
             )
             note = f"by formula, at {compute.mfu:.0%} of the peak (--mfu): {error}"
         else:
-            note = (
-                f"a GPU's memory and traffic are the compiler's, its time is a formula: "
-                f"{compute.mfu:.0%} of the peak (--mfu), or the bandwidth of its memory"
-            )
-        if chips.chip.is_gpu:
+            if chips.chip.is_gpu:
+                note = (
+                    f"a GPU's memory and traffic are the compiler's, its time is a formula: "
+                    f"{compute.mfu:.0%} of the peak (--mfu)"
+                )
+        if note:
             self.notes[note] = None
         return dataclasses.replace(
             shape,
@@ -511,13 +567,17 @@ class _Planner:
             deterministic=self._config.compute.deterministic,
         )
 
-    def _chip_hours(
-        self, seconds: tuple[float, float] | None, times: float | None
-    ) -> tuple[float, float] | None:
-        if seconds is None or times is None:
-            return None
-        low, high = (times * each * self._topology.num_chips / 3600 for each in seconds)
-        return low, high
+
+def _chips_fields(chips: StepChips) -> dict[str, Any]:
+    return {
+        "topology": str(chips.topology),
+        "chips": chips.count,
+        "program_bytes": chips.program_bytes,
+    }
+
+
+def _chip_hours(seconds: tuple[float, float] | None, times: float) -> tuple[float, float] | None:
+    return None if seconds is None else (times * seconds[0] / 3600, times * seconds[1] / 3600)
 
 
 _HEAD = (
@@ -527,6 +587,7 @@ _HEAD = (
     "G tokens",
     "EFLOP",
     "G params",
+    "chips",
     "GiB/chip",
     "programs",
     "step [s]",
@@ -566,7 +627,7 @@ def _plan_title(plan: ResourcePlan) -> str:
 
 
 def _plan_rows(plan: ResourcePlan) -> list[list[str]]:
-    return [_training_cells(row, plan.topology.chip.program_bytes) for row in plan.trainings]
+    return [_training_cells(row) for row in plan.trainings]
 
 
 def _data_rows(plan: ResourcePlan) -> list[list[str]]:
@@ -588,9 +649,8 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
     """Yields the lines below the tables."""
     # From what is known to what is not: the sum, how to read it, then what does not fit, what could
     # not be counted, data and storage, and how the estimates were made.
-    chip = plan.topology.chip
     low, high = plan.chip_hours
-    yield f"together {_range_text(low, high, 0)} chip-hours" + (
+    yield f"together {_hours_text(low, high)} chip-hours" + (
         ""
         if plan.price is None
         else f", {_range_text(low * plan.price, high * plan.price, 0)} at {plan.price:g} a "
@@ -603,7 +663,7 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
     for row in plan.trainings:
         if row.unknown:
             names_by_reason.setdefault(row.unknown, []).append(row.name)
-        if row.memory_bytes and row.memory_bytes > chip.program_bytes:
+        if row.memory_bytes and not row.fits:
             # All transfers of a method are one row, and its memory is the largest of theirs.
             what = "of {}, the largest" if row.what == "transfers" else "{}"
             yield (
@@ -628,7 +688,7 @@ def _transfer_lines(plan: ResourcePlan) -> Iterator[str]:
     time = ""
     if hours:
         low, high = (sum(ends) for ends in zip(*hours, strict=True))
-        time = f" take {_range_text(low, high, 0)} chip-hours and"
+        time = f" take {_hours_text(low, high)} chip-hours and"
     yield (
         f"{sum(row.runs for row in rows):,} transfers{time} write {written / 1e12:,.2f} TB of "
         f"parameters, of which {kept * written / 1e12:,.2f} TB stay "
@@ -636,17 +696,20 @@ def _transfer_lines(plan: ResourcePlan) -> Iterator[str]:
     )
 
 
-def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig]]:
+def _pretrainings(
+    config: StudyConfig,
+) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig, StepChips]]:
     # The order in which the graph trains them; Stage 1 is one for all methods of a backbone.
+    shared, own = config.compute.chips_of_stage, config.compute.chips_of_cell
     for pair in config.pairs:
         stages = stages_of(pair)
         for stage in stages:
             if stage.is_shared:
-                yield stage.name, stage.view, REFERENCE, stage.train_config_of(REFERENCE)
+                yield stage.name, stage.view, REFERENCE, stage.train_config_of(REFERENCE), shared
         for method in config.methods:
             for stage in stages:
                 if method in stage.methods and not stage.is_shared:
-                    yield stage.name, stage.view, method, stage.train_config_of(method)
+                    yield stage.name, stage.view, method, stage.train_config_of(method), own
 
 
 def _batch_shapes(
@@ -691,12 +754,15 @@ def _mean_step(shapes: Sequence[BatchShape]) -> tuple[float, float] | None:
 
 def _pace_of(
     view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
-) -> tuple[float, float] | None:
-    """Returns the range of seconds per FLOP of a method's last pretraining with a known time."""
+) -> float | None:
+    """Returns the time that a chip computes per FLOP in a method's last pretraining [s].
+
+    None where no pretraining's time is known.
+    """
     for row in reversed(pretrainings):
-        if row.step_s is not None and row.name.endswith(f" {method}{view.on}"):
+        if row.step_s is not None and (row.method, row.backbone) == (method, view.backbone):
             flops = sum(shape.share * shape.flops for shape in row.shapes)
-            return row.step_s[0] / flops, row.step_s[1] / flops
+            return row.chips * row.step_s[0] / flops
     return None
 
 
@@ -709,7 +775,7 @@ def _describe_uncounted(
     return f"not counted ({shown}): {len(names)} {why}"
 
 
-def _training_cells(row: PlannedTraining, hbm_bytes: float) -> list[str]:
+def _training_cells(row: PlannedTraining) -> list[str]:
     # A "!" says that a program does not fit; "?" that a number is not known, which 0 would not.
     memory = row.memory_bytes
     programs = [f"{len(row.shapes)} ({sum(s.compiled is None for s in row.shapes)} scaled)"]
@@ -720,11 +786,17 @@ def _training_cells(row: PlannedTraining, hbm_bytes: float) -> list[str]:
         f"{row.tokens / 1e9:,.1f}",
         f"{row.flops / 1e18:,.1f}",
         f"{row.params / 1e9:.2f}",
-        f"{memory / GIB:.1f}{'!' if memory > hbm_bytes else ''}" if memory else "",
+        f"{row.chips}",
+        f"{memory / GIB:.1f}{'' if row.fits else '!'}" if memory else "",
         *(programs if row.shapes else [""]),
         _range_text(*row.step_s, 3) if row.step_s else "",
-        _range_text(*row.chip_hours, 0) if row.chip_hours else "?",
+        _hours_text(*row.chip_hours) if row.chip_hours else "?",
     ]
+
+
+def _hours_text(low: float, high: float) -> str:
+    # Below ten hours, as a day on one GPU is made of, whole ones would say too little.
+    return _range_text(low, high, 0 if high >= 10 else 1)
 
 
 def _range_text(low: float, high: float, digits: int) -> str:

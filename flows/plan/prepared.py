@@ -12,7 +12,6 @@ from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
 from flows.steps.registry import full_config
 from flows.study.explain import Explanation, explain_study
-from flows.study.graph import datasets_of
 from flows.study.reading import dataset_parts
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
@@ -24,8 +23,6 @@ _MAX_NAMES = 3
 """Most datasets named in one line; the others are only counted."""
 _LEAST = 0.0001
 """Numbers below this one are written "<0.0001", since they would need an exponent."""
-_AS_IT_IS = ("reused", "accepted")
-"""States of the steps whose artifact a run uses unchanged."""
 
 _CURE = "parcel plan --sample 200 measures it"
 
@@ -127,7 +124,7 @@ def plan_data_of(
     samples, unknown = SavedEstimates(explanation.store), dict[str, list[str]]()
     missing, rejecting = [], []
     for step in explanation.graph.steps:
-        if step.kind != "dataset" or _is_prepared(explanation, step):
+        if step.kind != "dataset" or explanation.is_reused(step):
             continue
         # An earlier sample, or a new one if it was too small; else what a similar dataset took.
         saved_estimate, reason = samples.find(step), why_not_sampled(step, explanation)
@@ -185,8 +182,9 @@ def _cost_by_similar(step: Step, explanation: Explanation) -> MissingDataset:
     # The same files, read in the same way, but prepared with other settings: how many inputs there
     # are and how long they took is close to what this one will have and take.
     inputs_wanted, similar_artifacts = _inputs_of(_plain_config(step.config)), []
-    raw = explanation.steps[step.inputs["raw"]]
-    content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
+    raw = step.inputs["raw"]
+    found = explanation.steps[raw].artifact if explanation.is_reused(raw) else None
+    content = found.manifest.content if found else None
     for artifact in explanation.view.artifacts("dataset"):
         counts = artifact.manifest.counts
         # A dataset that took over shards was cheaper than preparing all of them.
@@ -227,24 +225,12 @@ def _workers(spec: DatasetSpec) -> int | None:
     return spec.prepare.num_workers if is_local else None
 
 
-def _is_prepared(explanation: Explanation, step: Step) -> bool:
-    """Returns whether a dataset is prepared and a run would use it unchanged."""
-    return explanation.steps[step].state in _AS_IT_IS
-
-
 def records_of(explanation: Explanation) -> dict[str, int]:
     """Returns prepared dataset -> number of its records."""
-    prepared_datasets = [
-        (step.config, verdict.artifact)
-        for step, verdict in explanation.steps.items()
-        if verdict.artifact and _is_prepared(explanation, step)
-    ]
     return {
         name: sum(part.num_records for part in dataset_parts(artifact).values())
-        for view in explanation.study.views
-        for name, spec in datasets_of(view).items()
-        for prepared_spec, artifact in prepared_datasets
-        if prepared_spec == spec
+        for name, step in explanation.graph.datasets.items()
+        if explanation.is_reused(step) and (artifact := explanation.steps[step].artifact)
     }
 
 
@@ -253,7 +239,7 @@ def _describe_prepared(explanation: Explanation) -> Iterator[str]:
     artifacts = [
         artifact
         for step in datasets
-        if (artifact := explanation.steps[step].artifact) and _is_prepared(explanation, step)
+        if (artifact := explanation.steps[step].artifact) and explanation.is_reused(step)
     ]
     #   data: 3 of 5 datasets are prepared, 41,200 records in 0.4 hours of a machine
     progress = f"data: {len(artifacts)} of {len(datasets)} datasets are prepared"

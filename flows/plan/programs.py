@@ -1,7 +1,7 @@
 """Estimates memory and time of programs on chips that this machine does not have.
 
 A program is compiled for the chips, and the outcome kept, so that each is compiled only once.
-Without a GPU's compiler, a formula gives the estimate for a training on GPUs instead.
+Without a compiler, a formula gives the estimate instead.
 """
 
 import dataclasses
@@ -61,11 +61,8 @@ def compile_program(
       CompilationError: if it refuses the program for another reason than its size.
     """
     outcome = compiler.outcome(program, topology)
-    compute_s = outcome.compute_s
-    if topology.chip.is_gpu and compute_s is not None:
-        # A GPU's kernels take longer than their FLOPs and bytes say, by how much is the user's to
-        # assume; a kernel is never faster.
-        compute_s = max(compute_s, _compute_s(topology, flops, mfu))
+    # A GPU's compiler estimates no time.
+    compute_s = _compute_s(topology, flops, mfu) if topology.chip.is_gpu else outcome.compute_s
     return UpdateEstimate(
         memory_bytes=outcome.memory_bytes,
         compute_s=compute_s,
@@ -96,19 +93,28 @@ def by_formula(
       flops: FLOPs of the update, over all chips.
       mfu: share of the chips' peak FLOP/s that computing is assumed to reach.
     """
-    from model.train.memory import gathered_bytes, step_bytes
+    from model.train.memory import step_bytes
 
     chips = topology.num_chips
-    # Weights are gathered for the forward and for the backward pass; gradients are scattered once.
-    traffic = gathered_bytes(model) if chips > 1 else 0.0
+    traffic = update_traffic(model, train, chips)
     return UpdateEstimate(
         memory_bytes=step_bytes(model, train, tokens, num_images=num_images, devices=chips),
         compute_s=_compute_s(topology, flops, mfu),
-        interconnect_s=traffic / topology.chip.link_bytes,
+        interconnect_s=traffic / topology.group_bytes(chips),
         traffic_bytes=traffic,
         compile_s=0.0,
         by_formula=True,
     )
+
+
+def update_traffic(model: ModelConfig, train: TrainConfig, chips: int) -> float:
+    """Returns the bytes that pass a chip's links in one update, by formula; 0 for one chip."""
+    from model.train.memory import gathered_bytes
+
+    # In each part of a batch that is computed by itself, weights are gathered for the forward and
+    # for the backward pass, and gradients are scattered.
+    passes = train.num_passes(max(1, train.batch_size // chips))
+    return passes * gathered_bytes(model) if chips > 1 else 0.0
 
 
 def _compute_s(topology: Topology, flops: float, mfu: float) -> float:

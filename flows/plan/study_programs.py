@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from flows.config.benchmark import training_of
+from flows.config.compute import StepChips
 from flows.config.stage_list import Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.plan.parts import PlannedProgram, with_planned_microbatch
@@ -136,8 +137,10 @@ def _updates(
     *,
     deterministic: bool,
 ) -> Iterator[tuple[str, TrainProgram]]:
-    planned = PlannedProgram(name=name, model=model, train=train, num_images=num_images)
-    train = with_planned_microbatch(planned, topology)
+    chips = StepChips(topology)
+    train = with_planned_microbatch(
+        PlannedProgram(name=name, model=model, train=train, num_images=num_images, chips=chips)
+    )
     for tokens in declared_buckets(model, train):
         frames = f" x {num_images}" if num_images > 1 else ""
         yield (

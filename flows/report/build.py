@@ -1,11 +1,12 @@
 """Builds a report: groups scores by cell, and averages over seeds and benchmarks."""
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.report.average import aggregate_sections
+from flows.report.average import group_means
 from flows.report.cells import Cell, Plan, Report, Score, Section
 from flows.report.compare import compare_methods
 from flows.report.interval import PairedScores, estimate_interval
@@ -27,6 +28,7 @@ def build_report(
     guesses: Mapping[str, Items] | None = None,
     notes: Iterable[str] = (),
     contaminated_sources: Set[str] = frozenset(),
+    question_blind: Mapping[str, float | None] | None = None,
 ) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
@@ -37,6 +39,8 @@ def build_report(
       guesses: benchmark -> items of that guess; without them its score is taken as exact.
       notes: remarks shown below the tables, one line each.
       contaminated_sources: sources whose pictures a training corpus holds.
+      question_blind: benchmark -> score of the best answers that never see the question, 0–100;
+        None where no picture has two questions.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
@@ -60,8 +64,9 @@ def build_report(
     for score in scores:
         # A score of no plan goes to the first one, where `_scores_by_cell` refuses it.
         scores_by_plan[rows.get(score.benchmark, 0)].append(score)
+    shared = (chance, guesses or {}, contaminated_sources, question_blind or {})
     reports = [
-        _plan_report(sub_plan, plan_scores, chance, guesses or {}, contaminated_sources)
+        _plan_report(sub_plan, plan_scores, *shared)
         for sub_plan, plan_scores in zip(plan.views, scores_by_plan, strict=True)
     ]
     return Report(
@@ -79,21 +84,20 @@ def _plan_report(
     chance: Mapping[str, float],
     guesses: Mapping[str, Items],
     contaminated_sources: Set[str],
+    question_blind: Mapping[str, float | None],
 ) -> Report:
     """Returns the report of one view."""
     by_cell = _scores_by_cell(scores, plan)
     sections = tuple(
-        _build_section(b, by_cell, chance.get(b), guesses.get(b, {}), plan, contaminated_sources)
+        dataclasses.replace(
+            _build_section(
+                b, by_cell, chance.get(b), guesses.get(b, {}), plan, contaminated_sources
+            ),
+            without_question=question_blind.get(b),
+        )
         for b in plan.benchmarks
     )
-    groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
-    aggregates = [
-        entry
-        for name, members in {**plan.groups, **groups}.items()
-        for entry in aggregate_sections(
-            name, [s for s in sections if s.benchmark in members], len(members)
-        )
-    ]
+    aggregates = group_means(sections, plan.groups, plan.group_sizes)
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
     sections, comparisons = compare_methods(sections, plan)
     return Report(
@@ -194,7 +198,8 @@ def _build_section(
         reference=plan.reference,
         full_budget=plan.full,
         cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
-        group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
+        group=plan.blocks.get(benchmark, ""),
+        in_means=benchmark not in plan.left_out,
         seen=num_items(items) - num_items(without_sources(items, contaminated_sources)),
         items=num_items(items),
         resolution=plan.resolution,

@@ -1,6 +1,6 @@
 """Texts of a report's numbers, as tables for people show them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flows.report.cells import NO_BUDGET, Aggregate, Cell, Comparison, Section
 
@@ -26,24 +26,47 @@ def score_text(cell: Cell) -> str:
     decoded from parameters in bfloat16.
     """
     spread = "" if cell.std is None else f" ± {cell.std:.1f}"
-    seeds = "" if cell.complete else f" ({cell.n}/{cell.expected})"
+    seeds = _finished_text(cell)
+    seeds = f" ({seeds})" if seeds else ""
     marks = ACCEPTED_MARK * cell.accepted + BFLOAT16_MARK * cell.bfloat16
     return f"{number_text(cell.mean)}{spread}{seeds}{marks}"
 
 
-def score_latex(section: Section, cell: Cell) -> str:
+def _finished_text(cell: Cell) -> str:
+    """Returns `2/3`, the finished seeds of those planned; "" for all, and for an unknown number."""
+    return "" if cell.complete or not cell.seeds_known else f"{cell.n}/{cell.expected}"
+
+
+def score_latex(section: Section, cell: Cell, place: int) -> str:
     r"""Returns `$61.2_{\pm 1.3}^{2/3}$`, `score_text` in LaTeX.
 
-    The best score of its budget is bold: `$\mathbf{61.2}_{\pm 1.3}^{*}$`, with a star where its
-    difference to each other method stands.
+    The best score of its budget is bold, `$\mathbf{61.2}_{\pm 1.3}^{*}$`, with a star where its
+    difference to each other method stands; the second best is underlined.
     """
-    spread = "" if cell.std is None else rf"_{{\pm {cell.std:.1f}}}"
-    above = "" if cell.complete else f"{cell.n}/{cell.expected}"
+    above = _finished_text(cell)
     if cell.mean is None:
         return "--" + (f"$^{{{above}}}$" if above else "")
-    above += "*" * section.stands_out(cell)
-    score = rf"\mathbf{{{cell.mean:.1f}}}" if section.is_best(cell) else f"{cell.mean:.1f}"
-    return f"${score}{spread}{f'^{{{above}}}' if above else ''}$"
+    return _ranked_latex(cell.mean, cell.std, place, above + "*" * section.stands_out(cell))
+
+
+def mean_latex(entry: Aggregate, place: int) -> str:
+    """Returns the mean score over several benchmarks as `score_latex` writes a score."""
+    return "--" if entry.mean is None else _ranked_latex(entry.mean, entry.std, place)
+
+
+def number_latex(value: float | None, place: int) -> str:
+    """Returns the value with one decimal, bold if it is the best, underlined if the second best."""
+    if value is None:
+        return "--"
+    form = {1: r"\textbf{%.1f}", 2: r"\underline{%.1f}"}.get(place, "%.1f")
+    return form % value
+
+
+def _ranked_latex(value: float, std: float | None, place: int, above: str = "") -> str:
+    number = rf"\mathbf{{{value:.1f}}}" if place == 1 else f"{value:.1f}"
+    spread = "" if std is None else rf"_{{\pm {std:.1f}}}"
+    text = f"${number}{spread}{f'^{{{above}}}' if above else ''}$"
+    return rf"\underline{{{text}}}" if place == 2 else text
 
 
 def interval_text(cell: Cell) -> str:
@@ -63,6 +86,20 @@ def margin_text(cell: Cell) -> str:
     """Returns `38.2 ± 2.1`, the margin over chance and its error; ✗ marks a margin too small."""
     error = "" if cell.error is None or cell.margin is None else f" ± {cell.error:.1f}"
     return f"{number_text(cell.margin)}{error}{' ✗' if cell.above_chance is False else ''}"
+
+
+def mean_score_text(entry: Aggregate) -> str:
+    """Returns `57.8 ± 0.3`: of the paper's groups, as in its tables, with the deviation over seeds.
+
+    A mean over all has none: so the columns of a small study fit a terminal.
+    """
+    spread = f" ± {entry.std:.1f}" if entry.of and entry.std is not None else ""
+    return f"{number_text(entry.mean)}{spread}"
+
+
+def num_rows_text(entry: Aggregate) -> str:
+    """Returns `5`, or `5 of 27` where the paper's group has more benchmarks than there are."""
+    return f"{entry.expected} of {entry.of}" if entry.of > entry.expected else str(entry.expected)
 
 
 def mean_retention_text(entry: Aggregate) -> str:
@@ -107,3 +144,24 @@ def difference_text(entry: Comparison) -> str:
         return f"{entry.mean:+.1f}"
     star = " *" if entry.is_sure else ""
     return f"{entry.mean:+.1f} [{number_text(entry.low)}, {number_text(entry.high)}]{star}"
+
+
+def drawn_budgets_text(draws: Mapping[str, Sequence[int]], view: str = "") -> str:
+    """Returns a sentence on methods that draw other budgets in training than each other.
+
+    Args:
+      draws: method -> the budgets that it draws from; empty for all that it serves.
+      view: resolution and backbone of the methods; "" where there is one of each.
+    """
+    methods_by_budgets: dict[tuple[int, ...], list[str]] = {}
+    for method, budgets in draws.items():
+        methods_by_budgets.setdefault(tuple(budgets), []).append(method)
+    groups = (
+        f"{', '.join(methods)} from {', '.join(map(str, budgets)) or 'all that they serve'}"
+        for budgets, methods in methods_by_budgets.items()
+    )
+    at = f" ({view})" if view else ""
+    return (
+        f"methods draw other budgets in training{at}: {'; '.join(groups)}. So they differ by their "
+        f"training, too."
+    )

@@ -156,8 +156,10 @@ class Plan(InView):
       full_budget: the reference's budget; default the largest [tokens].
       budgets_of: method -> its budgets, for methods that run at some of them only; the reference
         runs at `full_budget` alone unless named here.
-      groups: name -> benchmarks whose retentions are averaged; "all" is added when there are
-        two benchmarks or more.
+      groups: name -> benchmarks that are averaged, the widest group first; "all" is added to them.
+      group_sizes: group -> number of benchmarks that the paper's group of that name has.
+      blocks: benchmark -> the one group whose table of the paper has it.
+      left_out: benchmarks that no mean and no comparison over benchmarks is over.
       pretrainings: number of the pretraining that each of `seeds` starts from; empty if all seeds
         share one.
       trainings: benchmark -> name of the training whose checkpoints it is scored with; a benchmark
@@ -167,6 +169,8 @@ class Plan(InView):
       also: plans of the study's other views. The names of their benchmarks end with the resolution
         and the backbone: "chartqa@448", "chartqa@siglip2+gemma3".
       backbone: name of the backbone; None if the study has one only.
+      draws: elastic method -> the budgets that its trainings draw from, () for all that it serves;
+        empty where all draw alike.
     """
 
     methods: tuple[str, ...]
@@ -177,12 +181,16 @@ class Plan(InView):
     full_budget: int | None = None
     budgets_of: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    group_sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    blocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
     pretrainings: tuple[int, ...] = ()
     trainings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     costs: tuple[Cost, ...] = ()
     resolution: int | None = None
     also: tuple["Plan", ...] = ()
     backbone: str | None = None
+    draws: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Two pretrainings with two seeds each: the seeds differ, since each pretraining has its
@@ -201,10 +209,10 @@ class Plan(InView):
                 raise ValueError(f"{field} must be distinct and at least one, got {values}.")
         if self.full not in self.budgets:
             raise ValueError(f"full_budget must be one of {self.budgets}, got {self.full}.")
-        for name, members in self.groups.items():
-            unknown = sorted(set(members) - set(self.benchmarks))
-            if unknown:
-                raise ValueError(f"groups.{name} must name planned benchmarks, got {unknown}.")
+        named = {f"groups.{name}": members for name, members in self.groups.items()}
+        for field, members in {**named, "left_out": self.left_out, "blocks": self.blocks}.items():
+            if unknown := sorted(set(members) - set(self.benchmarks)):
+                raise ValueError(f"{field} must name planned benchmarks, got {unknown}.")
 
     @property
     def full(self) -> int:
@@ -257,6 +265,8 @@ class Cell:
       cost: cost of a prompt; None if unknown.
       pretrainings: number of pretrainings that its seeds start from; 0 if unknown.
       items: number of items under each seed; 0 if unknown, or not the same for all seeds.
+      seeds_known: whether `n` and `expected` are numbers of seeds. If not, the mean is over an
+        unknown number of them, and counts as one of one.
     """
 
     benchmark: str
@@ -277,6 +287,7 @@ class Cell:
     cost: Cost | None = None
     pretrainings: int = 0
     items: int = 0
+    seeds_known: bool = True
 
     @property
     def margin(self) -> float | None:
@@ -382,12 +393,15 @@ class Section(InView):
       reference: the method that retention is measured against, at `full_budget` [tokens].
       cells: one cell per method and budget, method by method.
       group: name of the benchmark's group; "" if it has none.
+      in_means: whether means and comparisons over benchmarks are over this one, too.
       resolution: image side [pixels]; None if the report holds one resolution only.
       comparisons: comparisons of every two methods that share a budget and a seed; `method` is the
         later one of the two in the plan.
       seen: number of items whose picture a training corpus holds.
       items: number of all items; 0 if unknown.
       backbone: name of the backbone; None if the report holds one only.
+      without_question: score of the best one answer to all questions on a picture; None if unknown
+        or if no picture has two questions.
     """
 
     benchmark: str
@@ -399,11 +413,18 @@ class Section(InView):
     chance: float | None
     cells: tuple[Cell, ...]
     group: str = ""
+    in_means: bool = True
     resolution: int | None = None
     comparisons: tuple[Comparison, ...] = ()
     seen: int = 0
     items: int = 0
     backbone: str | None = None
+    without_question: float | None = None
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the reference is compared, without which there is no retention."""
+        return self.reference in self.methods
 
     @property
     def title(self) -> str:
@@ -415,23 +436,49 @@ class Section(InView):
         row = self.methods.index(method)
         return self.cells[row * len(self.budgets) + self.budgets.index(budget)]
 
-    def is_best(self, cell: Cell) -> bool:
-        """Whether no complete cell at its budget has a higher mean, and some has a lower one."""
-        means = [
-            other.mean
-            for method in self.methods
-            if (other := self.cell(method, cell.budget)).complete and other.mean is not None
-        ]
-        return cell.complete and cell.mean == max(means) > min(means)
+    def peers(self, budget: int) -> list[str]:
+        """Returns the methods whose scores at a budget are ranked among each other.
+
+        The reference is what they are measured against, and not one of them. Models of other
+        systems have no common budget to be measured at, so there it is.
+        """
+        apart = () if budget == NO_BUDGET else (self.reference,)
+        return [method for method in self.methods if method not in apart]
+
+    def place(self, cell: Cell) -> int:
+        """Returns the cell's place among its `peers` as of `rank_values`: 1, 2, or 0 for others."""
+        means = {
+            method: peer.mean if peer.complete else None
+            for method in self.peers(cell.budget)
+            if (peer := self.cell(method, cell.budget)).expected
+        }
+        return rank_values(means).get(cell.method, 0)
 
     def stands_out(self, cell: Cell) -> bool:
-        """Whether it is the best at its budget, and its difference to each other method stands."""
+        """Whether it is the best of its `peers`, and its difference to each of them stands."""
+        peers = self.peers(cell.budget)
         against = [
             entry
             for entry in self.comparisons
-            if entry.budget == cell.budget and cell.method in (entry.method, entry.other)
+            if entry.budget == cell.budget
+            and cell.method in (entry.method, entry.other)
+            and entry.method in peers
+            and entry.other in peers
         ]
-        return self.is_best(cell) and bool(against) and all(entry.is_sure for entry in against)
+        return self.place(cell) == 1 and bool(against) and all(entry.is_sure for entry in against)
+
+
+def rank_values(values: Mapping[str, float | None]) -> dict[str, int]:
+    """Returns name -> 1 for the best value and 2 for the second best; others are not there.
+
+    Values count as tables show them, with one decimal: what reads the same has the same place, as
+    in the paper. Of fewer than two values none is best.
+    """
+    shown = {name: round(value, 1) for name, value in values.items() if value is not None}
+    if len(shown) < 2:
+        return {}
+    order = sorted(set(shown.values()), reverse=True)[:2]
+    return {name: order.index(value) + 1 for name, value in shown.items() if value in order}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -441,10 +488,12 @@ class Aggregate(InView):
     Attributes:
       rows: number of benchmarks whose cell is complete and has a retention.
       expected: number of benchmarks the aggregate is made of.
+      of: number of benchmarks that the paper's group of that name has; 0 if it is none of them.
       mean: mean score; None unless every benchmark's cell is complete.
+      std: sample standard deviation of that mean over seeds; None if it is unknown.
       retention: mean retention; None unless `rows` is `expected`.
       partial: mean retention over the `rows`; None if there is none.
-      seeds: number of seeds under each complete benchmark; 0 without any.
+      seeds: number of seeds under each complete benchmark; 0 without any, or if unknown.
       pretrainings: number of pretrainings that these seeds start from; 0 if unknown.
       backbone: name of the backbone; None if the report holds one only.
     """
@@ -457,6 +506,8 @@ class Aggregate(InView):
     mean: float | None
     retention: float | None
     partial: float | None
+    of: int = 0
+    std: float | None = None
     resolution: int | None = None
     seeds: int = 0
     pretrainings: int = 0
@@ -471,7 +522,7 @@ class Report:
       comparisons: comparisons of two methods over the benchmarks on which both have all seeds, if
         there are two or more.
       num_pretrainings: number of pretrainings behind the scores; with one, the intervals hold for
-        its checkpoints only.
+        its checkpoints only. 0 if unknown.
       notes: remarks on scores that were left out or mixed, one line each.
     """
 

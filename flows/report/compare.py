@@ -128,7 +128,9 @@ def _mean_comparison(
     complete = {
         section.benchmark: of_section[key][0]
         for section, of_section in zip(sections, differences, strict=True)
-        if section.cell(method, budget).complete and section.cell(other, budget).complete
+        if section.in_means
+        and section.cell(method, budget).complete
+        and section.cell(other, budget).complete
     }
     # Over one benchmark it would repeat that benchmark's own comparison.
     if len(complete) < 2:

@@ -48,11 +48,16 @@ def holdings_text(holdings: Holdings) -> str:
         f"{holdings.num_rejected:,} rejects",
         *([f"{holdings.num_composed:,} over a background"] if holdings.num_composed else []),
         *align_table([_PART_HEAD, *parts]),
+        *([f"clips: {_decoder_counts(holdings.decoders)}"] if holdings.decoders else []),
         *([f"licences: {_licence_counts(holdings.licences)}"] if holdings.num_records else []),
         *reject_lines(holdings.rejects),
         *omission_lines(holdings.omissions),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _decoder_counts(decoders: Mapping[str, int]) -> str:
+    return ", ".join(f"{num:,} decoded by {name}" for name, num in sorted(decoders.items()))
 
 
 def corpus_check_text(check: CorpusCheck) -> str:

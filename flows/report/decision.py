@@ -23,7 +23,7 @@ SCALE = 8.0
 
 The interval is narrowest for effects of this size. Of the values 1 to 30, those from 4 to 8 needed
 the fewest seeds for effects that a study of fixed size would take 6 to 34 seeds for
-(`python -m perf.decision`).
+(simulated in tests/flows/report).
 """
 
 HORIZON = 200
@@ -42,7 +42,7 @@ SEVERAL_PARTS = 0.8
 """Factor on the levels where a variance has several parts, such as that of seeds and of items.
 
 Their degrees of freedom are estimated, which errs more at small levels. Without it, 5.8 % of 2,000
-simulated sweeps decided wrongly where single answers differ most (`python -m perf.decision`).
+simulated sweeps decided wrongly where single answers differ most.
 """
 
 

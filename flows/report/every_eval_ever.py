@@ -104,6 +104,7 @@ def _write_evaluation(
             # a Unicode line separator.
             file.write(json.dumps(of_evaluation | sample, allow_nan=False) + "\n")
             num += 1
+    git = score.scores.environment.get("git") or {}
     evaluation = {
         "schema_version": VERSION,
         "evaluation_id": evaluation_id,
@@ -117,7 +118,7 @@ def _write_evaluation(
         },
         "eval_library": {
             "name": LIBRARY,
-            "version": (score.scores.environment.get("git") or {}).get("commit") or "unknown",
+            "version": git.get("commit") or git.get("version") or "unknown",
             "additional_details": {"code_sha256": score.scores.code, "scores": score.scores.key},
         },
         "model_info": {

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import cast
+from typing import Any, cast
 
 from flows.report.build import build_report
+from flows.report.cell_text import drawn_budgets_text
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
 from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.items import Items
@@ -64,11 +65,22 @@ def gather_report(
     # only rounds differently: those scores are left out, with a note.
     check_comparable(scores)
     chosen_scores, notes = select_one_platform(scores, mixed=mixed)
-    chance, guesses = {}, {}
-    for row, score, items in _read_guesses(artifacts, reader):
-        chance[row], guesses[row] = score, items
+    for sub_plan in plan.views:
+        if sub_plan.draws:
+            text = drawn_budgets_text(sub_plan.draws, sub_plan.view_text)
+            notes.append(f"{text[0].upper()}{text[1:]}")
+    chance, guesses, question_blind = {}, {}, {}
+    for row, values, items in _read_guesses(artifacts, reader):
+        chance[row], guesses[row] = values["score"], items
+        question_blind[row] = values.get("without_question")
     return build_report(
-        plan, chosen_scores, chance, guesses, notes, _contaminated_sources(plan, artifacts)
+        plan,
+        chosen_scores,
+        chance,
+        guesses,
+        notes,
+        _contaminated_sources(plan, artifacts),
+        question_blind,
     )
 
 
@@ -160,12 +172,18 @@ def check_scores(artifact: Artifact) -> None:
 
 def _read_guesses(
     artifacts: Mapping[str, Artifact], reader: ItemsReader
-) -> Iterator[tuple[str, float, Items]]:
+) -> Iterator[tuple[str, dict[str, Any], Items]]:
     for role, artifact in artifacts.items():
         if role.startswith(CHANCE):
-            score = read_score(artifact.path / files.CHANCE)["score"]
-            items, _ = reader.of_guess(artifact.path, score)
-            yield role.removeprefix(CHANCE), score, items
+            path = artifact.path / files.CHANCE
+            values = read_score(path)
+            if type(values.get("without_question", 0.0)) not in (int, float):
+                raise ValueError(
+                    f"{path} must have a number as without_question, got "
+                    f"{values['without_question']!r:.60}; make it again."
+                )
+            items, _ = reader.of_guess(artifact.path, values["score"])
+            yield role.removeprefix(CHANCE), values, items
 
 
 def _platform_text(manifest: Manifest) -> str:

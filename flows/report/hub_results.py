@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flows.report.cells import Cell, Report
 from flows.report.items_table import ScoreArtifacts
 from infra.store.manifest import Manifest
+from infra.yaml_text import dump_yaml
 from pipelines.sources.registry import BENCHMARKS
 
 HUB_TASKS: Mapping[tuple[str, str], tuple[str, str]] = {
@@ -74,7 +73,7 @@ def write_hub_results(
     for method, of_method in entries.items():
         path = out / method / FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(of_method, sort_keys=False, allow_unicode=True), "utf-8")
+        path.write_text(dump_yaml(of_method, sort_keys=False, allow_unicode=True), "utf-8")
     return len(entries), left_out
 
 

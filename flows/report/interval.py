@@ -14,7 +14,7 @@ The variance of the mean is a sum of parts, each with its own degrees of freedom
 
 The interval is Student's, with Satterthwaite's degrees of freedom for the sum. A score that stays
 within 0-100 gets a binomial interval of the same variance instead, which stays there, too. How
-often these intervals hold is simulated by `perf.intervals`.
+often these intervals hold is simulated in tests/flows/report.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ PRIOR_SEEDS = 8.0
 
 A few wrong answers in all cannot show that seeds differ by more than chance: their variance is then
 taken from the single answers instead of from two or three means. 5 to 10 kept the promise with and
-without differences between seeds (`perf.intervals`).
+without differences between seeds.
 """
 
 
@@ -248,7 +248,7 @@ def estimate_interval(
         return ScoreInterval(**facts)
     over = " and ".join(["seeds"] * bool(seeds) + ["items"] * bool(sources))
     single = rows[0] if len(rows) == 1 else None
-    spread = _sum_of_parts(seeds, sources, single, interaction)
+    spread = _sum_of_parts(seeds, sources, rows, interaction)
     if not sources and spread.variance < _NO_VARIANCE:
         return ScoreInterval(**facts)
     p = _chance_of_zero(mean, spread)
@@ -309,31 +309,39 @@ def holm_correction(chances: Mapping[str, float]) -> dict[str, float]:
 def _sum_of_parts(
     seeds: Sequence[VariancePart],
     sources: Sequence[VariancePart],
-    single: PairedScores | None,
+    rows: Sequence[PairedScores],
     interaction: float,
 ) -> VariancePart:
-    """Returns the variance of the mean; `single` is the only benchmark, if there is one."""
-    if single is None or not single.is_binary or not sources:
-        return satterthwaite([*seeds, *sources])
+    """Returns the variance of the mean over benchmarks."""
+    if sources and len(rows) == 1 and rows[0].is_binary:
+        seeds = _mixed_seeds(seeds, rows[0], interaction)
+    spread = satterthwaite([*seeds, *sources])
+    # Two methods that answer alike are not known to be alike: as if one answer differed, of each
+    # benchmark.
+    differences = [row for row in rows if row.low < 0 and row.is_binary and row.sources]
+    least = sum((SCALE / _num_prior_answers(row)) ** 2 for row in differences) / len(rows) ** 2
+    if spread.variance < least:
+        return VariancePart(least, min(part.freedom for part in sources))
+    return spread
+
+
+def _mixed_seeds(
+    seeds: Sequence[VariancePart], row: PairedScores, interaction: float
+) -> Sequence[VariancePart]:
+    """Returns the seeds' part of the variance of one benchmark's mean, mixed with a prior one."""
     # Answers that are right or wrong. What tells seeds apart is the rarer kind, or where two
     # methods are compared, the answers in which they differ. If there are few, what they say of the
     # seeds' variance is mixed with what single answers alone would make it.
-    others = int(np.count_nonzero(single.items))
-    if single.low == 0:
-        others = min(others, single.items.size - others)
-    if len(seeds) == 1 and interaction > 0:
-        (part,) = seeds
-        prior = PRIOR_SEEDS / max(others, PRIOR_ANSWERS)
-        freedom = part.freedom + prior
-        variance = (part.freedom * part.variance + prior * max(interaction, 0.0)) / freedom
-        seeds = [VariancePart(variance, freedom)]
-    spread = satterthwaite([*seeds, *sources])
-    # Two methods that answer alike are not known to be alike: as if one answer differed.
-    if single.low < 0:
-        least = (SCALE / _num_prior_answers(single)) ** 2
-        if spread.variance < least:
-            return VariancePart(least, sources[0].freedom)
-    return spread
+    others = int(np.count_nonzero(row.items))
+    if row.low == 0:
+        others = min(others, row.items.size - others)
+    if len(seeds) != 1 or interaction <= 0:
+        return seeds
+    (part,) = seeds
+    prior = PRIOR_SEEDS / max(others, PRIOR_ANSWERS)
+    freedom = part.freedom + prior
+    variance = (part.freedom * part.variance + prior * interaction) / freedom
+    return [VariancePart(variance, freedom)]
 
 
 def _num_prior_answers(row: PairedScores) -> float:

@@ -14,9 +14,10 @@ from infra.typed_json import parse_json
 from pipelines.records.reasons import reason_of
 
 _SECTION_FIELDS = (
-    "benchmark", "group", "resolution", "metric", "chance", "reference", "full_budget", "items",
-    "seen",
+    "benchmark", "group", "in_means", "resolution", "metric", "chance", "reference", "full_budget",
+    "items", "seen",
 )  # fmt: skip
+_OPTIONAL_FIELDS = ("backbone", "without_question")
 
 
 def to_json(report: Report) -> str:
@@ -89,7 +90,11 @@ def _section_json(section: Section) -> dict[str, Any]:
         if not cell.expected:
             continue
         row = CellRow(section, cell)
-        entry = {c.name: c.json(c.value(row)) for c in columns if c.json and not c.is_shared}
+        entry = {
+            c.name: c.json(c.value(row))
+            for c in columns
+            if c.json and not c.is_shared and c.is_shown(section)
+        }
         seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
         cells.append({**entry, "scores": seeds})
     comparisons = [_comparison_json(c) for c in section.comparisons]
@@ -115,7 +120,7 @@ def _read_section(entry: Mapping[str, Any]) -> Section:
         for method in methods
         for budget in budgets
     ]
-    fields = {name: entry[name] for name in (*_SECTION_FIELDS, "backbone") if name in entry}
+    fields = {name: entry[name] for name in (*_SECTION_FIELDS, *_OPTIONAL_FIELDS) if name in entry}
     return Section(
         **fields,
         methods=methods,
@@ -168,6 +173,8 @@ def _read_cell(section: Mapping[str, Any], entry: Mapping[str, Any]) -> Cell:
     values |= {"n": 0, "expected": 0}
     values |= {name: value for name, value in entry.items() if name in fields}
     values |= {"chance": section["chance"], "metric": section["metric"]}
+    if values["n"] is None:
+        values |= {"n": int(values["mean"] is not None), "expected": 1, "seeds_known": False}
     return Cell(**values | place | {"scores": scores, "cost": cost})
 
 

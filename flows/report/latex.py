@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.report import result_columns
-from flows.report.cell_text import budget_text, range_text
-from flows.report.cells import Aggregate, Report, Section
+from flows.report.cell_text import budget_text, num_rows_text, range_text
+from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report.layout import apart_text
 from flows.report.result_columns import CellRow, ResultColumn
 
 _ESCAPES = str.maketrans(
@@ -15,66 +16,113 @@ _ESCAPES = str.maketrans(
 
 
 def to_latex(report: Report) -> str:
-    """Returns one table per set of budgets, resolution and backbone.
+    """Returns two tables per set of budgets, resolution and backbone: means, then benchmarks.
 
-    Its columns are those with a `latex_heading`. `--` marks a missing number; a cell that is not
-    planned is empty. The caption says how many seeds, pretrainings and items there are, and what
-    bold and stars mean.
+    The columns of a benchmark's are those with a `latex_heading`. `--` marks a missing number; a
+    cell that is not planned is empty. The caption says how many seeds, pretrainings and items there
+    are, and what bold, underlines and stars mean.
     """
     groups: dict[Any, list[Section]] = {}
     for section in report.sections:
         groups.setdefault((section.budgets, section.view), []).append(section)
-    return "\n".join(
-        _table(sections, [a for a in report.aggregates if a.view == view])
-        for (_, view), sections in groups.items()
-    )
+    tables = []
+    for (_, view), sections in groups.items():
+        if aggregates := [entry for entry in report.aggregates if entry.view == view]:
+            tables.append(_table(_means_caption(sections), _means_tabular(aggregates, sections[0])))
+        tables.append(_table(_caption(sections), _tabular(sections)))
+    return "\n".join(tables)
 
 
-def _table(sections: list[Section], aggregates: list[Aggregate]) -> str:
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_caption(sections)}}}",
-        _tabular(sections, aggregates).rstrip("\n"),
-        r"\end{table}",
-    ]
+def _table(caption: str, tabular: str) -> str:
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", tabular, r"\end{table}"]
     return "\n".join([*lines, ""])
+
+
+def _means_caption(sections: list[Section]) -> str:
+    cells = [cell for section in sections for cell in section.cells if cell.expected]
+    reference = _escape(sections[0].reference)
+    retentions = f", and mean of the benchmarks' retentions of {reference}"
+    return (
+        f"Means over benchmarks{_view_text(sections)}: mean score $\\pm$ sample standard deviation "
+        f"over {_draws_text(cells)}{retentions if sections[0].has_reference else ''}. "
+        f"{_marks_text(sections)}."
+    )
 
 
 def _caption(sections: list[Section]) -> str:
     cells = [cell for section in sections for cell in section.cells if cell.expected]
-    seeds = max(cell.expected for cell in cells)
-    pretrainings = max(cell.pretrainings for cell in cells)
-    of_pretrainings = ""
-    if pretrainings:
-        of_pretrainings = f" from {pretrainings} pretraining{'s' * (pretrainings != 1)}"
     items = [cell.items for cell in cells if cell.items]
     of_items = f", each score over {_escape(range_text(items))} items" if items else ""
-    resolution, backbone = sections[0].view
-    images = f" on {_escape(backbone)}" if backbone else ""
-    images += rf" at {resolution}\,px" if resolution else ""
     starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
     star = (
         r", with $^{*}$ where its difference to each other method there stands (95\,\%, corrected "
         "for the number of benchmarks)"
     )
     return (
-        f"Scores{images}: mean $\\pm$ sample standard deviation over {seeds} "
-        f"seed{'s' * (seeds != 1)}{of_pretrainings}{of_items}. "
-        f"Bold: the best at a budget{star * starred}."
+        f"Scores{_view_text(sections)}: mean $\\pm$ sample standard deviation over "
+        f"{_draws_text(cells)}{of_items}. {_marks_text(sections, star * starred)}."
     )
 
 
-def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
-    columns = [column for column in result_columns.CELL_COLUMNS if column.latex_heading]
-    budgets = sections[0].budgets
+def _view_text(sections: list[Section]) -> str:
+    resolution, backbone = sections[0].view
+    images = f" on {_escape(backbone)}" if backbone else ""
+    return images + (rf" at {resolution}\,px" if resolution else "")
+
+
+def _draws_text(cells: Sequence[Cell]) -> str:
+    seeds = max((cell.expected for cell in cells if cell.seeds_known), default=0)
+    if not seeds:
+        return "an unknown number of seeds"
+    pretrainings = max(cell.pretrainings for cell in cells)
+    of_pretrainings = ""
+    if pretrainings:
+        of_pretrainings = f" from {pretrainings} pretraining{'s' * (pretrainings != 1)}"
+    known = "" if all(cell.seeds_known for cell in cells) else ", where their number is known"
+    return f"{seeds} seed{'s' * (seeds != 1)}{known}{of_pretrainings}"
+
+
+def _marks_text(sections: list[Section], star: str = "") -> str:
+    apart = _escape(apart_text(sections))
+    return f"Bold: the best at a budget{star}; underlined: the second best{apart}"
+
+
+def _tabular(sections: list[Section]) -> str:
+    columns = [
+        column
+        for column in result_columns.CELL_COLUMNS
+        if column.latex_heading and any(map(column.is_shown, sections))
+    ]
+    lines = _headings(["Benchmark", "Method"], columns, sections[0].budgets)
+    for section in sections:
+        lines += [r"\midrule", *_section_rows(section, columns)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _means_tabular(aggregates: list[Aggregate], section: Section) -> str:
+    columns = [
+        column
+        for column in result_columns.AGGREGATE_COLUMNS
+        if column.latex_heading and column.is_shown(section)
+    ]
+    lines = _headings(["Mean over", "Method"], columns, section.budgets)
+    for name in dict.fromkeys(entry.name for entry in aggregates):
+        of_name = [entry for entry in aggregates if entry.name == name]
+        lines += [r"\midrule", *_mean_rows(of_name, section, columns)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _headings(
+    names: Sequence[str], columns: Sequence[ResultColumn[Any]], budgets: Sequence[int]
+) -> list[str]:
+    """Returns the first lines of a tabular: its columns, and two lines of headings."""
     # Two lines of headings. A column with a field per budget has its name above the budgets, and a
     # rule (cmidrule) between; one that is shared has its name in the lower line:
     #
     #              &        &    Score    & Retention [%] &
     #              &        & ----------- & ------------- &
     #    Benchmark & Method &  64  &  256 &  64  &  256   & Chance
-    upper, lower, rules = [], ["Benchmark", "Method"], []
+    upper, lower, rules = [], [*names], []
     for column in columns:
         if column.is_shared:
             upper.append("")
@@ -85,19 +133,13 @@ def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:
         lower += [_escape(budget_text(budget)) for budget in budgets]
         rules.append(rf"\cmidrule(lr){{{start}-{len(lower)}}}")
     # Two columns of names set to the left, all numbers to the right.
-    lines = [
+    return [
         rf"\begin{{tabular}}{{ll{'r' * (len(lower) - 2)}}}",
         r"\toprule",
         rf"& & {' & '.join(upper).rstrip()} \\",
         " ".join(rules),
         _tabular_row(lower),
     ]
-    for section in sections:
-        lines += [r"\midrule", *_section_rows(section, columns)]
-    for name in dict.fromkeys(a.name for a in aggregates):
-        of_name = [a for a in aggregates if a.name == name]
-        lines += [r"\midrule", *_aggregate_rows(of_name, budgets, columns)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _section_rows(section: Section, columns: Sequence[ResultColumn[CellRow]]) -> list[str]:
@@ -110,27 +152,30 @@ def _section_rows(section: Section, columns: Sequence[ResultColumn[CellRow]]) ->
             if column.is_shared:
                 fields.append(column.latex_of(cells[0]) if i == 0 else "")
             else:
-                fields += [column.latex_of(row) if row.cell.expected else "" for row in cells]
+                fields += [
+                    column.latex_of(row, section.place(row.cell)) if row.cell.expected else ""
+                    for row in cells
+                ]
         rows.append(_tabular_row(fields))
     return rows
 
 
-def _aggregate_rows(
-    aggregates: list[Aggregate], budgets: Sequence[int], columns: Sequence[ResultColumn[CellRow]]
+def _mean_rows(
+    entries: list[Aggregate], section: Section, columns: Sequence[ResultColumn[Aggregate]]
 ) -> list[str]:
-    """Returns a row per method, each mean below the cells' column of the same name."""
-    means = {column.name: column for column in result_columns.AGGREGATE_COLUMNS}
-    first = aggregates[0]
+    """Returns a row per method of the means over one group of benchmarks."""
+    by_place = {(entry.method, entry.budget): entry for entry in entries}
+    ranks = {c.name: result_columns.rank_means(c, entries, section) for c in columns}
     rows = []
-    for i, method in enumerate(dict.fromkeys(a.method for a in aggregates)):
-        by_budget = {a.budget: a for a in aggregates if a.method == method}
-        name = f"Mean, {_escape(first.name)} ({first.expected})" if i == 0 else ""
+    for i, method in enumerate(dict.fromkeys(entry.method for entry in entries)):
+        # The group stands in its first row only.
+        name = f"{_escape(entries[0].name)} ({num_rows_text(entries[0])})" if i == 0 else ""
         fields = [name, _escape(method)]
-        # A mean stands below the scores that it is of; a column without means stays empty there.
         for column in columns:
-            across = [None] if column.is_shared else [by_budget.get(b) for b in budgets]
-            mean = means.get(column.name)
-            fields += [mean.latex_of(entry) if mean and entry else "" for entry in across]
+            for budget in section.budgets:
+                entry = by_place.get((method, budget))
+                place = ranks[column.name].get((method, budget), 0)
+                fields.append(column.latex_of(entry, place) if entry else "")
         rows.append(_tabular_row(fields))
     return rows
 

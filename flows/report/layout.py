@@ -7,27 +7,50 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flows.report import result_columns
-from flows.report.cell_text import budget_text, comparison_text, difference_text, range_text
+from flows.report.cell_text import (
+    budget_text,
+    comparison_text,
+    difference_text,
+    num_rows_text,
+    range_text,
+)
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 
 NOTES = """\
 Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
-are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
-mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
-is the unweighted mean of theirs; there is none where {reference} is not above chance. 95 % \
+are there, – is missing, an empty cell is a budget the method does not serve. {retention}95 % \
 intervals are over as many seeds and, where they are known, items as stand beside them; \
 {condition}. \
+{marks} \
 Chance is the best guess that never sees the pixels; beside a score's margin over it stands the \
 standard error, over seeds and items, and ✗ where the margin is less than three of them."""
+RETENTION = """\
+Retention is 100 × mean / {reference}'s mean at {full} tokens, over the seeds both have; over \
+several benchmarks it is the unweighted mean of theirs; there is none where {reference} is not \
+above chance. """
+WITHOUT_QUESTION = """\
+No question is the score of the best one answer to all questions on a picture, taken from the \
+right answers: no model that does not read the questions scores more, and one that scores as much \
+may not read them."""
 DIFFERENCES = """\
 Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
 differences that stand when corrected for the number of benchmarks (Holm, 5 %)."""
+MARKS = (
+    "At each budget the best is bold and the second best italic{apart}; what reads the same is "
+    "marked the same."
+)
+GROUPS = (
+    "Means over benchmarks are over the paper's groups, and over all; 5 of 27 are those of a "
+    "group's benchmarks that this table has. Their ± is over seeds."
+)
+LEFT_OUT = "{names} counts in no mean over benchmarks, as in the paper."
 ACCEPTED = "† rests on an artifact that was kept although its code has changed since."
 BFLOAT16 = (
     "‡ was decoded from parameters kept in bfloat16, after the float32 ones that the other cells "
     "were decoded from had been let go."
 )
+UNKNOWN_DRAWS = "the number of pretrainings behind them is not known"
 ONE_SEED = "they hold for these trainings, since there is one seed"
 ONE_PRETRAINING = "they hold given these checkpoints, since there is one pretraining"
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
@@ -39,10 +62,12 @@ class TableField(NamedTuple):
     Attributes:
       text: what it shows.
       cell: the cell whose page it leads to, for whoever shows the table and has such pages.
+      place: 1 if it is the best at its budget, 2 if the second best, else 0.
     """
 
     text: str
     cell: Cell | None = None
+    place: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,11 +97,11 @@ def report_blocks(report: Report) -> list[ReportBlock]:
 def overall_blocks(report: Report) -> list[ReportBlock]:
     """Returns the means over benchmarks, and the methods compared."""
     blocks = [
-        _aggregate_block(list(entries), _shared_budgets(report, view))
+        _aggregate_block(list(entries), _first_section(report, view))
         for view, entries in itertools.groupby(report.aggregates, lambda entry: entry.view)
     ]
     if report.comparisons:
-        num = collections.Counter(section.view for section in report.sections)
+        num = collections.Counter(section.view for section in report.sections if section.in_means)
         lines = [comparison_text(c, num[c.view]) for c in report.comparisons]
         blocks.append(ReportBlock(title="Methods compared", lines=lines))
     return blocks
@@ -87,12 +112,23 @@ def report_notes(report: Report) -> list[str]:
     sections = report.sections
     full = " or ".join(budget_text(b) for b in dict.fromkeys(s.full_budget for s in sections))
     condition = _interval_condition(report)
-    notes = [NOTES.format(reference=sections[0].reference, full=full, condition=condition)]
+    reference = sections[0].reference
+    marks = MARKS.format(apart=apart_text(sections))
+    retention = ""
+    if any(section.has_reference for section in sections):
+        retention = RETENTION.format(reference=reference, full=full)
+    notes = [NOTES.format(retention=retention, condition=condition, marks=marks)]
+    if any(section.without_question is not None for section in sections):
+        notes.append(WITHOUT_QUESTION)
     if any(section.comparisons for section in sections):
         notes.append(DIFFERENCES)
     # Each note once, in the order of the columns whose table it explains.
     grids = dict.fromkeys(column.grid for column in result_columns.CELL_COLUMNS if column.heading)
     notes += [g.note for g in grids if g.note and any(map(g.is_shown, sections))]
+    if any(entry.of for entry in report.aggregates):
+        notes.append(GROUPS)
+    if left_out := [section.benchmark for section in sections if not section.in_means]:
+        notes.append(LEFT_OUT.format(names=", ".join(left_out)))
     notes += report.notes
     if any(cell.accepted for section in sections for cell in section.cells):
         notes.append(ACCEPTED)
@@ -101,35 +137,66 @@ def report_notes(report: Report) -> list[str]:
     return notes
 
 
+def apart_text(sections: Sequence[Section]) -> str:
+    """Returns the part of a note that names the method that has no place; "" if all have one."""
+    reference = sections[0].reference
+    ranked = (
+        section.peers(budget)
+        for section in sections
+        if section.has_reference
+        for budget in section.budgets
+    )
+    return "" if all(reference in peers for peers in ranked) else f", {reference} apart"
+
+
 def _interval_condition(report: Report) -> str:
     """Returns the part of the notes that says what the intervals are conditional on."""
+    num = report.num_pretrainings
+    if not num:
+        return UNKNOWN_DRAWS
     if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
         return ONE_SEED
-    num = report.num_pretrainings
     return ONE_PRETRAINING if num == 1 else NESTED.format(num=num)
 
 
-def _shared_budgets(report: Report, view: tuple[int | None, str | None]) -> tuple[int, ...]:
-    """Returns the budgets of a view, which all its sections share."""
-    return next(s.budgets for s in report.sections if s.view == view)
+def _first_section(report: Report, view: tuple[int | None, str | None]) -> Section:
+    """Returns a benchmark of a view, all of which share methods and budgets."""
+    return next(section for section in report.sections if section.view == view)
 
 
-def _aggregate_block(entries: Sequence[Aggregate], budgets: Sequence[int]) -> ReportBlock:
-    columns = [column for column in result_columns.AGGREGATE_COLUMNS if column.heading]
+def _aggregate_block(entries: Sequence[Aggregate], section: Section) -> ReportBlock:
+    columns = [
+        column
+        for column in result_columns.AGGREGATE_COLUMNS
+        if column.heading and column.is_shown(section)
+    ]
     columns.sort(key=lambda column: column.rank)
     # Names and methods down, means and retentions across, each once per budget, then the counts.
     means, counts = (
         [column for column in columns if column.is_count is is_count] for is_count in (False, True)
     )
     by_place = {(e.name, e.method, e.budget): e for e in entries}
+    groups = {e.name: [other for other in entries if other.name == e.name] for e in entries}
+    ranks = {
+        (name, column.name): result_columns.rank_means(column, of_group, section)
+        for name, of_group in groups.items()
+        for column in means
+    }
+
+    def mean_field(column: ResultColumn[Aggregate], entry: Aggregate | None) -> TableField:
+        if entry is None:
+            return TableField("")
+        place = ranks[entry.name, column.name].get((entry.method, entry.budget), 0)
+        return TableField(column.text_of(entry), place=place)
+
     rows = []
     for name, method in dict.fromkeys((e.name, e.method) for e in entries):
-        across = [by_place.get((name, method, budget)) for budget in budgets]
-        expected = next(entry.expected for entry in across if entry)
-        texts = [c.text_of(entry) if entry else "" for c in means for entry in across]
-        texts += [range_text([n for e in across if e and (n := c.value(e))]) for c in counts]
-        rows.append([TableField(text) for text in (name, str(expected), method, *texts)])
-    head = [column.heading.format(budget_text(b)) for column in means for b in budgets]
+        across = [by_place.get((name, method, budget)) for budget in section.budgets]
+        names = (name, num_rows_text(groups[name][0]), method)
+        fields = [mean_field(column, entry) for column in means for entry in across]
+        ranges = [range_text([n for e in across if e and (n := c.value(e))]) for c in counts]
+        rows.append([*map(TableField, names), *fields, *map(TableField, ranges)])
+    head = [column.heading.format(budget_text(b)) for column in means for b in section.budgets]
     head += [column.heading for column in counts]
     table = ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
     view = f" ({entries[0].view_text})" if entries[0].view_text else ""
@@ -155,7 +222,11 @@ def _grid_table(section: Section, grid: Grid) -> ReportTable:
     method | score @64  score @256 | retention @64  retention @256 | chance    | items
              \__ once a budget __/   \__________ once a budget __/   is_shared   is_count
     """
-    columns = [c for c in result_columns.CELL_COLUMNS if c.heading and c.grid is grid]
+    columns = [
+        c
+        for c in result_columns.CELL_COLUMNS
+        if c.heading and c.grid is grid and c.is_shown(section)
+    ]
     columns.sort(key=lambda column: column.rank)
     head = [grid.corner(section)]
     for column in columns:
@@ -179,13 +250,16 @@ def _cell_field(column: ResultColumn[CellRow], section: Section, cell: Cell) -> 
     # A budget that the method does not serve stays empty; what is shared by all cells does not.
     if not cell.expected and not column.is_shared:
         return TableField("")
-    text = column.text_of(CellRow(section, cell))
-    return TableField(text, cell if column.is_linked and cell.n else None)
+    return TableField(
+        column.text_of(CellRow(section, cell)),
+        cell if column.is_linked and cell.n else None,
+        section.place(cell) if column.is_ranked else 0,
+    )
 
 
 def _count_text(column: ResultColumn[CellRow], section: Section, method: str) -> str:
     cells = [section.cell(method, budget) for budget in section.budgets]
-    return range_text([column.value(CellRow(section, cell)) for cell in cells if cell.n])
+    return range_text([column.value(CellRow(section, cell)) or 0 for cell in cells if cell.n])
 
 
 def _difference_table(section: Section) -> ReportTable:

@@ -91,7 +91,7 @@ def _groups(report: Report) -> dict[tuple[Any, int], list[Section]]:
     groups: dict[tuple[Any, int], list[Section]] = {}
     for section in report.sections:
         cost = next((c.cost for c in section.cells if c.cost), None)
-        if cost is not None:
+        if cost is not None and section.in_means:
             groups.setdefault((section.view, cost.num_images), []).append(section)
     return groups
 

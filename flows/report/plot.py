@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.report.cells import Cell, Report, Section
+from infra.plotting import import_matplotlib
 
 # Okabe and Ito's colours, which people with any colour blindness can tell apart; black is kept for
 # the reference. Markers tell methods apart in prints without colour. 7 and 8 have no common factor,
@@ -84,8 +85,7 @@ def plot_png(report: Report) -> bytes:
 @contextmanager
 def plot_style() -> Iterator[None]:
     """Sets our style over Matplotlib's defaults, ignoring the user's own settings."""
-    import matplotlib
-
+    matplotlib = import_matplotlib()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams

@@ -42,6 +42,7 @@ def to_csv(report: Report) -> str:
     columns = [
         column
         for column in result_columns.CELL_COLUMNS
+        if any(map(column.is_shown, report.sections))
         if not column.is_optional or any(column.value(row) is not None for row in rows)
     ]
     return to_csv_lines(

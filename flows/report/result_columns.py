@@ -6,18 +6,21 @@ A new column is one `ResultColumn` below, and the code that computes its value. 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from flows.report.cell_text import (
     interval_text,
     margin_text,
+    mean_latex,
     mean_retention_text,
+    mean_score_text,
+    number_latex,
     number_text,
     score_latex,
     score_text,
 )
-from flows.report.cells import Aggregate, Cell, Score, Section
+from flows.report.cells import Aggregate, Cell, Score, Section, rank_values
 
 
 class CellRow(NamedTuple):
@@ -71,6 +74,8 @@ class ResultColumn(Generic[Row]):
       csv: function from the value to the CSV's field; default the value, floats with 4 decimals.
       json: function from the value to the JSON's; None if the JSON has it in another place.
       is_optional: whether files have it only where some row has a value.
+      is_shown: function from a section to whether tables and files have it; files do where they
+        have any such section.
       is_shared: whether all cells of a benchmark have the same value: the JSON and the tables then
         have it once.
       is_count: whether it counts what a method's scores rest on: a table has it once, as the range
@@ -81,8 +86,10 @@ class ResultColumn(Generic[Row]):
       rank: shown columns are ordered by this, then as they are declared.
       text: function from a row to the text shown; default the value with one decimal.
       is_linked: whether the text leads to the cell's page.
+      is_ranked: whether the best and the second best method at each budget are marked.
       latex_heading: heading in the LaTeX table; without one it is not there.
-      latex: function from a row to its LaTeX; default the value with one decimal.
+      latex: function from a row and its place at its budget (1, 2 or 0) to its LaTeX; default the
+        value with one decimal, bold where it is the best and underlined where the second best.
     """
 
     name: str
@@ -91,6 +98,7 @@ class ResultColumn(Generic[Row]):
     csv: Callable[[Any], object] = lambda value: value
     json: Callable[[Any], Any] | None = json_number
     is_optional: bool = False
+    is_shown: Callable[[Section], bool] = lambda section: True
     is_shared: bool = False
     is_count: bool = False
     heading: str = ""
@@ -98,19 +106,18 @@ class ResultColumn(Generic[Row]):
     rank: int = 0
     text: Callable[[Row], str] | None = None
     is_linked: bool = False
+    is_ranked: bool = False
     latex_heading: str = ""
-    latex: Callable[[Row], str] | None = None
+    latex: Callable[[Row, int], str] | None = None
 
     def text_of(self, row: Row) -> str:
         """Returns the text that tables show of a row."""
         return self.text(row) if self.text else number_text(self.value(row))
 
-    def latex_of(self, row: Row) -> str:
-        """Returns the LaTeX of a row."""
-        if self.latex:
-            return self.latex(row)
-        value = self.value(row)
-        return "--" if value is None else f"{value:.1f}"
+    def latex_of(self, row: Row, place: int = 0) -> str:
+        """Returns the LaTeX of a row whose value has the given place among its budget's."""
+        place = place if self.is_ranked else 0
+        return self.latex(row, place) if self.latex else number_latex(self.value(row), place)
 
 
 def _cost_column(name: str, meaning: str) -> ResultColumn[CellRow]:
@@ -147,8 +154,9 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         heading="score @{}",
         text=lambda row: score_text(row.cell),
         is_linked=True,
+        is_ranked=True,
         latex_heading="Score",
-        latex=lambda row: score_latex(row.section, row.cell),
+        latex=lambda row, place: score_latex(row.section, row.cell, place),
     ),
     ResultColumn(
         name="std",
@@ -157,19 +165,24 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ),
     ResultColumn(
         name="n",
-        meaning="seeds that have a score",
-        value=lambda row: row.cell.n,
+        meaning="seeds that have a score; empty if unknown",
+        value=lambda row: row.cell.n if row.cell.seeds_known else None,
         heading="seeds",
         grid=SPREADS,
         rank=1,
         is_count=True,
     ),
-    ResultColumn(name="expected", meaning="planned seeds", value=lambda row: row.cell.expected),
+    ResultColumn(
+        name="expected",
+        meaning="planned seeds; empty if unknown",
+        value=lambda row: row.cell.expected if row.cell.seeds_known else None,
+    ),
     ResultColumn(
         name="retention",
         meaning="100 × mean / the reference's mean at its full budget, over the seeds both have; "
-        "none where the reference is not above chance",
+        "none where the reference is not above chance, and no column where it is not compared",
         value=lambda row: row.cell.retention,
+        is_shown=lambda section: section.has_reference,
         heading="retention @{} [%]",
         latex_heading=r"Retention [\%]",
     ),
@@ -192,6 +205,18 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         is_shared=True,
         heading="chance",
         latex_heading="Chance",
+    ),
+    ResultColumn(
+        name="without_question",
+        meaning="score of the best one answer to all questions on a picture, taken from the right "
+        "answers: the most that a model can have that sees the picture and not the question; only "
+        "where pictures have several questions",
+        value=lambda row: row.section.without_question,
+        is_optional=True,
+        is_shown=lambda section: section.without_question is not None,
+        is_shared=True,
+        heading="no question",
+        latex_heading="No question",
     ),
     ResultColumn(
         name="error",
@@ -237,7 +262,8 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ),
     ResultColumn(
         name="group",
-        meaning="group of benchmarks that it belongs to",
+        meaning="group of the paper whose table has it: Video, RefCOCO, Resolution-sensitive or "
+        "General; none for another benchmark",
         value=lambda row: row.section.group,
         is_shared=True,
     ),
@@ -308,19 +334,38 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
     ),
     ResultColumn(name="expected", meaning="all its benchmarks", value=lambda entry: entry.expected),
     ResultColumn(
+        name="of",
+        meaning="benchmarks that the paper's group of that name has, shown where they are more, "
+        "`5 of 27`; 0 for a mean that is none of the paper's",
+        value=lambda entry: entry.of,
+    ),
+    ResultColumn(
         name="mean",
-        meaning="unweighted mean of the scores; none while benchmarks are incomplete",
+        meaning="unweighted mean of the scores, shown ± `std` for the paper's groups and in LaTeX; "
+        "none while benchmarks are incomplete",
         value=lambda entry: entry.mean,
         heading="mean score @{}",
         rank=1,
+        text=mean_score_text,
+        is_ranked=True,
+        latex_heading="Score",
+        latex=mean_latex,
+    ),
+    ResultColumn(
+        name="std",
+        meaning="sample standard deviation of `mean` over seeds",
+        value=lambda entry: entry.std,
     ),
     ResultColumn(
         name="retention",
         meaning="unweighted mean of the retentions; none while benchmarks are incomplete, where "
         "`partial` is shown in its place",
         value=lambda entry: entry.retention,
+        is_shown=lambda section: section.has_reference,
         heading="retention @{} [%]",
         text=mean_retention_text,
+        is_ranked=True,
+        latex_heading=r"Retention [\%]",
     ),
     ResultColumn(
         name="partial",
@@ -329,7 +374,7 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
     ),
     ResultColumn(
         name="seeds",
-        meaning="seeds under each of its complete benchmarks",
+        meaning="seeds under each of its complete benchmarks; 0 if unknown",
         value=lambda entry: entry.seeds,
         heading="seeds",
         rank=2,
@@ -345,7 +390,25 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
     ),
 )
 """Columns of a mean over several benchmarks, in the order of the JSON.
-
-In the LaTeX table its rows are below those of the cells: each of its columns stands under the
-cells' column of the same name.
 """
+
+
+def rank_means(
+    column: ResultColumn[Aggregate], entries: Sequence[Aggregate], section: Section
+) -> dict[tuple[str, int], int]:
+    """Returns (method, budget) -> place of the means of one group, as of `rank_values`.
+
+    Args:
+      column: the column whose values are compared.
+      entries: the group's means.
+      section: a benchmark of the group, which has its methods and budgets.
+    """
+    places: dict[tuple[str, int], int] = {}
+    for budget in section.budgets if column.is_ranked else ():
+        values = {
+            entry.method: column.value(entry)
+            for entry in entries
+            if entry.budget == budget and entry.method in section.peers(budget)
+        }
+        places |= {(method, budget): place for method, place in rank_values(values).items()}
+    return places

@@ -2,15 +2,15 @@
 
 import csv
 import dataclasses
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.report.average import aggregate_sections
+from flows.report.average import group_means
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.spread import t_interval
+from pipelines.benchmarks.row import ResultRow
 
 COLUMNS = (
     "group",
@@ -22,32 +22,13 @@ COLUMNS = (
     "score_std",
     "pg2_score",
 )
+SEEDS = "seeds"
+"""Column that a file may have, too: the number of runs behind each mean and deviation."""
 REFERENCE = "vanilla"
 
 
-@functools.cache
-def paper_suites() -> Mapping[str, tuple[str, ...]]:
-    """Returns the paper's own selections of benchmarks at 224 px, by their rows' titles.
-
-    They are the 27 headline rows and the two "top 3". The paper does not name the rows of a "top
-    3"; these are the only three whose means give its figures.
-    """
-    # Imported here: the registry has every reader, and those import NumPy.
-    from pipelines.sources.registry import main_suite
-
-    rows = main_suite()
-    video = tuple(row.titles[0] for benchmark, row in rows if benchmark.num_frames)
-    image = tuple(row.titles[0] for benchmark, row in rows if not benchmark.num_frames)
-    return {
-        "headline": video + image,
-        "headline video": video,
-        "headline image": image,
-        "video top 3": ("ActivityNet-CAP", "ActivityNet-QA", "MSRVTT-Cap"),
-        "resolution_sensitive top 3": ("ChartQA (aug)", "ChartQA (human)", "DocVQA (val)"),
-    }
-
-
-SUITE_RESOLUTION = 224
+HIGH_RESOLUTION = 448
+"""Image side of the paper's second table; at every other one the groups are those at 224 px."""
 
 
 class ScoreFileError(ValueError):
@@ -64,35 +45,36 @@ class _ScoreRow:
     mean: float | None
     std: float | None
     reference: float
+    seeds: int | None
     line: int
 
 
-def read_scores(path: str | Path, *, seeds: int = 3) -> Report:
-    """Returns the report of a CSV file with the header `COLUMNS`.
+def read_scores(path: str | Path) -> Report:
+    """Returns the report of a CSV file with the header `COLUMNS`, and maybe `SEEDS`.
 
     One line is one method on one benchmark at one resolution and budget. At each resolution every
     benchmark is expected with every method and budget; a cell without a line, or with an empty
-    `score_mean`, is missing. An empty `score_std` is an unknown spread. `pg2_score` is the
-    reference, vanilla at the largest budget of that resolution; it has no spread. Aggregates:
-    every group, every resolution ("all"), and the paper's own (`paper_suites`).
+    `score_mean`, is missing. An empty `score_std` is an unknown spread; without `seeds`, or where
+    it is empty, the number of seeds is unknown, and a deviation gives no interval. `pg2_score` is
+    the reference, vanilla at the largest budget of that resolution; it has no spread and an unknown
+    number of seeds. Means at each
+    resolution: over the paper's groups, by the titles of its tables, over the file's own, and over
+    all its benchmarks.
 
     Args:
       path: a local CSV file.
-      seeds: number of runs behind each mean and deviation, for the intervals.
 
     Raises:
       ScoreFileError: if the file is not as described.
     """
-    if seeds < 1:
-        raise ValueError(f"seeds must be >= 1, got {seeds}.")
     rows = _read_rows(Path(path))
     _check_agreement(rows, path)
     sections, aggregates = [], []
     for resolution in dict.fromkeys(r.resolution for r in rows):
-        of_resolution = _sections([r for r in rows if r.resolution == resolution], seeds)
+        of_resolution = _sections([r for r in rows if r.resolution == resolution])
         sections += of_resolution
         aggregates += _aggregates(of_resolution, resolution)
-    return Report(sections=tuple(sections), aggregates=tuple(aggregates))
+    return Report(sections=tuple(sections), aggregates=tuple(aggregates), num_pretrainings=0)
 
 
 def _read_rows(path: Path) -> list[_ScoreRow]:
@@ -105,10 +87,10 @@ def _read_rows(path: Path) -> list[_ScoreRow]:
     # first.
     reader = csv.reader(text.splitlines())
     header = [name.strip() for name in next(reader, [])]
-    if sorted(header) != sorted(COLUMNS):
+    if sorted(header) not in (sorted(COLUMNS), sorted((*COLUMNS, SEEDS))):
         raise ScoreFileError(
-            f"{path}:1: header must hold the columns {','.join(COLUMNS)}, got "
-            f"{','.join(header) or 'nothing'}."
+            f"{path}:1: header must hold the columns {','.join(COLUMNS)}, and may hold {SEEDS}, "
+            f"got {','.join(header) or 'nothing'}."
         )
     rows = [
         _parse_row(path, reader.line_num, header, fields)
@@ -137,6 +119,11 @@ def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _
             raise ScoreFileError(f"{at}: {name} must be a name, got nothing.")
     if row["method"] == REFERENCE:
         raise ScoreFileError(f"{at}: method must not be {REFERENCE}: its score is pg2_score.")
+    seeds = _parse_count(at, SEEDS, row[SEEDS]) if row.get(SEEDS) else None
+    if seeds == 1 and row["score_std"]:
+        raise ScoreFileError(
+            f"{at}: score_std must be empty with one seed, got {row['score_std']!r}."
+        )
     return _ScoreRow(
         group=row["group"],
         benchmark=row["benchmark"],
@@ -146,6 +133,7 @@ def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _
         mean=_parse_number(at, "score_mean", row["score_mean"]) if row["score_mean"] else None,
         std=_parse_number(at, "score_std", row["score_std"]) if row["score_std"] else None,
         reference=_parse_number(at, "pg2_score", row["pg2_score"], above=True),
+        seeds=seeds,
         line=line,
     )
 
@@ -194,7 +182,7 @@ def _check_agreement(rows: Sequence[_ScoreRow], path: str | Path) -> None:
             )
 
 
-def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
+def _sections(rows: list[_ScoreRow]) -> list[Section]:
     """Returns one section per benchmark; all rows share a resolution."""
     # A file has no line for the reference: each of its lines repeats the reference's score. So
     # every benchmark gets a first method, with a score at the largest budget alone.
@@ -210,7 +198,7 @@ def _sections(rows: list[_ScoreRow], seeds: int) -> list[Section]:
             for budget in budgets:
                 # None: the file has no such line, and the table shows it as missing.
                 row = by_place.get((first.benchmark, method, budget))
-                cells.append(_row_cell(row, first, method, budget, seeds))
+                cells.append(_row_cell(row, first, method, budget))
         section = Section(
             benchmark=first.benchmark,
             methods=(REFERENCE, *methods),
@@ -241,16 +229,17 @@ def _reference_cell(row: _ScoreRow, budget: int, full: int) -> Cell:
         low=None,
         high=None,
         chance=None,
+        seeds_known=False,
     )
 
 
-def _row_cell(
-    row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int, seeds: int
-) -> Cell:
-    # Means and deviations are all that the file has: the interval is over seeds, and there is no
-    # chance, and no score of a single seed.
+def _row_cell(row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int) -> Cell:
+    # Means, deviations and maybe numbers of seeds are all that the file has: the interval is over
+    # seeds, and there is no chance, and no score of a single seed. Where the number is not known,
+    # the mean counts as one of one.
     mean = row.mean if row else None
-    std = row.std if row and mean is not None and seeds > 1 else None
+    std = row.std if row and mean is not None else None
+    seeds = (row and row.seeds) or 1
     low, high = (t_interval(mean, std, seeds) if mean is not None else None) or (None, None)
     return Cell(
         benchmark=first.benchmark,
@@ -264,21 +253,27 @@ def _row_cell(
         low=low,
         high=high,
         chance=None,
+        seeds_known=bool(row and row.seeds),
     )
 
 
 def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
-    # By group, over all if there are several, and by the paper's own selections, at its resolution.
-    groups = {
-        g: [s for s in sections if s.group == g] for g in dict.fromkeys(s.group for s in sections)
-    }
-    if len(groups) > 1:
-        groups["all"] = sections
-    entries = [
-        a for g, scored in groups.items() for a in aggregate_sections(g, scored, len(scored))
-    ]
-    if resolution == SUITE_RESOLUTION:
-        for name, members in paper_suites().items():
-            scored = [s for s in sections if s.benchmark in members]
-            entries += aggregate_sections(name, scored, len(members)) if scored else []
-    return entries
+    # Imported here: the groups are of the registry's rows, whose readers import NumPy.
+    from pipelines.sources.paper_groups import group_sizes, grouped
+    from pipelines.sources.registry import row_of_title
+
+    def paper_row(title: str) -> ResultRow | None:
+        try:
+            return row_of_title(title)[1]
+        except ValueError:
+            return None
+
+    # The paper's groups first, by the titles of its tables; then those that the file names. One of
+    # the same benchmarks as a group before it does not come twice.
+    is_high = resolution == HIGH_RESOLUTION
+    rows = {section.benchmark: paper_row(section.benchmark) for section in sections}
+    groups = grouped(rows, is_high=is_high)
+    for section in sections:
+        members = tuple(other.benchmark for other in sections if other.group == section.group)
+        groups.setdefault(section.group, members)
+    return group_means(sections, groups, group_sizes(is_high=is_high))

@@ -24,3 +24,8 @@ def abbreviate_list(names: Sequence[str], most: int) -> str:
     """Returns names as one text, of which only the first `most` are named, and the rest counted."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things, as "1 step" or "2,000 steps"; the noun takes an s."""
+    return f"{number:,} {noun}{'s'[: number != 1]}"

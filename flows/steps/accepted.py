@@ -2,7 +2,6 @@
 
 import datetime
 import json
-from collections.abc import Mapping
 
 from infra.store.records import ACCEPTED
 from infra.store.store import Artifact, Store
@@ -24,27 +23,6 @@ def accept_artifact(store: Store, artifact: Artifact, code: str, *, replayed: st
     note = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
     text = json.dumps(note, indent=1)
     store.files.create_if_absent(_acceptance_note(artifact.key, code), f"{text}\n".encode())
-
-
-def rename_accepted(store: Store, keys: Mapping[str, str], codes: Mapping[str, str]) -> None:
-    """Rewrites the notes on artifacts that have got other keys; it may be killed and called again.
-
-    Args:
-      store: the store that holds the notes.
-      keys: key of an artifact -> its new one.
-      codes: digest of code -> the same code's digest by today's rule [hex].
-    """
-    renamed_codes = {code[:_CODE]: renamed for code, renamed in codes.items()}
-    for name in store.files.listing(ACCEPTED):
-        key, _, code = name.removesuffix(".json").rpartition("-as-")
-        if key not in keys:
-            continue
-        old = store.files.read(f"{ACCEPTED}/{name}")
-        note = json.loads(old)
-        note = {**note, "artifact": keys[key], "code": renamed_codes.get(code, note["code"])}
-        text = f"{json.dumps(note, indent=1)}\n".encode()
-        store.files.create_if_absent(_acceptance_note(note["artifact"], note["code"]), text)
-        store.files.compare_and_delete(f"{ACCEPTED}/{name}", old)
 
 
 def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:

@@ -1,7 +1,7 @@
 """The terms of a study: steps, each of a kind, each of which makes one artifact.
 
     TOKENIZER = Kind(name="tokenizer", make=train)            a kind: a name and a function
-    texts = Step(kind="dataset", name="prepare web", …)       a step: what to make …
+    texts = Step(kind="dataset", labels=…, …)                 a step: what to make …
     pieces = Step(kind="tokenizer", inputs={"data/0": texts}) … and from which other steps
 
 A step runs once its inputs are artifacts of the store. Then its `Recipe` is known: the contents of
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar
 
+from flows.steps.labels import Labels
 from infra.progress import Progress
 from infra.references import module_reference
 from infra.store.backend import ByteSource
@@ -284,7 +285,8 @@ class Step:
 
     Attributes:
       kind: name of its kind.
-      name: its name for people, unique in a study: "transfer parcel chartqa seed=48213".
+      labels: the facts by which people tell it from the study's other steps; its name is written
+        from them.
       config: settings; where a step runs is never part of them.
       seed: seed of every random draw; None where nothing is drawn.
       inputs: role -> the step whose artifact is read.
@@ -295,10 +297,15 @@ class Step:
     """
 
     kind: str
-    name: str
+    labels: Labels
     config: Any = None
     seed: int | None = None
     inputs: Mapping[str, "Step"] = dataclasses.field(default_factory=dict)
     partial: bool = False
     location: str | None = None
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name for people, unique in a study: "transfer parcel chartqa seed=48213"."""
+        return self.labels.name

@@ -64,7 +64,7 @@ def look_up(
         _look_up, store, step, accepted=accepted, source=source, pin=pin, before=before
     )
     lookup = look_up_with(inputs)
-    # What was decoded from the float32 checkpoint comes first, and stays re-used. What is to be
+    # What was decoded from the float32 checkpoint comes first, and stays reused. What is to be
     # decoded now can only be decoded from the cast:
     #
     #   from the checkpoint   from the cast   then
@@ -132,6 +132,7 @@ def _look_up(
         code=code_digest(step.kind, step.config),
         source=source,
         location=step.location,
+        labels=step.labels.to_json(),
     )
     # Pinned before it is looked for: otherwise gc could delete it in between.
     pin(recipe.key)

@@ -17,12 +17,11 @@ import hashlib
 import os
 import pickle
 import sys
-import traceback
 
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.user_code import install_user_code
 from flows.steps.worker import OtherCodeError, import_step_code
-from infra.errors import one_line_message
+from infra.errors import one_line_message, traceback_text
 from infra.gang.launcher import launcher_rank, rendezvous_address
 from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import (
@@ -117,7 +116,7 @@ def _run_member(arguments: argparse.Namespace) -> int:
     except PreemptedError:
         return PREEMPTED
     except Exception as error:
-        traceback.print_exc()
+        print(traceback_text(error), file=sys.stderr)
         with contextlib.suppress(OSError):
             write_failure_reason(arguments.supervised, arguments.rank, one_line_message(error))
         return PEER_LOST if _is_runtime_error(error) else FAILED

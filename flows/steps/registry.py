@@ -27,7 +27,7 @@ from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256, read_module
 from infra.store.births import with_births
 from infra.store.digest import canonical_json, settings_json, value_sha256
-from infra.store.manifest import Manifest, Recipe
+from infra.store.manifest import Manifest
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -80,27 +80,6 @@ def typed_config(kind: str, config: Any) -> Any:
     except (KeyError, pydantic.ValidationError) as error:
         message = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
         raise ConfigError(f"this version cannot read the config of a {kind}: {message}") from None
-
-
-def manifest_recipe(manifest: Manifest) -> Recipe:
-    """Returns the recipe of an artifact, whose key is the one that this version gives it.
-
-    It is another key than the manifest's if that one is older than a rule of identities. A user's
-    connector that the config names must be importable (`install_user_code`).
-
-    Raises:
-      ConfigError: if this version of the code cannot read the config.
-    """
-    return Recipe(
-        kind=manifest.kind,
-        name=manifest.name,
-        inputs=manifest.inputs,
-        config=typed_config(manifest.kind, manifest.config),
-        seed=manifest.seed,
-        libraries=manifest.libraries,
-        code=manifest.code,
-        source=manifest.source,
-    )
 
 
 def step_code(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:

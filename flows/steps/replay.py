@@ -16,7 +16,7 @@ from flows.steps import replay_child
 from infra.source_code import USER_CODE
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
-from infra.store.store import FORMAT, Artifact, Store
+from infra.store.store import Artifact, Store
 
 
 class ReplayError(RuntimeError):
@@ -59,7 +59,7 @@ def remake_step(
     recipe: Recipe,
     tree: Mapping[str, bytes],
     context: Mapping[str, Any],
-    variables: Mapping[str, str],
+    environment: Mapping[str, str],
 ) -> Artifact:
     """Makes a step with the code of a tree, its own worker included, and commits it to a store.
 
@@ -68,13 +68,13 @@ def remake_step(
       recipe: the step to make.
       tree: path below the checkout -> bytes of all its sources.
       context: context for the manifest, as `worker.make` takes it.
-      variables: environment variables to add to those of this process.
+      environment: environment variables of the process that makes it.
 
     Raises:
       ReplayError: if the step fails, or its process does.
     """
     words = ["remake", store.uri, json.dumps(dict(context))]
-    with _start_child(words, tree, recipe, variables) as (child, errors):
+    with _start_child(words, tree, recipe, environment) as (child, errors):
         for report in _child_lines(child):
             if report["error"]:
                 raise ReplayError(report["error"])
@@ -87,7 +87,7 @@ def _start_child(
     words: Sequence[str],
     tree: Mapping[str, bytes],
     recipe: Recipe,
-    variables: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Starts a process that imports from a source tree, sends it a recipe; yields it and its log.
 
@@ -95,7 +95,7 @@ def _start_child(
       words: arguments of `replay_child`; the path of a temporary folder is added to them.
       tree: path below the checkout -> bytes.
       recipe: recipe that it reads from its standard input.
-      variables: environment variables to add to those of this process.
+      environment: environment variables of the process; None takes those of this one.
     """
     # Its own process, since modules of two trees have the same names, and Python has room for one.
     #
@@ -111,8 +111,7 @@ def _start_child(
             child = subprocess.Popen(
                 [sys.executable, "-P", replay_child.__file__, *words, str(folder)],
                 env={
-                    **os.environ,
-                    **(variables or {}),
+                    **(os.environ if environment is None else environment),
                     "PYTHONPATH": f"{folder}/tree:{folder}/tree/{USER_CODE}",
                 },
                 stdin=subprocess.PIPE,
@@ -122,8 +121,7 @@ def _start_child(
         try:
             assert child.stdin is not None
             # Plain values: the tree may know other types, or have them elsewhere.
-            request = {"format": FORMAT, "recipe": recipe}
-            child.stdin.write(json.dumps(request, default=_fields).encode())
+            child.stdin.write(json.dumps(recipe, default=_fields).encode())
             child.stdin.close()
             child.stdin = None  # `communicate` would flush it again.
             yield child, errors

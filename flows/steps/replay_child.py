@@ -7,7 +7,7 @@
 is always today's, while the tree may be old: it uses only names that every tree has.
 """
 
-import importlib
+import dataclasses
 import json
 import os
 import sys
@@ -21,9 +21,7 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     mode, store, last = sys.argv[1:4]
-    request = json.load(sys.stdin)
-    _take_format(request["format"])
-    recipe = _recipe(request["recipe"])
+    recipe = _recipe(json.load(sys.stdin))
     for line in (
         replay(recipe, store, Path(last))
         if mode == "replay"
@@ -65,18 +63,6 @@ def remake(recipe: Any, store: str, context: Any) -> Iterator[dict[str, Any]]:
             yield {"key": recipe.key, "error": item.error}
 
 
-def _take_format(number: int) -> None:
-    """Has an older tree open a store of today: the numbers differ by the keys of artifacts only."""
-    from infra.store import store
-
-    store.FORMAT = number
-    # The default argument of a tree that has one was made when its module was imported.
-    store.Store.__init__.__defaults__ = tuple(
-        (number,) if isinstance(value, tuple) else value
-        for value in store.Store.__init__.__defaults__ or ()
-    )
-
-
 def _recipe(plain: dict[str, Any]) -> Any:
     """Returns the tree's own recipe, with a config of the tree's own type."""
     import pydantic
@@ -84,15 +70,12 @@ def _recipe(plain: dict[str, Any]) -> Any:
     from flows.steps.registry import KINDS
     from infra.store.manifest import Input, Recipe
 
-    kind = KINDS[plain["kind"]]
-    if hasattr(kind, "spec"):
-        spec: Any = kind.spec
-    else:
-        # Of an older tree; by its name, since today's module of that name has no such table.
-        spec = importlib.import_module("flows.lineage.replay").CONFIGS[kind.name]
+    spec: Any = KINDS[plain["kind"]].spec
     inputs = {role: Input(**entry) for role, entry in plain["inputs"].items()}
     config = pydantic.TypeAdapter(spec).validate_python(plain["config"])
-    return Recipe(**{**plain, "inputs": inputs, "config": config})
+    known = {field.name for field in dataclasses.fields(Recipe)}  # An older tree has fewer.
+    fields = {name: value for name, value in plain.items() if name in known}
+    return Recipe(**{**fields, "inputs": inputs, "config": config})
 
 
 if __name__ == "__main__":

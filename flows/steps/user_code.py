@@ -61,6 +61,8 @@ def canonical_reference(reference: str, group: str) -> str:
         canonical, (module, _) = reference, module_and_name
         # An installed package is not copied: `_module_folder` knows no folder for it.
         top = module.partition(".")[0]
+        if importlib.util.find_spec(top) is None:
+            _append_to_path(Path.cwd())  # A module of the folder in which the command is given.
         if top not in _OURS and (folder := _module_folder(top)):
             _add_user_module(folder, module)
     else:
@@ -155,6 +157,13 @@ def _module_folder(top: str) -> Path | None:
     return None if installed else path.parents[path.name == "__init__.py"]
 
 
+def _append_to_path(folder: Path) -> None:
+    """Has Python look for modules in a folder, too, after all others: it hides none of ours."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+
+
 def _add_user_module(folder: Path, module: str) -> None:
     """Adds a module, and all that it imports from the same folder, to this process's sources.
 
@@ -162,9 +171,7 @@ def _add_user_module(folder: Path, module: str) -> None:
       ValueError: if Python would import another module of that name, or one of them cannot be part
         of a step.
     """
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # At the end, where it hides no module of ours.
-        importlib.invalidate_caches()
+    _append_to_path(folder)
     # A file `numbers.py` would import as Python's own `numbers`: refused, not guessed at.
     top = module.partition(".")[0]
     if _module_folder(top) != folder:

@@ -3,25 +3,27 @@
 import contextlib
 import dataclasses
 import importlib
+import json
 import math
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.steps.kind import StepContext
-from infra.errors import one_line_message
+from infra.errors import one_line_message, traceback_text
 from infra.progress import Progress
 from infra.store.compiled_programs import share_compiled_programs
-from infra.store.digest import value_sha256
+from infra.store.digest import canonical_json, value_sha256
 from infra.store.environment import device_count, jax_has_devices
 from infra.store.lease import LeaseHeldError
 from infra.store.manifest import Recipe
+from infra.store.redact import remember_secrets
 from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
+from infra.store.variables import leave_out_variables
 
 _NOTED_EVERY = 5.0
 """Time between two notes on this machine of how long an attempt has taken [s]."""
@@ -86,6 +88,8 @@ def make(
     # Devices that this process computes on for others, say in a notebook, are not the steps' cost.
     count_devices = count_devices or ((lambda: 1) if jax_has_devices() else device_count)
     opened = Store(store)
+    for recipe in recipes:
+        remember_secrets(json.loads(canonical_json(recipe.config)))
     # Group by group; an error ends its group alone, and every step of it is reported once.
     for group in _group_recipes(recipes):
         reported: set[str] = set()
@@ -101,7 +105,7 @@ def make(
             else:
                 yield from (StepOutcome(name=recipe.name, busy=True) for recipe in rest)
         except Exception as error:  # As text: not every exception survives pickling.
-            reason, where = one_line_message(error), traceback.format_exc()
+            reason, where = one_line_message(error), traceback_text(error)
             for recipe in group:
                 if recipe.name not in reported:
                     yield StepOutcome(name=recipe.name, error=reason, traceback=where)
@@ -153,6 +157,7 @@ def make_apart(
     if time.time() >= closes:
         yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
         return
+    leave_out_variables()
     share_compiled_programs(Store(store).cache("jax"))
     if piece is not None:
         yield from _make_piece(Store(store), recipes, *piece)
@@ -198,7 +203,7 @@ def _make_piece(
                         break
         except Exception as error:  # As text, as in `make`.
             yield StepOutcome(
-                name=group[0].name, error=one_line_message(error), traceback=traceback.format_exc()
+                name=group[0].name, error=one_line_message(error), traceback=traceback_text(error)
             )
 
 

@@ -81,7 +81,7 @@ class Workers(Protocol):
         ...
 
     def describe_devices(self, cpus: int, gpus: float) -> str:
-        """Returns what a job computes on that asks for some cores and GPUs, in words."""
+        """Describes the devices of a job that asks for some cores and GPUs."""
         ...
 
     def cancel(self) -> None:
@@ -116,7 +116,7 @@ class LocalWorkers:
         # A step that another run on this store is making would keep a worker waiting, which could
         # make another step. So the worker leaves it, and this thread waits, which costs nothing:
         #
-        #   this run      X: busy, Y made by the worker              X: looks again, re-used
+        #   this run      X: busy, Y made by the worker              X: looks again, reused
         #   another run   X made ........................ committed
         while True:
             busy = set[str]()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from flows.steps import worker
 from flows.steps.kind import Step
+from flows.steps.labels import labels_of
 from flows.steps.lookup import look_up
 from flows.steps.registry import typed_config
-from flows.study.graph import raw_files_spec
+from flows.study.datasets import raw_files_spec, raw_folders
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.pins import Pin
@@ -35,7 +36,7 @@ def mend_dataset(name: str, *, data_root: str, store: str) -> Iterator[str]:
       ConfigError: if there is no such dataset, or its corpus is drawn, not the user's own files.
       RuntimeError: if the dataset cannot be made.
     """
-    opened = Store(store)
+    opened = Store(store, make=False)
     before = _dataset_artifact(opened, name)
     if "://" not in data_root and not Path(data_root).is_dir():
         raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
@@ -49,18 +50,18 @@ def mend_dataset(name: str, *, data_root: str, store: str) -> Iterator[str]:
     spec = typed_config("dataset", before.manifest.config)
     files = Step(
         kind="raw_files",
-        name=raw.manifest.name,
-        config=raw_files_spec(spec, RawFingerprint(data_root)),
+        labels=labels_of(raw.manifest),
+        config=raw_files_spec(spec, RawFingerprint(data_root).sha256(raw_folders(spec))),
         location=data_root,
     )
     dataset = Step(
         kind="dataset",
-        name=before.manifest.name,
+        labels=labels_of(before.manifest),
         config=spec,
         inputs={"raw": files},
         location=data_root,
     )
-    # Pinned: the old dataset's shards are re-used, and a gc meanwhile must not delete them.
+    # Pinned: the old dataset's shards are reused, and a gc meanwhile must not delete them.
     with opened.pin_run(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
         raw_files = _find_or_make(opened, files, {}, pin)
@@ -107,7 +108,7 @@ def _describe_mended(before: Artifact, after: Artifact) -> Iterator[str]:
     #   not now           mended
     counts = after.manifest.counts
     shards = len(next(iter(now.info.parts.values())).shards) if now.info.parts else 0
-    reused = f"{counts.get('reused_shards', 0)} of {shards} shards re-used"
+    reused = f"{counts.get('reused_shards', 0)} of {shards} shards reused"
     yield f"{after.key}: {_dataset_counts(now)}; {reused}"
     rejected_now = {reject.id for reject in now.rejects()}
     rejected_before = {reject.id for reject in was.rejects()}

@@ -9,11 +9,14 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from flows.report.durations import time_left_text
-from infra.processes.signals import add_exit_hook
+from flows.report.durations import age_text, time_left_text
+from infra.processes.signals import add_exit_hook, is_stopping
+from infra.progress import WAIT_EVERY
 from infra.progress import Progress as StepProgress
+from infra.terminal import terminal_console
 
 _LINE_EVERY = 15.0
 """Interval between two lines about one running step, where output is not a terminal [s]."""
@@ -42,14 +45,17 @@ class Display:
         console: Console | None = None,
         time_left: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self.console = console or Console(file=sys.stdout, highlight=False)
-        self.counts = {"made": 0, "reused": 0, "failed": 0}
+        self.console = console or terminal_console(file=sys.stdout, highlight=False)
+        self.counts = {"made": 0, "reused": 0, "failed": 0, "not run": 0}
         self._num_steps = num_steps
         self._time_left, self._time_left_text, self._last_forecast_at = time_left, "", float("-inf")
         self._lock = threading.Lock()
         self._tasks: dict[str, TaskID] = {}
         self._last_line_at: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._causes_shown: set[str] = set()
+        self._began = self._printed_at = time.monotonic()
+        self._idle_at = self._began
+        self._over = threading.Event()
         # On a terminal, a bar for the study, and below it one for each running step:
         #
         #   study          ━━━╸────────────── 4/17    0:02:40 5 min left
@@ -60,12 +66,12 @@ class Display:
             BarColumn(bar_width=24),
             TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=self.console,
         )
         self._live = Live(self._progress, console=self.console, refresh_per_second=4)
         self._study_task = self._progress.add_task(
-            "[bold]study", total=num_steps, count=f"0/{num_steps}", note=""
+            "[bold]study", total=num_steps, count=f"0/{num_steps}", note="begins"
         )
 
     def __enter__(self) -> Self:
@@ -73,6 +79,8 @@ class Display:
             self._live.start()
             # Otherwise the cursor stays hidden.
             self._remove_hook = add_exit_hook(lambda _: self._live.stop())
+        else:
+            threading.Thread(target=self._break_silence, daemon=True).start()
         return self
 
     def __exit__(
@@ -81,16 +89,18 @@ class Display:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._over.set()
         if self.console.is_terminal:
             self._live.stop()
             self._remove_hook()
 
-    def begin(self, name: str, seconds: float | None = None) -> None:
+    def begin(self, name: str, seconds: float | None = None, work: str = "") -> None:
         """Shows that a step has begun.
 
         Args:
           name: the step.
           seconds: its estimated time [s]; None if unknown.
+          work: what it does, as ", with 3 evaluations".
         """
         with self._lock:
             left = time_left_text(seconds)
@@ -98,7 +108,7 @@ class Display:
             self._update_study_bar()
             if not self.console.is_terminal:
                 done = sum(self.counts.values())
-                self._print(done, f"{'begun':<15} {name} {f'({left})' if left else ''}")
+                self._print(done, f"{'begun':<15} {name}{work} {f'({left})' if left else ''}")
 
     def update(self, name: str, progress: StepProgress, seconds_left: float | None = None) -> None:
         """Shows the progress of a step.
@@ -131,16 +141,31 @@ class Display:
             quiet = time.monotonic() - self._last_line_at[name]
             if not self.console.is_terminal and quiet > _LINE_EVERY:
                 self._last_line_at[name] = time.monotonic()
-                self.console.print(
-                    f"       … {name}: {' '.join(filter(None, (count, note)))}", markup=False
-                )
+                self._print_text(f"       … {name}: {' '.join(filter(None, (count, note)))}")
+
+    def _break_silence(self) -> None:
+        """Prints a line now and then while nothing else does, as where a program compiles."""
+        while not self._over.wait(1.0):
+            with self._lock:
+                if time.monotonic() - self._printed_at < WAIT_EVERY or is_stopping():
+                    continue
+                # What was told about longest ago; a node without a task waits for a worker.
+                name = min(self._tasks, key=lambda name: self._last_line_at[name], default="")
+                if name:
+                    (task,) = (t for t in self._progress.tasks if t.id == self._tasks[name])
+                    told = ", ".join(filter(None, (task.fields["count"], task.fields["note"])))
+                    text = f"{name}: {told}, for {age_text(task.elapsed or 0.0)}"
+                    self._last_line_at[name] = time.monotonic()
+                else:
+                    text = f"waits for a worker, for {age_text(time.monotonic() - self._idle_at)}"
+                self._print_text(f"       … {text}")
 
     def _add_task(self, name: str, note: str) -> None:
         # Bars beyond `_MAX_BARS` exist, but are hidden until one above them ends.
         if name not in self._tasks:
             shown = len(self._tasks) < _MAX_BARS
             self._tasks[name] = self._progress.add_task(
-                name, total=None, count="", note=note, visible=shown
+                escape(name), total=None, count="", note=note, visible=shown
             )
             self._last_line_at[name] = time.monotonic()
 
@@ -152,6 +177,8 @@ class Display:
     def finish(self, name: str, *, outcome: str, seconds: float = 0.0, detail: str = "") -> None:
         """Records how a step ended: `outcome` is "made", "reused", "failed" or "not run".
 
+        Of all steps that are not run for one reason, the first is printed, with the reason.
+
         Two more outcomes are no end, only printed: "again" (the worker was lost and the step is
         retried) and "joined" (another run's job for the same step was found and is followed).
         """
@@ -161,6 +188,8 @@ class Display:
             task = self._tasks.pop(name, None)
             if task is not None:
                 self._progress.remove_task(task)
+            if not self._tasks:
+                self._idle_at = time.monotonic()
             # A place is free now: the next hidden bar appears.
             done = sum(self.counts.values())
             for hidden_task in list(self._tasks.values())[:_MAX_BARS]:
@@ -168,11 +197,17 @@ class Display:
             self._update_study_bar()
             if outcome == "reused" and self.console.is_terminal:
                 return
+            if outcome == "not run":
+                if detail in self._causes_shown:
+                    return
+                self._causes_shown.add(detail)
+                detail += "; more such steps are only counted"
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
-            self._print(done, f"{outcome:<6} {took} {name} {detail}")
+            told = f"{name}{detail}" if detail.startswith((":", ",")) else f"{name} {detail}"
+            self._print(done, f"{outcome:<6} {took} {told}")
 
     def reuse(self, num: int) -> None:
-        """Records that `num` steps are re-used, in one line."""
+        """Records that `num` steps are reused, in one line."""
         with self._lock:
             self.counts["reused"] += num
             self._update_study_bar()
@@ -180,12 +215,19 @@ class Display:
 
     def _print(self, done: int, text: str) -> None:
         #   02:40 [  4/17, 5 min left] made     72.3 s stage1 vanilla steps 900, loss 1.93
+        # After a signal the next line is the last one, and says how to go on.
+        if is_stopping():
+            return
         minutes, rest = divmod(int(time.monotonic() - self._began), 60)
         suffix = (
             f", {self._time_left_text}" if self._time_left_text and done < self._num_steps else ""
         )
         line = f"{minutes:02}:{rest:02} [{done:>3}/{self._num_steps}{suffix}] {text}"
-        self.console.print(line.rstrip(), markup=False, soft_wrap=True)
+        self._print_text(line.rstrip())
+
+    def _print_text(self, line: str) -> None:
+        self._printed_at = time.monotonic()
+        self.console.print(line, markup=False, soft_wrap=True)
 
     def _update_study_bar(self) -> None:
         if time.monotonic() - self._last_forecast_at > _FORECAST_EVERY:
@@ -196,6 +238,8 @@ class Display:
         hidden = len(self._tasks) - _MAX_BARS
         more = f"and {hidden} more under way" if hidden > 0 else ""
         done = sum(self.counts.values())
+        if not self._tasks and done < self._num_steps:
+            more = "waits for a worker"
         self._progress.update(
             self._study_task,
             completed=done,

@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,17 +13,30 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
+from flows.lineage.overview import server_errors_text
 from flows.study.gpu import examine_gpus
 from infra.errors import one_line_message
-from infra.prefect.server import running
-from infra.store.store import Store
+from infra.file_locks import NoLocksError
+from infra.prefect.server import running, service_errors
+from infra.processes.module import (
+    PACKAGES,
+    hiding_files,
+    module_command,
+    python_path,
+    stated_path,
+)
+from infra.store.environment import git_state
+from infra.store.lease import hold_lease
+from infra.store.store import Store, canonical_uri
 from infra.store.stored_folder import BUCKET_SCHEME
+from infra.store.variables import xla_flags_problem
+from pipelines.records.tf_check import CURE as TF_CURE
 
 _PACKAGE = "parcel-pipeline"
 _ENGINE_TIMEOUT = 180.0
@@ -30,6 +45,8 @@ _ANSWER_TIMEOUT = 5.0
 """Longest wait for a server's answer [s]."""
 _SKEW = 30.0
 """Largest difference allowed between this clock and the store's [s]: leases lapse after 120 s."""
+_FAILS_STILL = 600.0
+"""Age of a server's newest error up to which it counts as failing still [s]."""
 _FREE = 10e9
 """Free space below which a note is given [bytes]."""
 
@@ -72,17 +89,25 @@ def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Set
     """
     # From what everything needs to what only some studies do, so that the first BAD is most likely
     # the cause.
+    yield from _check_python_path()
     yield _check_python()
     yield _check_packages()
+    if refused := git_state().get("refused"):
+        yield SetupFinding(
+            what="commit", state="note", detail=f"not recorded in manifests: {refused}"
+        )
     if gpus := examine_gpus():
         state, detail, cure = gpus
         yield SetupFinding(what="gpu", state=state, detail=detail, cure=cure)
+    if problem := xla_flags_problem(os.environ.get("XLA_FLAGS", "")):
+        detail, _, cure = problem.rpartition(": ")
+        yield SetupFinding(what="xla", state="bad", detail=detail, cure=cure.rstrip("."))
     yield from _check_store(uri)
     yield from _check_prefect(uri)
     if config is not None:
         yield from _check_study_inputs(config)
     for name in engines:
-        yield _check_engine(name)
+        yield _check_tf(uri) if name == "tf" else _check_engine(name)
 
 
 def _check_python() -> SetupFinding:
@@ -135,8 +160,31 @@ def _check_packages() -> SetupFinding:
     )
 
 
+def _check_python_path() -> Iterator[SetupFinding]:
+    """Finds files that PYTHONPATH puts before the packages of this project, and what they need."""
+    distributions = importlib.metadata.packages_distributions()
+    try:
+        requirements = importlib.metadata.requires(_PACKAGE) or ()
+    except importlib.metadata.PackageNotFoundError:
+        requirements = ()  # The finding on packages says so.
+    needed = {canonicalize_name(Requirement(text).name) for text in requirements}
+    others = [
+        package
+        for package, names in distributions.items()
+        if needed & set(map(canonicalize_name, names)) and package not in PACKAGES
+    ]
+    for package, file in hiding_files([*PACKAGES, *others], stated_path()):
+        is_own = package in PACKAGES
+        yield SetupFinding(
+            what="path",
+            state="bad" if is_own else "note",  # A library may be replaced on purpose.
+            detail=f"{file} hides the package {package}{' of parcel-pipeline' if is_own else ''}",
+            cure="take its folder off PYTHONPATH, or rename it",
+        )
+
+
 def _check_store(uri: str) -> Iterator[SetupFinding]:
-    """Opens the store, writes, reads and deletes a file, and compares the clocks."""
+    """Opens the store, writes, reads and deletes a file, takes a lease, and compares the clocks."""
     try:
         store = Store(uri)
         name = f"scratch/doctor-{uuid.uuid4().hex}"
@@ -144,6 +192,12 @@ def _check_store(uri: str) -> Iterator[SetupFinding]:
         is_replaced = store.files.create_if_absent(name, b"created by parcel doctor")
         read, modified = store.files.read(name), store.files.stat(name).modified
         store.files.remove(name)
+        store.check_locks()
+        with hold_lease(store.volatile, f"{name}.lease", wait=False) as lease:
+            lease.renew()
+    except NoLocksError as error:
+        yield SetupFinding(what="store", state="bad", detail=str(error))
+        return
     except (OSError, ValueError) as error:
         cure = _STORE_CURES[uri.partition("://")[0] if uri.startswith(BUCKET_SCHEME) else "folder"]
         yield SetupFinding(what="store", state="bad", detail=one_line_message(error), cure=cure)
@@ -187,7 +241,7 @@ def _check_store(uri: str) -> Iterator[SetupFinding]:
 
 def _check_prefect(uri: str) -> Iterator[SetupFinding]:
     # A named server counts; without one, the server that `parcel serve` left a note of.
-    api_url = os.environ.get("PREFECT_API_URL")
+    api_url = named = os.environ.get("PREFECT_API_URL")
     if not api_url:
         try:
             note = running(Store(uri).state)
@@ -204,12 +258,22 @@ def _check_prefect(uri: str) -> Iterator[SetupFinding]:
         api_url = note.api
     # Any answer will do, even a refusal without a login: the question is whether a server is there.
     why = _server_failure(f"{api_url}/health")
+    errors = None if named else service_errors(Store(uri).state)
     if why:
         yield SetupFinding(
             what="prefect",
             state="bad",
             detail=f"{api_url} does not answer: {why}",
             cure="start it, or unset PREFECT_API_URL",
+        )
+    elif errors:
+        # Its services run every few seconds, so one that still fails has failed just now.
+        yield SetupFinding(
+            what="prefect",
+            state="bad" if errors.age < _FAILS_STILL else "note",
+            detail=f"{api_url} answers, and has {server_errors_text(errors)}",
+            cure="schedules, late runs or alerts may not work; make setup installs the versions "
+            "that do",
         )
     else:
         yield SetupFinding(what="prefect", state="ok", detail=f"{api_url} answers")
@@ -258,17 +322,36 @@ def _server_failure(url: str) -> str:
     return ""
 
 
-def _check_engine(name: str) -> SetupFinding:
+def _check_tf(uri: str) -> SetupFinding:
+    """Reads a shard with TensorFlow, which no study needs and which is an extra."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return SetupFinding(
+            what="tf",
+            state="note",
+            detail="TensorFlow is not installed; only reading datasets with tf.data needs it",
+            cure=TF_CURE,
+        )
+    try:
+        uri = canonical_uri(uri)
+    except ValueError:
+        uri = ""  # The finding on the store says why.
+    return _check_engine("tf", uri)
+
+
+def _check_engine(name: str, *arguments: str) -> SetupFinding:
     """Tries an engine in a process of its own, so that a hang or a crash stays there."""
-    cure = f"python -m flows.study.engines {name} shows the full error; make setup installs it"
-    # Under the project's root, so that this checkout's engine is tried, from any folder.
+    words = [name, *arguments]
+    cure = (
+        f"python -m flows.study.engines {shlex.join(words)} shows the full error; make setup "
+        f"installs it"
+    )
     try:
         tried = subprocess.run(
-            [sys.executable, "-m", "flows.study.engines", name],
+            module_command("flows.study.engines", *words),
+            env={**os.environ, "PYTHONPATH": python_path()},
             capture_output=True,
             text=True,
             timeout=_ENGINE_TIMEOUT,
-            cwd=Path(__file__).parents[2],
         )
     except subprocess.TimeoutExpired:
         detail = f"no answer within {_ENGINE_TIMEOUT:.0f} s"

@@ -1,9 +1,10 @@
-"""Tries an engine in a process of its own: `python -m flows.study.engines NAME`.
+"""Tries an engine in a process of its own: `python -m flows.study.engines NAME [STORE]`.
 
 A broken engine may hang, or crash its process. Each trial returns one line on what it did; of an
 error, `parcel doctor` shows the last line of the traceback.
 """
 
+import contextlib
 import importlib.util
 import logging
 import sys
@@ -77,10 +78,65 @@ def try_video() -> str:
         info = probe_video(path)
         has_decord = importlib.util.find_spec("decord") is not None
         for decode in (decode_pyav, decode_decord) if has_decord else (decode_pyav,):
-            frames = [frame for _, frame in decode(path, info, [0.0, 1.0])]
+            found = decode(path, info, [0.0, 1.0])
+            _check(found is not None, f"{decode.__name__} does not read H.264 in MP4")
+            frames = [frame for _, frame in found or ()]
             levels = [round(float(frame.mean()) / 10) for frame in frames]
             _check(levels == [0, 10], f"{decode.__name__} found frames {levels} for 0 and 10")
-    return f"PyAV{' and decord find' if has_decord else ' finds'} the frames asked for"
+    if has_decord:
+        return "PyAV and decord find the frames asked for"
+    return "PyAV finds the frames asked for; decord is not installed, so PyAV reads all clips"
+
+
+def try_tf(store: str) -> str:
+    """Reads a prepared shard back with `tf.data`: one of the store, or a small one written here."""
+    from infra.store.store import Store
+    from pipelines.records.dataset import Dataset
+    from pipelines.records.tf_check import check_with_tf_data
+
+    keys: list[str] = []
+    with contextlib.suppress(OSError, ValueError):  # The finding on the store says why.
+        keys = Store(store, make=False).keys("dataset")
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = Dataset(
+            Store(store, make=False).get(keys[0]).uri if keys else _write_dataset(folder)
+        )
+        found = check_with_tf_data(dataset, max_records=0)
+    what = keys[0] if keys else "a dataset written for the trial"
+    _check(not found.failure, f"{what}: {found.text}")
+    return f"{what}: {found.text}"
+
+
+def _write_dataset(folder: str) -> str:
+    """Writes a dataset of one shard, with pictures of both encodings and a clip of two windows."""
+    import numpy as np
+    from PIL import Image
+
+    import pipelines.records.example as example
+    from pipelines.images.square import encode_image
+    from pipelines.records.dataset import DatasetInfo, PartInfo
+    from pipelines.records.schema import Record
+    from pipelines.records.tfrecord import write_shard
+
+    pixels = np.arange(28 * 28 * 3, dtype=np.uint8).reshape(28, 28, 3)
+    jpeg, png = (encode_image(Image.fromarray(pixels), encoding) for encoding in ("jpeg", "png"))
+    records = [
+        Record(
+            id=f"doctor/{number}", images=images, num_windows=max(1, len(images) // 2),
+            prefix="caption en", suffixes=("a pattern", "ein Muster"), task="caption",
+            source="doctor.png", source_sha256="0" * 64, meta={"number": number},
+            frame_requested=times, frame_decoded=times,
+        )
+        for number, (images, times) in enumerate(
+            [((jpeg,), ()), ((png,), ()), ((jpeg, png) * 2, (0.0, 1.5, 2.5, 4.0))]
+        )
+    ]  # fmt: skip
+    name = "doctor-00000-of-00001.tfrecord"
+    num = write_shard(f"{folder}/{name}", map(example.encode_example, records))
+    parts = {"doctor": PartInfo(shards=(name,), num_records=(num,))}
+    info = DatasetInfo(name="doctor", parts=parts, num_inputs=num, num_rejected=0, image_px=28)
+    info.write(folder)
+    return folder
 
 
 def _count_task() -> Iterator[int]:
@@ -92,15 +148,17 @@ def _check(holds: bool, otherwise: str) -> None:
         raise RuntimeError(otherwise)
 
 
-ENGINES: dict[str, Callable[[], str]] = {
+ENGINES: dict[str, Callable[..., str]] = {
     "jax": try_jax,
     "beam": try_beam,
     "ray": try_ray,
     "video": try_video,
+    "tf": try_tf,
 }
-"""Engine -> its trial. JAX trains, Beam prepares, Ray runs the steps, and video decodes clips."""
+"""Engine -> its trial, which gets the store's URI if it is that of `tf`. JAX trains, Beam prepares,
+Ray runs the steps, video decodes clips, and others read the records with TensorFlow."""
 
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    print(ENGINES[sys.argv[1]]())
+    print(ENGINES[sys.argv[1]](*sys.argv[2:]))

@@ -1,13 +1,13 @@
 """Estimates of the time of steps, from earlier ones: for scheduling and for the time left."""
 
 import collections
-import re
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from flows.steps.kind import Step
+from flows.steps.labels import labels_of
 from flows.steps.registry import kind_of
 from flows.study.nodes import GraphNode, StudyGraph
 from infra.progress import Progress
@@ -15,8 +15,6 @@ from infra.store.manifest import Manifest
 
 _RECENT = 20
 """Number of the latest nodes from whose rate the time left is estimated."""
-
-_SEEDS = re.compile(r" (seed|pretrain)=\d+")
 
 
 class _Rates:
@@ -146,15 +144,16 @@ class Forecast:
 
     def __init__(self, expected: TimeEstimates, nodes: Sequence[GraphNode]) -> None:
         self._expected = expected
-        self._node_by_name = {_name_without_seeds(node.name): node for node in nodes}
-        self._num_remaining = collections.Counter(_name_without_seeds(node.name) for node in nodes)
+        # Nodes that differ in their seeds alone take the same time.
+        self._node_by_labels = {node.labels.but_for_seeds(): node for node in nodes}
+        self._num_remaining = collections.Counter(node.labels.but_for_seeds() for node in nodes)
         self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
         self._lock = threading.Lock()
 
-    def end(self, name: str, seconds: float = 0.0) -> None:
+    def end(self, node: GraphNode, seconds: float = 0.0) -> None:
         """Records the end of a node, with the time of its work [s]; 0 if it made nothing."""
         with self._lock:
-            self._num_remaining[_name_without_seeds(name)] -= 1
+            self._num_remaining[node.labels.but_for_seeds()] -= 1
             if seconds:
                 self._recent.append((time.monotonic(), seconds))
 
@@ -166,25 +165,20 @@ class Forecast:
         """
         with self._lock:
             counts, recent = dict(self._num_remaining), list(self._recent)
-        seconds_by_name = {
-            name: self._expected.of_node(self._node_by_name[name])
-            for name in counts
-            if counts[name] > 0
+        seconds_by_labels = {
+            labels: self._expected.of_node(self._node_by_labels[labels])
+            for labels in counts
+            if counts[labels] > 0
         }
-        if not recent or any(seconds is None for seconds in seconds_by_name.values()):
+        if not recent or any(seconds is None for seconds in seconds_by_labels.values()):
             return None
         # Twenty nodes of 30 s that all ran within 60 s did 600 s of work: 10 s of work in a second.
         last = recent[-1][0]
         since = min(ended - seconds for ended, seconds in recent)
         at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)
-        total = sum((seconds or 0.0) * counts[name] for name, seconds in seconds_by_name.items())
+        total = sum((seconds or 0.0) * counts[like] for like, seconds in seconds_by_labels.items())
         # `recent` ends with the last node that ended; the others have worked on since then.
         return max(total / at_once - (time.monotonic() - last), 0.0)
-
-
-def _name_without_seeds(name: str) -> str:
-    """Returns a node's or step's name without its seeds."""
-    return _SEEDS.sub("", name)
 
 
 def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
@@ -193,11 +187,11 @@ def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
     #   (checkpoint, parcel)                                    the method's other trainings
     #   (checkpoint)                                            all trainings
     kind = step.kind, kind_of(step).sort(step.config)
-    return (
-        (*kind, _name_without_seeds(step.name), _work_amount(step)),
-        *((*kind, word) for word in step.name.split()[1:2]),
-        kind,
-    )
+    labels = labels_of(step) if isinstance(step, Manifest) else step.labels
+    groups: list[tuple[Any, ...]] = [(*kind, labels.but_for_seeds(), _work_amount(step))]
+    if what := labels.method or labels.subject:
+        groups.append((*kind, what))
+    return (*groups, kind)
 
 
 def _work_amount(step: Step | Manifest) -> float:

@@ -31,12 +31,13 @@ from flows.study.eta import Forecast, JobClock, TimeEstimates
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_order import run_in_order
 from flows.study.sweep_limits import Admission, NodeHeldError
-from infra.errors import one_line_message
+from infra.errors import one_line_message, redact_error
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue, UIPage
 from infra.prefect.progress import NodeProgress, ProgressFile
 from infra.prefect.rows import end_state
+from infra.processes.signals import wait_if_stopping
 from infra.progress import COMPILING, Progress
 from infra.ray.errors import RayWorkerLostError
 from infra.source_code import checkout
@@ -49,7 +50,7 @@ _PROGRESS_PAGE_AFTER = 5.0
 """Interval at which a running node refreshes its progress in the UI, first after as long [s]."""
 
 _MAX_REUSED_ROWS = 200
-"""Up to this many re-used nodes get a row each; more of them share one row."""
+"""Up to this many reused nodes get a row each; more of them share one row."""
 
 _RETRY_AFTER = 1.0
 """Pause between the loss of a worker and the next attempt [s]."""
@@ -57,6 +58,10 @@ _RETRY_AFTER = 1.0
 
 class StepFailedError(RuntimeError):
     """A node has not made an artifact; the message says which and why."""
+
+
+class InputFailedError(StepFailedError):
+    """A step has no input, since a node before it failed; the message says which node."""
 
 
 @dataclasses.dataclass
@@ -87,8 +92,11 @@ class RunSession:
       artifacts: step -> its artifact; grows during the run.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node's name -> why it failed.
-      holds: node -> why it was not begun.
+      causes: step that was not made -> name of the node that failed.
+      holds: node -> why it was not run.
       allowed: keys that `rebuild_seconds` was already charged for.
+      begun: nodes whose work has begun.
+      made: steps that this run made.
       lock: guard of `allowed` and `rebuild_seconds`.
       mended: steps made again in this run, since a file of their artifact was damaged.
       mending: held by who makes them.
@@ -116,8 +124,11 @@ class RunSession:
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    causes: dict[Step, str] = dataclasses.field(default_factory=dict)
     holds: dict[GraphNode, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
+    begun: set[GraphNode] = dataclasses.field(default_factory=set)
+    made: set[Step] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     mended: set[Step] = dataclasses.field(default_factory=set)
     mending: threading.RLock = dataclasses.field(default_factory=threading.RLock)
@@ -131,18 +142,24 @@ class RunSession:
         """Looks a step up in the store.
 
         Raises:
-          StepFailedError: if an input of the step was not made.
-          NodeHeldError: if the node of that input was not begun.
+          InputFailedError: if an input of the step was not made.
+          NodeHeldError: if the node of that input was not run.
         """
         # A step whose input is missing has no key, since the contents of the inputs are part of it.
-        # It shares that input's fate: held back with it, or failed with it. Only a partial step,
-        # the table of results, takes the inputs that there are.
+        # It is not run, for the same reason as that input's node, or since that node failed. Only a
+        # partial step, the table of results, takes the inputs that there are, if there is a score
+        # among them.
         missing_inputs = [read for read in step.inputs.values() if read not in self.artifacts]
-        if missing_inputs and not step.partial:
+        if missing_inputs and not (
+            step.partial
+            and any(
+                read.kind == "scores" and read in self.artifacts for read in step.inputs.values()
+            )
+        ):
             for node, why in list(self.holds.items()):  # Other threads add to it.
                 if missing_inputs[0] in node.steps:
                     raise NodeHeldError(why)
-            raise StepFailedError(f"{missing_inputs[0].name} was not made")
+            raise InputFailedError(self.causes.get(missing_inputs[0], missing_inputs[0].name))
         inputs = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         look_up_in = functools.partial(
             look_up,
@@ -198,6 +215,13 @@ class RunSession:
             self.allowed.add(key)
             self.rebuild_seconds -= seconds
 
+    def fail(self, node: GraphNode, why: str) -> None:
+        """Notes that a node failed, unless that is known already."""
+        self.failures.setdefault(node.name, why)
+        for step in node.steps:
+            if step not in self.artifacts:
+                self.causes[step] = node.name
+
     def log(self, text: str, *, failed: bool = False) -> None:
         """Logs a line on the page of the node whose task calls this."""
         get_run_logger().log(logging.ERROR if failed else logging.INFO, text)
@@ -216,7 +240,7 @@ def run_graph(
 ) -> None:
     """Runs every node as a Prefect task; `session` then has its artifacts, or why there are none.
 
-    A node that lacks an input fails as well; nodes that do not depend on it continue.
+    A node that lacks an input is not run; nodes that do not depend on it continue.
 
     Args:
       session: state of the run.
@@ -242,7 +266,7 @@ def run_graph(
     def step(name: str) -> State[Any]:
         return _run_reported(session, nodes[name], makers)
 
-    @task(task_run_name="{count} re-used", cache_policy=NO_CACHE, persist_result=False)
+    @task(task_run_name="{count} reused", cache_policy=NO_CACHE, persist_result=False)
     def reused_steps(count: int) -> State[Any]:
         return Completed(message="\n".join(node.name for node in shared_row))
 
@@ -258,7 +282,7 @@ def run_graph(
         except Exception as error:
             lost = one_line_message(error)
         if lost is not None:
-            session.failures.setdefault(node.name, lost)
+            session.fail(node, lost)
 
     shared_row: list[GraphNode] = []
     if len(reused) > _MAX_REUSED_ROWS:
@@ -285,7 +309,7 @@ def run_graph(
 
 
 def _find_reused_artifacts(session: RunSession, node: GraphNode) -> bool:
-    """Finds the artifacts of a re-used node; returns whether all of them are there."""
+    """Finds the artifacts of a reused node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
     # All steps of a node, or none: they are gathered here first, in order, so that an evaluation
@@ -338,12 +362,15 @@ def _run_reported(
         outcome, detail = "not run", str(error)
         session.holds[node] = detail
     except BaseException as error:
+        # What a signal ends is no failure: the process is about to exit, with its workers.
+        wait_if_stopping()
         outcome, detail = "failed", one_line_message(error)
         if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
             session.display.finish(node.name, outcome="again", detail=f": {detail}")
+            redact_error(error)  # Prefect sends its message with the state of the row.
             raise
-        session.failures[node.name] = detail
-        session.forecast.end(node.name)
+        session.fail(node, detail)
+        session.forecast.end(node)
     finally:
         session.progress.end(node.name)
     # From here on, what its estimate was too high by is free for other nodes.
@@ -360,20 +387,22 @@ def _run_reported(
 
 
 def _report_reused_nodes(session: RunSession, nodes: Sequence[GraphNode]) -> None:
-    """Reports many re-used nodes at once, without a line for each."""
+    """Reports many reused nodes at once, without a line for each."""
     for node in nodes:
-        session.forecast.end(node.name)
+        session.forecast.end(node)
     session.display.reuse(len(nodes))
-    session.journal.reused({node.name: _describe_counts(session, node) for node in nodes})
+    session.journal.reused({node.name: _describe_counts(session, node.steps) for node in nodes})
 
 
 def _report_node_end(
     session: RunSession, node: GraphNode, outcome: Literal["made", "reused"]
 ) -> tuple[str, float]:
     """Reports a node's success to terminal and journal; returns its detail line and work [s]."""
-    seconds = sum(session.artifacts[step].manifest.seconds for step in node.steps)
-    detail = _describe_counts(session, node)
-    session.forecast.end(node.name, seconds if outcome == "made" else 0.0)
+    # Of a transfer that was only scored again, the scores are told, and not what its training was.
+    steps = [step for step in node.steps if step in session.made or outcome == "reused"]
+    seconds = sum(session.artifacts[step].manifest.seconds for step in steps)
+    detail = _describe_counts(session, steps)
+    session.forecast.end(node, seconds if outcome == "made" else 0.0)
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
     return detail, seconds
@@ -435,6 +464,10 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
     """Makes or finds every artifact of a node; returns "made" or "reused".
 
     If a step fails, the artifacts of the other steps of its job are kept.
+
+    Raises:
+      StepFailedError: if a step failed.
+      NodeHeldError: if none did, but some lack an input, or may not begin.
     """
     # Job by job, since a later job reads what an earlier one made. For the steps of a job:
     #
@@ -448,6 +481,7 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
     # What is missing goes to one worker in one call, which makes together what it can.
     outcome: Literal["made", "reused"] = "reused"
     errors: dict[str, str] = {}
+    blocked = ""
     for job in node.jobs:
         missing: dict[Step, Recipe] = {}
         keys: list[str] = []
@@ -465,6 +499,8 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                 else:
                     session.artifacts[step] = found
                     _publish_lineage_page(session, step, found, reused=True)
+            except InputFailedError as error:
+                blocked = blocked or f"since {error} failed"
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.StepOutcome] = {}
@@ -486,15 +522,18 @@ def _run_node(session: RunSession, node: GraphNode) -> Literal["made", "reused"]
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
                     if not end.reused:
                         outcome = "made"
+                        session.made.add(step)
                     session.expected.learn(step, artifact.manifest.seconds)
                     session.expected.learn_cost(step, device_seconds(artifact))
                     _publish_lineage_page(session, step, artifact, reused=end.reused)
         # After all steps of this job, so that one failed budget does not lose the others; before
         # the next job, which may read the step that failed.
         if errors:
-            alone = len(node.steps) == 1
-            messages = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
+            # The node's own name stands before all of it.
+            messages = (v if k == node.name else f"{k}: {v}" for k, v in errors.items())
             raise StepFailedError("; ".join(messages))
+        if blocked:
+            raise NodeHeldError(blocked)
     return outcome
 
 
@@ -605,16 +644,17 @@ def _run_job(
         raise NodeHeldError(session.admission.outside_window)
     for recipe in recipes:
         if recipe.name not in ends:
-            raise StepFailedError(f"{recipe.name} ended without an artifact")
+            raise StepFailedError("its worker ended without an artifact")
 
 
 def _begin(session: RunSession, node: GraphNode, job: StepJob) -> JobClock:
     """Reports that a job has begun; returns the clock by which its time left is estimated."""
     missing = [step for step in node.steps if step not in session.artifacts]
     expected = session.expected.of_steps(missing)
-    if job is node.jobs[0]:
-        session.log(run_log.beginning_line(node, expected))
-        session.display.begin(node.name, expected)
+    if node not in session.begun:
+        session.begun.add(node)
+        session.log(run_log.beginning_line(node, missing, expected))
+        session.display.begin(node.name, expected, run_log.describe_work(missing))
     return JobClock(expected, is_last=len(missing) == 1)
 
 
@@ -700,9 +740,9 @@ def _progress_reporter(session: RunSession, key: str) -> Callable[[str, Progress
     return show
 
 
-def _describe_counts(session: RunSession, node: GraphNode) -> str:
+def _describe_counts(session: RunSession, steps: Sequence[Step]) -> str:
     headlines = (
         kind_of(step).headline(step.config, session.artifacts[step].manifest.counts)
-        for step in node.steps
+        for step in steps
     )
     return ", ".join(filter(None, headlines))

@@ -2,7 +2,7 @@
 
 reused   prepare mixture/web
 stale    stage1 vanilla        model.train.step._step changed since checkpoint-59ca…
-follows  transfer parcel …     re-used if the steps before it come out as they were
+follows  transfer parcel …     reused if the steps before it come out as they were
 new      intermediary parcel   intermediary.peak_lr 0.001 → 0.002
 new      stage1 vanilla        stage1.z_loss 0.0 → 0.1: the code's value, not the config's
 
@@ -16,10 +16,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
-from flows.config.input_files import raw_digest_cache
+from flows.config.processes import describe_processes, launcher_needed
 from flows.config.study import StudyConfig
 from flows.report.durations import duration_text
-from flows.report.text_lists import abbreviate_list
+from flows.report.markdown import plain
+from flows.report.text_lists import abbreviate_list, counted
 from flows.steps.kind import Step
 from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.predictions import PREDICTIONS
@@ -27,18 +28,23 @@ from flows.steps.lookup import StepLookup, device_seconds, find_cast, look_up
 from flows.steps.registry import full_config, kind_of, libraries_of, step_code
 from flows.study.eta import TimeEstimates
 from flows.study.graph import Phase, graph_of
+from flows.study.inputs import check_study, read_inputs
 from flows.study.last_runs import LastRuns
-from flows.study.nearest import INPUT, SEED, NearestArtifacts
+from flows.study.nearest import INPUT, SEED, Difference, NearestArtifacts
 from flows.study.nodes import GraphNode, StudyGraph
 from flows.study.reading import describe_reads
-from infra.errors import ConfigError
+from infra.errors import ConfigError, did_you_mean
 from infra.source_code import Tree, changed_definitions, checkout
+from infra.store.backend import BUCKET_SCHEME
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
+from infra.store.variables import check_xla_flags
 
 State = Literal["reused", "accepted", "follows", "new", "stale"]
 STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
 """Every state, the most important last: a node has the last state that one of its steps is in."""
+_REUSED = ("reused", "accepted")
+"""States of a step whose artifact is certain to be used."""
 
 _DECODED_FROM_CAST = "decoded from parameters in bfloat16, since the float32 ones were let go"
 
@@ -53,7 +59,7 @@ class Verdict:
     Attributes:
       state: "reused": its artifact is used unchanged. "accepted": its artifact was made by other
         code, but kept by `parcel accept`. "stale": its artifact was made by other code. "follows":
-        re-used if its inputs, which are stale, come out with the same bytes again. "new": no
+        reused if its inputs, which are stale, come out with the same bytes again. "new": no
         artifact fits it.
       why: reasons for the state, for people.
       changed: functions whose code changed, if the state is "stale".
@@ -61,6 +67,7 @@ class Verdict:
       seconds: cost of making the artifact again: its time, times its devices [device-seconds]. Of a
         new step, the cost of the artifact that it replaces, if nobody asked for another.
       values: the code's values that make it new although nobody asked for another.
+      libraries: the versions of libraries that it differs in from the one in the study's last run.
       key: key of the artifact that a new step will make; "" where its inputs do not exist yet.
     """
 
@@ -70,6 +77,7 @@ class Verdict:
     artifact: Artifact | None = None
     seconds: float = 0.0
     values: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
     key: str = ""
 
 
@@ -116,6 +124,14 @@ class Explanation:
         assert self.graph.study is not None
         return self.graph.study
 
+    def is_reused(self, step: Step) -> bool:
+        """Returns whether the artifact that a step has is certain to be used."""
+        return self.steps[step].state in _REUSED
+
+    def is_node_reused(self, node: GraphNode) -> bool:
+        """Returns whether all artifacts of a node are certain to be used."""
+        return all(map(self.is_reused, node.steps))
+
     def of_node(self, node: GraphNode) -> Verdict:
         """Returns the verdict on a node: that of its step with the last state in `STATES`."""
         verdicts = [self.steps[step] for step in node.steps]
@@ -131,7 +147,7 @@ class Explanation:
     def check(
         self, limit: float, rebuild: Sequence[str], holds: Collection[GraphNode] = frozenset()
     ) -> None:
-        """Refuses a run that would redo much work because of changed code.
+        """Refuses a run that would redo much work because of changed code, or that cannot begin.
 
         Steps that follow a stale one count, too: if a cheap dataset comes out with other bytes,
         the trainings that read it are repeated. So do steps that are new through the code's values.
@@ -144,12 +160,9 @@ class Explanation:
         Raises:
           ConfigError: naming the steps, the functions that changed, and what to do.
         """
-        for pattern in rebuild:
-            if not any(node.matches(pattern) for node in self.graph.nodes):
-                raise ConfigError(
-                    f"--rebuild must name a step of the study, got {pattern!r}; "
-                    f"`--explain` lists them."
-                )
+        self.check_rebuild(rebuild)
+        check_xla_flags()
+        self._check_launcher(holds)
         # What the user named with --rebuild, or what does not begin anyway, costs nothing here.
         redone = [
             step
@@ -169,6 +182,26 @@ class Explanation:
             f"with --rebuild STEP (or '*'), or {changes[2]}."
         )
 
+    def check_rebuild(self, rebuild: Sequence[str]) -> None:
+        """Raises a `ConfigError` for the first pattern that names no step of the study."""
+        for pattern in rebuild:
+            if not any(node.matches(pattern) for node in self.graph.nodes):
+                names = [node.name for node in self.graph.nodes]
+                raise ConfigError(
+                    f"--rebuild must name a step of the study, got {pattern!r}"
+                    f"{did_you_mean(pattern, names) or ';'} `--explain` lists them."
+                )
+
+    def _check_launcher(self, holds: Collection[GraphNode]) -> None:
+        # Without one, all processes of a training would start on the machine that runs the step.
+        compute = self.graph.study and self.graph.study.compute
+        if not compute or not compute.lacks_launcher:
+            return
+        for node in self.graph.nodes:
+            is_made = node not in holds and not self.is_node_reused(node)
+            if is_made and any(job.processes > 1 for job in node.jobs):
+                raise ConfigError(launcher_needed(compute))
+
     def _describe_changes(self, stale: Sequence[Step], new: Sequence[Step]) -> tuple[str, str, str]:
         """Returns how many steps the code changed, what changed in it, and what would keep them."""
         # One clause per change: twenty trainings that ran one edited function are one thing to
@@ -187,7 +220,7 @@ class Explanation:
         ]
         counts, cures = [], []
         if stale:
-            counts.append(f"the code of {len(stale)} artifacts has changed")
+            counts.append(f"the code of {counted(len(stale), 'artifact')} has changed")
             cures.append("keep them with `parcel accept STEP`")
         if new:
             noun = "step" if len(new) == 1 else "steps"
@@ -242,7 +275,7 @@ class Explanation:
         return {step: artifact for step, artifact in by_step.items() if artifact is not None}
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
-        """Yields a line per node, a summary, and lines on reading, the store's size and cost."""
+        """Yields a line per node, a sum, and lines on processes, reading, the store and cost."""
         # The lines that the head of this file shows, and a sum:
         #
         #   9 steps: 6 reused, 2 follows, 1 stale; remaking the stale steps takes about …
@@ -257,9 +290,43 @@ class Explanation:
         cost = sum(self.costs_of_redoing().values())
         what = "what the code's values concern" if changed else "the stale steps"
         cost_text = f"; remaking {what} takes about {cost:.0f} device-seconds" if cost else ""
-        yield f"{len(self.graph.nodes)} steps: {counts_text}{cost_text}"
-        yield from self.describe_storage(keep)
+        yield f"{counted(len(self.graph.nodes), 'step')}: {counts_text}{cost_text}"
+        if counts["follows"]:
+            yield (
+                "follows: it has an artifact, which is reused if the steps before it, made again, "
+                "come out with the bytes they had"
+            )
+        if line := self.describe_remakes():
+            yield line
+        if self.graph.study is not None and (line := describe_processes(self.graph.study)):
+            yield line
+        is_bucket = self.store.uri.startswith(BUCKET_SCHEME)
+        yield from self.describe_storage(keep, with_reads=is_bucket)
         yield from self._describe_cost()
+
+    def describe_remakes(self) -> str:
+        """Returns a line on steps that are made again although the config asks for none; or "".
+
+        pillow 12.3.0 → 13.0.0: 42 of 42 steps are made again, corpus, prepare web and 40 more
+        """
+        reasons: dict[Step, str] = {}
+        for step, verdict in self.steps.items():
+            texts = verdict.libraries or verdict.values
+            if verdict.state == "stale":
+                texts = (f"{verdict.changed} changed",)
+            if texts:
+                reasons[step] = "; ".join(texts)
+        if not reasons:
+            return ""
+        again = set(reasons)
+        for step in self.graph.steps:  # In the graph's order, inputs come before their readers.
+            if self.steps[step].state in ("new", "stale") and again & set(step.inputs.values()):
+                again.add(step)
+        nodes = [node for node in self.graph.nodes if again.intersection(node.steps)]
+        why = abbreviate_list(list(dict.fromkeys(reasons.values())), _MAX_NAMES)
+        names = abbreviate_list([node.name for node in nodes], _MAX_NAMES)
+        are = "step is" if len(nodes) == 1 else "steps are"
+        return f"{why}: {len(nodes)} of {len(self.graph.nodes)} {are} made again, {names}"
 
     def _describe_cost(self) -> Iterator[str]:
         """Yields a line on the time and the device-hours of what a run would make, if anything."""
@@ -271,8 +338,8 @@ class Explanation:
         times = {step: estimates.seconds(step) for step in steps}
         if set(times.values()) == {None}:
             yield (
-                f"making {len(nodes)} steps: there is nothing like them in the store to estimate "
-                f"their time from"
+                f"making {counted(len(nodes), 'step')}: there is nothing like "
+                f"{'it' if len(nodes) == 1 else 'them'} in the store to estimate the time from"
             )
             return
         # Between as long as its longest chain, if all that can runs at once, and one by one.
@@ -293,8 +360,8 @@ class Explanation:
             f"; those that follow took {follow_hours:.2g} device-hours" if follow_hours else ""
         )
         yield (
-            f"making {len(nodes)} steps takes about {hours:.2g} device-hours, in {time_text}, as "
-            f"the like took{unknown_text}{follow_text}"
+            f"making {counted(len(nodes), 'step')} takes about {hours:.2g} device-hours, in "
+            f"{time_text}, as the like took{unknown_text}{follow_text}"
         )
 
     def _estimate_from_store(self, kinds: Collection[str]) -> TimeEstimates:
@@ -307,22 +374,28 @@ class Explanation:
         return estimates
 
     def describe_storage(
-        self, keep: KeepConfig, expected: Mapping[str, float] | None = None
+        self,
+        keep: KeepConfig,
+        expected: Mapping[str, float] | None = None,
+        *,
+        with_reads: bool = True,
     ) -> Iterator[str]:
         """Yields a line on the requests that trainings make, and one on the bytes that will stay.
 
         Args:
           keep: which files the study keeps.
           expected: name of a step -> size that its artifact is expected to have [bytes].
+          with_reads: whether to yield the first line, which is of a store in a bucket.
         """
         artifacts = {step: verdict.artifact for step, verdict in self.steps.items()}
-        yield describe_reads(self.graph.steps, artifacts)
+        if with_reads:
+            yield describe_reads(self.graph.steps, artifacts)
         yield describe_future_disk_use(self.graph.steps, artifacts, keep, expected or {})
 
     def markdown(self) -> str:
         """Returns a table with a row per node."""
         rows = [
-            f"| {verdict.state} | {node.name} | {'; '.join(verdict.why).replace('|', '/')} |"
+            f"| {verdict.state} | {plain(node.name)} | {plain('; '.join(verdict.why))} |"
             for node in self.graph.nodes
             for verdict in [self.of_node(node)]
         ]
@@ -384,9 +457,19 @@ class Explanation:
           reasons: further reasons for the verdict.
         """
         last = self._last_runs.artifact(step)
-        values = None if last is None else self._values_of_code(step, inputs, last)
+        values, versions = None, ()
+        if last is not None:
+            differences = self._artifacts(step.kind).differences_from(last, step, inputs)
+            libraries = {*last.manifest.libraries, *libraries_of(step.kind, step.config)}
+            values = self._values_of_code(step, differences, libraries)
+            versions = tuple(
+                _describe_difference(*change, step)
+                for change in differences
+                if change[0] in libraries
+            )
         if last is None or values is None:
-            return Verdict(state="new", why=(*self._differences(step, inputs), *reasons))
+            why = (*self._differences(step, inputs), *reasons)
+            return Verdict(state="new", why=why, libraries=versions)
         self._unasked.add(step)
         shown = "; ".join(_first_texts(values))
         word = "value" if len(values) == 1 else "values"
@@ -396,18 +479,16 @@ class Explanation:
         )
 
     def _values_of_code(
-        self, step: Step, inputs: Mapping[str, Artifact], last: Artifact
+        self, step: Step, differences: Sequence[Difference], libraries: Collection[str]
     ) -> tuple[str, ...] | None:
         """Returns the code's values that differ from an artifact's, as texts.
 
         They are () where only inputs are new, for such a reason; None where anything else differs.
         """
-        differences = self._artifacts(step.kind).differences_from(last, step, inputs)
         fresh = [read for read in step.inputs.values() if self.steps[read].artifact is None]
         if not (differences or fresh) or not self._unasked.issuperset(fresh):
             return None
-        libraries = {*last.manifest.libraries, *libraries_of(step.kind, step.config)}
-        others = self._last_runs.changed_leaves(step) | libraries
+        others = self._last_runs.changed_leaves(step).union(libraries)
         if any(path in others or path.startswith(INPUT) for path, _, _ in differences):
             return None
         return tuple(_describe_difference(*difference, step) for difference in differences)
@@ -498,15 +579,23 @@ class Explanation:
 
     def _artifacts(self, kind: str) -> NearestArtifacts:
         if kind not in self._nearest_by_kind:
-            self._nearest_by_kind[kind] = NearestArtifacts(self.view.artifacts(kind))
+            strangers = self._last_runs.others_keys
+            self._nearest_by_kind[kind] = NearestArtifacts(
+                artifact for artifact in self.view.artifacts(kind) if artifact.key not in strangers
+            )
         return self._nearest_by_kind[kind]
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
-        """Returns, as texts, the differences between a step and the most similar artifact."""
+        """Returns, as texts, the differences between a step and the study's most similar artifact.
+
+        Artifacts that only runs of other studies have are no measure of it.
+        """
         artifacts = self._artifacts(step.kind)
-        if not artifacts:
-            return ["the first of its kind"] if not step.inputs or inputs else []
-        differences = artifacts.differences(step, inputs)
+        differences = artifacts.differences(step, inputs) if artifacts else None
+        if differences is None:
+            is_first = not artifacts and not self._last_runs.others_keys
+            what = "kind" if is_first else "name in this study"
+            return [f"the first of its {what}"] if not step.inputs or inputs else []
         if not differences and inputs:
             return ["its artifact is damaged"]
         return _first_texts([_describe_difference(*difference, step) for difference in differences])
@@ -526,8 +615,8 @@ def explain_study(
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
-    graph = graph_of(config, until, digest_cache=raw_digest_cache(store))
-    return Explanation(store, graph, view)
+    check_study(config)
+    return Explanation(store, graph_of(config, until, read_inputs(config, store)), view)
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:
@@ -542,6 +631,8 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
         if read is None:
             return f"no longer reads {path.removeprefix(INPUT)}"
         return f"{read.name} has other contents" if was is not None else f"reads {read.name}"
+    if path in libraries_of(step.kind, step.config):  # Which no key of the config states.
+        return f"{path} {_short_value(was)} → {_short_value(now)}"
     # The step of a transfer to ChartQA knows its recipe as `train`; the user wrote it elsewhere:
     #
     #   keys = {"train": "transfers.chartqa.train"}

@@ -22,10 +22,12 @@ from flows.config.departures import describe_departures
 from flows.config.disk_use import describe_disk_use
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
+from flows.lineage.overview import continuing_command
 from flows.lineage.runs import (
     Outcome,
     begin_run_record,
     close_dead_records,
+    describe_ends,
     end_run_record,
     record_name,
     stop_run_record,
@@ -59,11 +61,14 @@ from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue, UIPage
 from infra.prefect.progress import ProgressFile
 from infra.prefect.published import warn_only
+from infra.processes.signals import end_with
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
 from infra.references import load_reference
 from infra.source_code import checkout
 from infra.store.pins import Pin
+from infra.store.records import read_run
+from infra.store.redact import remember_secrets
 from infra.store.store import Artifact, Store
 
 _WAITING = 64
@@ -90,11 +95,11 @@ class StudyResult:
       results: key of the results artifact; None where the run stopped before the report.
       failed: "step: reason" for each step that failed.
       made: number of nodes that the run made.
-      reused: number of nodes that it re-used.
+      reused: number of nodes that it reused.
       outcome: how the run ended, in a word or two.
       run: full name of the run's record.
       flow_run_id: id of the Prefect flow run.
-      holds: name of a node that was not begun -> why; a later run begins it.
+      holds: name of a node that was not run -> why; a later run begins it.
       config: the study.
       disk_use: a line on the size of its artifacts.
     """
@@ -112,13 +117,13 @@ class StudyResult:
 
     def then(self, later: "StudyResult") -> "StudyResult":
         """Returns the outcome of this run and a wider study's after it, counted as one run."""
-        # The later study holds the earlier one: what the first made is re-used by the second, so
+        # The later study holds the earlier one: what the first made is reused by the second, so
         # only what was made adds up.
         return dataclasses.replace(later, made=self.made + later.made)
 
     @property
     def steps_by_hold_reason(self) -> dict[str, list[str]]:
-        """Reason for not beginning steps -> names of these steps."""
+        """Reason for not running steps -> names of these steps."""
         steps_by_reason: dict[str, list[str]] = {}
         for step, why in self.holds.items():
             steps_by_reason.setdefault(why, []).append(step)
@@ -126,23 +131,25 @@ class StudyResult:
 
     @property
     def is_success(self) -> bool:
-        """Whether nothing failed and what did not begin only waits for its turn."""
+        """Whether nothing failed and what was not run only waits for its turn."""
         lasting = (GIVEN_UP, NOT_FAILED)
         return not self.failed and not any(why in lasting for why in self.holds.values())
 
     @property
     def summary(self) -> str:
         """Summary of the outcome, in one line."""
-        holds_text = "".join(
-            f", {len(h)} not begun: {why}" for why, h in self.steps_by_hold_reason.items()
-        )
         made_text = f"{self.made} made" if self.made else "nothing made"
-        return f"{self.outcome}: {made_text}, {self.reused} re-used{holds_text}"
+        counts = [f"{self.outcome}: {made_text}", f"{self.reused} reused"]
+        counts += [describe_ends(self.failed, (), cause=False)] * bool(self.failed)
+        counts += [
+            f"{len(steps)} not run, {why}" for why, steps in self.steps_by_hold_reason.items()
+        ]
+        return ", ".join(counts)
 
     @property
     def why(self) -> str:
         """Reason why the run failed, in one line; "" if it did not."""
-        return "; ".join([f"{len(self.failed)} steps failed", *self.failed[:1]] * bool(self.failed))
+        return describe_ends(self.failed, self.holds) if self.failed else ""
 
 
 @flow(
@@ -158,7 +165,7 @@ def study(
     approve: bool = False,
     failed: bool = False,
 ) -> Any:
-    """Runs a study, re-using every step that a store already holds.
+    """Runs a study, reusing every step that a store already holds.
 
     Args:
       config: the study to run.
@@ -321,6 +328,7 @@ def run_study_graph(
     explanation.check(config.compute.rebuild_limit, rebuild, admission.holds)
     foreseen = {step: artifact.key for step, artifact in explanation.artifacts().items()}
     pin.add(*foreseen.values())  # All at once; look-ups during the run pin new keys one by one.
+    remember_secrets(dataclasses.asdict(config))
     begin_run_record(
         store,
         dataclasses.asdict(config),
@@ -329,6 +337,8 @@ def run_study_graph(
         given=_describe_request(),
         earlier=earlier,
     )
+    record = read_run(store.files, record_name(config.name, pin.run))
+    end_with(f"continue: {continuing_command({**record, 'state': 'cancelled'}, store.uri)}")
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
     pages.put(
@@ -338,8 +348,7 @@ def run_study_graph(
             description="Before the run",
         )
     )
-    reused_states = ("reused", "accepted")
-    reused = {node for node in graph.nodes if explanation.of_node(node).state in reused_states}
+    reused = {node for node in graph.nodes if explanation.is_node_reused(node)}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
         text = load_reference(_APPROVAL)(explanation)
@@ -358,11 +367,15 @@ def run_study_graph(
     # are looked up in the store itself.
     view = store.snapshot(explanation.view)
     with display:
-        for line in config.describe_undrawn_budgets():
+        if line := explanation.describe_remakes():
+            log.info(line)
+            if EXPLANATION.get() is None:  # Who explained the study has said it.
+                print(line, flush=True)
+        for line in config.describe_budgets():
             log.warning(line)
         for line in describe_departures(config):
             log.info(line)
-        log.info(run_log.opening_line(graph, reused))
+        log.info(run_log.opening_line(graph, reused, explanation.is_reused))
         session = RunSession(
             study=config.name,
             store=store,
@@ -431,7 +444,7 @@ def run_study_graph(
 
 
 def _headline(results: Artifact) -> dict[str, Any]:
-    """Returns what a list of runs shows of a table: its counts and its best score."""
+    """Returns the counts and the best score of a table, for lists of runs."""
     report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
     return {**results.manifest.counts, "score": headline_text(report)}
 

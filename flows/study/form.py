@@ -8,11 +8,20 @@ from prefect import Flow, flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.deployments.runner import RunnerDeployment
+from prefect.runtime import deployment
 from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
-from flows.config.server_limits import check_carried_studies
+from flows.config.server_limits import (
+    Limits,
+    check_carried_studies,
+    is_limited,
+    limited,
+    limits_of,
+)
 from flows.config.user_step import UserStep
+from flows.report.markdown import plain
+from flows.study.firings import skipped
 from flows.study.flow import run_once, run_passes
 from flows.study.form_values import DeployedStudies, open_form_store, study_of_form, sweep_of_form
 from flows.study.graph import Phase
@@ -33,12 +42,12 @@ _HELP = {
     "approve": "Wait for approval on the run's page, which first lists what would be made.",
     "failed": "Run only the steps that failed in the study's last run, and their inputs.",
     "store": "Store of the artifacts: a folder, or gs://bucket/prefix (s3://, az://).",
-    "add": "What the sweep adds to the study; existing artifacts are re-used.",
+    "add": "What the sweep adds to the study; existing artifacts are reused.",
     "when": "When the cells of the sweep may begin.",
 }
 """Field of a form -> its help text."""
 _FORMS = {
-    "study": "Runs a study, from raw data to the results table; existing artifacts are re-used.",
+    "study": "Runs a study, from raw data to the results table; existing artifacts are reused.",
     "sweep": "Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing.",
 }
 """Flow -> description of its deployment."""
@@ -58,12 +67,15 @@ def study_form(
     given: dict[str, Any] | None = None,
 ) -> Any:
     """Runs a study that a form names; see `flow.study` and `form_values`."""
-    check_carried_studies(given)
-    opened = open_form_store(store)
-    step_values = [dataclasses.asdict(step) for step in steps]
-    config = study_of_form(study, opened, overrides, data_root, given, step_values)
-    published(name_run, config.name)
-    return run_once(config, opened, until, rebuild, approve=approve, failed=failed)
+    with limited(_limits_of_run(store)):
+        check_carried_studies(given)
+        opened = open_form_store(store)
+        step_values = [dataclasses.asdict(step) for step in steps]
+        config = study_of_form(study, opened, overrides, data_root, given, step_values)
+        published(name_run, config.name)
+        if (state := skipped(opened)) is not None:
+            return state
+        return run_once(config, opened, until, rebuild, approve=approve, failed=failed)
 
 
 @flow(name="sweep", persist_result=False)
@@ -77,21 +89,32 @@ def sweep(
     given: dict[str, Any] | None = None,
 ) -> Any:
     """Runs the missing steps of a sweep, and publishes what its next firing would run."""
-    check_carried_studies(given)
-    # Checked as a whole before the first pass, so that a slip shows before anything runs.
-    sweep_run = sweep_of_form(study, open_form_store(store), overrides, add, given)
-    published(name_run, sweep_run.config.name)
-    state = run_passes(
-        sweep_run.passes(),
-        sweep_run.store,
-        limits=when,
-        approve=approve,
-        hold_rule=hold_given_up(sweep_run.store),
+    with limited(_limits_of_run(store)):
+        check_carried_studies(given)
+        # Checked as a whole before the first pass, so that a slip shows before anything runs.
+        sweep_run = sweep_of_form(study, open_form_store(store), overrides, add, given)
+        published(name_run, sweep_run.config.name)
+        if (state := skipped(sweep_run.store)) is not None:
+            return state
+        state = run_passes(
+            sweep_run.passes(),
+            sweep_run.store,
+            limits=when,
+            approve=approve,
+            hold_rule=hold_given_up(sweep_run.store),
+        )
+        published(_publish_next_sweep, sweep_run)
+        if state.is_completed() and state.message == "nothing to run":
+            return Completed(message=sweep_run.why_nothing())
+        return state
+
+
+def _limits_of_run(store: str) -> Limits | None:
+    """Returns the limits of a deployment's run that was told none; None for every other run."""
+    # Its parameters came through the server, whoever started it and where.
+    return (
+        limits_of({"parameters": {"store": store}}) if deployment.id and not is_limited() else None
     )
-    published(_publish_next_sweep, sweep_run)
-    if state.is_completed() and state.message == "nothing to run":
-        return Completed(message=sweep_run.why_nothing())
-    return state
 
 
 def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
@@ -106,8 +129,8 @@ def describe_next_sweep(sweep_run: SweepRun) -> Iterator[str]:
 
 def describe_deployment(sweep_run: SweepRun) -> str:
     """Returns the description of a deployment that runs a sweep, in Markdown."""
-    items = "\n".join(f"- {line}" for line in describe_next_sweep(sweep_run))
-    return f"{_FORMS['sweep']}\n\n**The next firing of {sweep_run.config.name}**\n\n{items}"
+    items = "\n".join(f"- {plain(line)}" for line in describe_next_sweep(sweep_run))
+    return f"{_FORMS['sweep']}\n\n**The next firing of {plain(sweep_run.config.name)}**\n\n{items}"
 
 
 def _publish_next_sweep(sweep_run: SweepRun) -> None:
@@ -144,7 +167,7 @@ def deployments_of(
         parameters["given"] = dict(deployed_studies)
     deployments = []
     for form_flow in (study_form, sweep):
-        deployment: Any = cast(Flow[..., Any], form_flow).to_deployment(
+        made: Any = cast(Flow[..., Any], form_flow).to_deployment(
             name=name or form_flow.name,
             description=_FORMS[form_flow.name],
             parameters=parameters,
@@ -153,14 +176,14 @@ def deployments_of(
             **options,
         )
         # Schedules set in the UI stay; an empty list would delete them.
-        deployment.model_fields_set.discard("schedules")
+        made.model_fields_set.discard("schedules")
         # The form is drawn from this schema: what is not in it cannot be entered there.
-        schema = deployment._parameter_openapi_schema
+        schema = made._parameter_openapi_schema
         _trim_form(schema, None if any_store else store)
         _offer_methods(
             schema, [m for values in (deployed_studies or {}).values() for m in values["methods"]]
         )
-        deployments.append(deployment)
+        deployments.append(made)
     return deployments
 
 

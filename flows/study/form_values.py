@@ -15,16 +15,22 @@ from flows.config.server_limits import (
     check_served_path,
     check_served_store,
     is_limited,
+    limited,
+    limits_of,
+    served_path,
 )
 from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.lineage.runs import ended_run_records
+from flows.study.graph import Phase
 from flows.study.retry_policy import failed_steps_of_last_run
 from flows.study.sweep import Sweep, SweepRun
 from flows.study.sweep_limits import SweepLimits
-from infra.errors import ConfigError
+from infra.errors import ConfigError, did_you_mean, one_line_message
 from infra.store.redact import REDACTED
 from infra.store.store import Store
+from infra.store.stored_folder import BUCKET_SCHEME
+from infra.strict_adapter import strict_adapter
 
 DeployedStudies = Mapping[str, Mapping[str, Any]]
 """Name -> values of the studies that a deployment carries with it."""
@@ -36,6 +42,11 @@ _FORM_TYPES: Mapping[str, Any] = {
     "data_root": str,
     "overrides": tuple[str, ...],
     "given": dict[str, dict[str, Any]],
+    "steps": tuple[dict[str, Any], ...],
+    "until": Phase,
+    "rebuild": tuple[str, ...],
+    "approve": bool,
+    "failed": bool,
 }
 """Field of a form -> its type; the others are checked where their values are made."""
 
@@ -47,7 +58,7 @@ def study_values(
 
     Args:
       study: "demo", a YAML file, a study of `deployed_studies`, or the name of one that ran in the
-        store.
+        store, for its newest run, or the full name of a run.
       store: the store with the records of earlier runs.
       deployed_studies: studies that the deployment carries, by name.
 
@@ -61,19 +72,16 @@ def study_values(
     if study == "demo":
         return read_config(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
-        return read_config(Path(study))
+        return read_config(served_path(study))
     # Of several runs with one name the newest: its record has the config as it ran.
-    runs = [record for record in ended_run_records(store).values() if record["name"] == study]
+    records = ended_run_records(store).values()
+    runs = [record for record in records if study in (record["name"], record["run"])]
     if not runs:
-        names = sorted(
-            {
-                *(deployed_studies or ()),
-                *(record["name"] for record in ended_run_records(store).values()),
-            }
-        )
+        names = sorted({*(deployed_studies or ()), *(record["name"] for record in records)})
         raise ConfigError(
             f"study must be demo, a YAML file, or the name of one that ran in {store.uri}, got "
-            f"{study!r}. Known: {', '.join(names) or 'none yet'}."
+            f"{study!r}{did_you_mean(study, ['demo', *names]) or '.'} Known: "
+            f"{', '.join(names) or 'none yet'}."
         )
     config = max(runs, key=lambda record: record["finished"])["config"]
     if REDACTED in json.dumps(config):
@@ -150,23 +158,50 @@ def _check_limits(config: StudyConfig, values: Mapping[str, Any], study: str, st
     check_served_cluster(config.compute.ray_address, stated and stated.compute.ray_address)
 
 
-def open_form_store(store: str) -> Store:
+def open_form_store(store: str, *, make: bool = True) -> Store:
     """Opens the store that a form asks for.
+
+    Args:
+      store: the store [URI].
+      make: whether it is made where there is none; else it reads as an empty one.
 
     Raises:
       ConfigError: if this process may not use it, before anything of it is touched.
     """
     check_served_store(store)
-    return Store(store)
+    return Store(store, make=make)
 
 
-def served_form_problem(parameters: Mapping[str, Any]) -> str | None:
-    """Returns what `form_problem` does, on the server of `parcel serve`; elsewhere None.
+def served_form_problem(deployment: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+    """Returns the problem of a form, see `form_problem`, within the limits of a deployment's runs.
 
-    A server that `parcel run` started knows no limits, and its folder is the run's: there the run
-    that the form starts says itself what is wrong.
+    Args:
+      deployment: the deployment as Prefect's API gives it.
+      parameters: all parameters of a run.
     """
-    return form_problem(parameters) if is_limited() else None
+    with limited(limits_of(deployment)):
+        stated = {name: value for name, value in parameters.items() if value is not None}
+        try:
+            check_form_types(stated)
+            check_served_store(stated.get("store", ".parcel"))
+            # The runs of a work pool may use a folder of other machines, and check the rest there.
+            is_elsewhere = deployment.get("work_pool_name") and not store_here(
+                stated.get("store", ".parcel")
+            )
+        except (ConfigError, ValueError, OSError) as error:
+            return one_line_message(error)
+        return None if is_elsewhere else form_problem(parameters)
+
+
+def store_here(uri: str) -> Store | None:
+    """Returns the store at a URI; None where this machine has no such folder or bucket."""
+    # A store that is opened is made where it is missing, so a folder must be there already.
+    if not uri.startswith(BUCKET_SCHEME) and not Path(uri).is_dir():
+        return None
+    try:
+        return Store(uri, make=False)
+    except (ValueError, OSError):
+        return None
 
 
 def form_problem(parameters: Mapping[str, Any]) -> str | None:
@@ -177,10 +212,8 @@ def form_problem(parameters: Mapping[str, Any]) -> str | None:
     stated = {name: value for name, value in parameters.items() if value is not None}
     # Checks that the run makes as well, without starting one: the form shows their message.
     try:
-        for name, kind in _FORM_TYPES.items():
-            if name in stated:
-                check_values(kind, stated[name], name)
-        store = open_form_store(stated.get("store", ".parcel"))
+        check_form_types(stated)
+        store = open_form_store(stated.get("store", ".parcel"), make=False)
         arguments = stated.get("study", "demo"), store, stated.get("overrides", ())
         if "add" not in stated:
             config = study_of_form(
@@ -196,8 +229,16 @@ def form_problem(parameters: Mapping[str, Any]) -> str | None:
         check_values(SweepLimits, stated.get("when", {}), "when")
     except (ConfigError, ValueError, OSError) as error:
         study = stated.get("study", "demo")
-        return _without_contents(study, str(error)) if isinstance(study, str) else str(error)
+        problem = one_line_message(error)
+        return _without_contents(study, problem) if isinstance(study, str) else problem
     return None
+
+
+def check_form_types(parameters: Mapping[str, Any]) -> None:
+    """Raises a `ConfigError` for the first of a form's parameters that is of a wrong type."""
+    for name, kind in _FORM_TYPES.items():
+        if name in parameters:
+            check_values(kind, parameters[name], name)
 
 
 def _without_contents(study: str, problem: str) -> str:
@@ -209,12 +250,12 @@ def _without_contents(study: str, problem: str) -> str:
         return problem
     try:
         check_served_path("config", study)
-        if not Path(study).is_file():
+        if not served_path(study).is_file():
             return problem
     except ConfigError:  # The problem is this one: the file was not read.
         return problem
     try:
-        apply_overrides(read_config(Path(study)), (), source=study)
+        apply_overrides(read_config(served_path(study)), (), source=study)
     except (ConfigError, ValueError, OSError):
         return (
             f"{study} is no study by itself; `parcel run {study} --explain` says in a terminal "
@@ -230,7 +271,7 @@ def check_values(kind: type[Any], values: Any, source: str) -> Any:
       ConfigError: naming the field, the value and what is accepted.
     """
     try:
-        return pydantic.TypeAdapter(kind).validate_python(values)
+        return strict_adapter(kind).validate_python(values)
     except pydantic.ValidationError as error:
         message = first_problem(error, kind).removeprefix("the config: ")
         raise ConfigError(f"{source}: {message}") from None

@@ -3,57 +3,42 @@
 Runs, sweeps, plans and `--explain` all read this one graph.
 """
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from flows.config.benchmark import (
-    TransferConfig,
     decoding_of,
-    eval_window_of,
     metric_of,
-    rows_of,
-    source_of,
-    train_data,
     trained_on,
     training_of,
 )
-from flows.config.groups import check_groups
-from flows.config.input_files import input_file_paths, input_files_spec
-from flows.config.licences import check_allowed, fetched_licence
-from flows.config.references import corpus_reference
+from flows.config.licences import check_allowed
 from flows.config.stage_list import START, Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
-from flows.config.user_connectors import check_user_connectors
-from flows.config.user_data import check_user_data
 from flows.config.watched import watched_name
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
+from flows.steps.labels import Labels
 from flows.study.costs import costs_of
+from flows.study.datasets import datasets_of, raw_files_spec, raw_folders
+from flows.study.inputs import NO_INPUTS, StudyInputs
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.user_steps import add_user_steps, cut_graph
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
-from infra.store.raw_files import RawDigestCache
-from infra.store.raw_fingerprint import RawFingerprint
 from model.decode.config import DecodeConfig
 from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
 from model.watch.config import ProbeConfig, WatchConfig
-from pipelines.prepare.config import PrepareConfig
-from pipelines.records.licence import NO_LICENCE, Licence
-from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import source_spec
+from pipelines.sources.paper_groups import block_of, group_sizes, grouped
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
@@ -63,19 +48,20 @@ ZERO_SHOT = "zero-shot"
 
 
 def graph_of(
-    config: StudyConfig, until: Phase = "report", *, digest_cache: RawDigestCache | None = None
+    config: StudyConfig, until: Phase = "report", inputs: StudyInputs = NO_INPUTS
 ) -> StudyGraph:
     """Returns the graph of a study, up to and including a phase.
 
     Args:
       config: the study.
       until: the last phase.
-      digest_cache: memory of digests of files that need not be read again; None reads all.
+      inputs: what the study reads from outside the store. Without steps of the user's own nothing
+        else is looked at: no file, no class.
 
     Raises:
-      ConfigError: if a file that the config names is missing, or a group of parameters is empty.
+      ConfigError: if a licence is not allowed, or a user's step cannot be added.
     """
-    graph = _GraphBuilder(config, PHASES.index(until), digest_cache).graph()
+    graph = _GraphBuilder(config, PHASES.index(until), inputs).graph()
     if not config.steps:
         return graph
     # A user's step may read a step of any phase, so they are added to the whole graph, which is
@@ -83,27 +69,8 @@ def graph_of(
     last: Phase = "report" if config.pairs[0].rows else "evaluate"
     if until == "report":
         return add_user_steps(graph, config)
-    whole = _GraphBuilder(config, PHASES.index(last), digest_cache).graph()
+    whole = _GraphBuilder(config, PHASES.index(last), inputs).graph()
     return cut_graph(add_user_steps(whole, config), graph)
-
-
-@contextlib.contextmanager
-def _errors_of_pair(pair: StudyConfig) -> Iterator[None]:
-    """Names the backbone in an error about it, where the study has several."""
-    try:
-        yield
-    except ConfigError as error:
-        if not pair.backbone:
-            raise
-        raise ConfigError(f"backbones.{pair.backbone}: {error}") from None
-
-
-def _specs_by_role(pair: StudyConfig) -> dict[str, DatasetSpec]:
-    return {
-        pair.role_of(name): spec
-        for view in pair.resolutions
-        for name, spec in datasets_of(view).items()
-    }
 
 
 class _GraphBuilder:
@@ -113,24 +80,18 @@ class _GraphBuilder:
     be the training split of a benchmark.
     """
 
-    def __init__(self, config: StudyConfig, last: int, digest_cache: RawDigestCache | None) -> None:
+    def __init__(self, config: StudyConfig, last: int, inputs: StudyInputs) -> None:
         self.config = config
         self.last = last
-        self.digest_cache = digest_cache
-        check_user_data(config)
-        self.input_paths: dict[str, dict[str, Path]] = {}
-        for pair in config.pairs:
-            with _errors_of_pair(pair):
-                self.input_paths[pair.on] = input_file_paths(pair)
-                check_user_connectors(pair)
-                check_groups(pair)
+        self.inputs = inputs
         # Datasets that are the same for all backbones, by role: what is made of them is named after
         # none of these.
-        first, *others = (_specs_by_role(pair) for pair in config.pairs)
+        first, *others = (self._specs_by_role(pair) for pair in config.pairs)
         self.shared = {
             role for role, spec in first.items() if all(spec == specs[role] for specs in others)
         }
         self.nodes: list[GraphNode] = []
+        self.prepared: dict[str, Step] = {}
         self._step_by_digest: dict[str, Step] = {}
 
     def graph(self) -> StudyGraph:
@@ -166,24 +127,37 @@ class _GraphBuilder:
                         cells |= self._zero_shot(view, datasets, used, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return StudyGraph(nodes=tuple(self.nodes), cells=cells, results=results, study=self.config)
+        return StudyGraph(
+            nodes=tuple(self.nodes),
+            cells=cells,
+            results=results,
+            datasets=self.prepared,
+            study=self.config,
+        )
+
+    def _specs_by_role(self, pair: StudyConfig) -> dict[str, DatasetSpec]:
+        return {
+            pair.role_of(name): spec
+            for view in pair.resolutions
+            for name, spec in datasets_of(view, self.inputs.licences).items()
+        }
 
     def _add(
-        self, kind: str, name: str, *, resources: Mapping[str, Any] | None = None, **more: Any
+        self, kind: str, labels: Labels, *, resources: Mapping[str, Any] | None = None, **more: Any
     ) -> Step:
         """Returns a step, in a new node of its own unless an identical step was added before.
 
         Args:
           kind: kind of the step.
-          name: name of the step.
+          labels: labels of the step.
           resources: resources, as arguments of `StepJob`; None runs it in the study's own process.
           more: further fields of the step.
         """
-        step = Step(kind=kind, name=name, **more)
+        step = Step(kind=kind, labels=labels, **more)
         known_step = self._step_by_digest.setdefault(_step_digest(step), step)
         if known_step is step:
             job = StepJob(steps=(step,), **(resources or {}))
-            self.nodes.append(GraphNode(name=name, jobs=(job,)))
+            self.nodes.append(GraphNode(labels=labels, jobs=(job,)))
         return known_step
 
     def _name(self, view: StudyConfig, name: str, *reads: str) -> str:
@@ -194,42 +168,40 @@ class _GraphBuilder:
           name: the name.
           reads: names of the datasets that it reads.
         """
-        is_shared = self.shared.issuperset(map(view.role_of, reads))
-        return view.role_of(name) if is_shared else name
+        return view.role_of(name) if self._are_shared(view, *reads) else name
+
+    def _are_shared(self, view: StudyConfig, *datasets: str) -> bool:
+        return self.shared.issuperset(map(view.role_of, datasets))
 
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}
         # Raw data are one step if they are drawn here. A user's own are noted dataset by dataset,
         # so that a changed file only touches the datasets that read it.
-        corpus = state = None
+        corpus = None
         if config.data_root is None:
-            corpus = self._add("corpus", "corpus", config=config.corpus)
-        else:
-            state = RawFingerprint(config.data_root)
+            corpus = self._add("corpus", Labels(action="corpus"), config=config.corpus)
         specs = [
             (self._name(view, name, name), name, spec)
             for view in config.views
-            for name, spec in datasets_of(view).items()
+            for name, spec in datasets_of(view, self.inputs.licences).items()
         ]
         trained = [(shown, spec.licence) for shown, _, spec in specs if spec.licences is not None]
         check_allowed(config.licences, [*dict(trained).items()])
         for shown, name, spec in specs:
-            raw = corpus
-            if state is not None:
-                raw = self._add(
-                    "raw_files",
-                    f"files {shown}",
-                    config=raw_files_spec(spec, state),
-                    location=config.data_root,
-                )
-            assert raw is not None
+            raw = corpus or self._add(
+                "raw_files",
+                Labels(action="files", subject=shown),
+                config=raw_files_spec(spec, self.inputs.raw_states[raw_folders(spec)]),
+                location=config.data_root,
+            )
             datasets[name] = self._add(
                 "dataset",
-                f"prepare {shown}",
+                Labels(action="prepare", subject=shown),
                 config=spec,
                 inputs={"raw": raw},
                 location=config.data_root,
             )
+        self.prepared = dict(datasets)
         # Screening reads prepared datasets of all benchmarks, so it comes after all of them.
         for view in config.views:
             datasets |= self._screen(view, datasets)
@@ -241,11 +213,14 @@ class _GraphBuilder:
             return {}
         # A picture of any evaluation split counts, also of a benchmark that is not transferred to.
         rows = [f"{name}/eval" for name in view.eval_rows]
+        if view.hygiene.splits == "all":
+            trained = dict.fromkeys(f"{trained_on(name)}{view.at}/train" for name in view.transfers)
+            rows += [name for name in trained if name in datasets]
         held_out = {view.role_of(name): datasets[name] for name in rows}
         return {
             name: self._add(
                 "screened",
-                f"screen {self._name(view, name, name, *rows)}",
+                Labels(action="screen", subject=self._name(view, name, name, *rows)),
                 config=view.hygiene,
                 inputs={"dataset": datasets[name], **held_out},
                 # The whole config of the step is `hygiene` of the study: `--explain` says so.
@@ -256,7 +231,8 @@ class _GraphBuilder:
 
     def _vocabulary(self, config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns the tokenizer and the mask codec of a backbone, by role."""
-        texts = datasets_of(config)  # The texts are the same at every resolution.
+        # The texts are the same at every resolution.
+        texts = datasets_of(config, self.inputs.licences)
         # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {
@@ -265,6 +241,8 @@ class _GraphBuilder:
         }
         reads = [name for name in texts if name not in held_out]
         train = {config.role_of(name): datasets[name] for name in reads}
+        # What all backbones share is named after none of them.
+        backbone = "" if self._are_shared(config, *reads) else config.backbone
         is_shared = len({pair.tokenizer for pair in self.config.pairs}) == 1
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
@@ -272,11 +250,10 @@ class _GraphBuilder:
             self._input_files_step(config, "tokenizer.path"),
             self._input_files_step(config, "mask_codec.path"),
         )
-        tokenizer = f"tokenizer{config.on}"
         steps = {
             "tokenizer": self._add(
                 "tokenizer",
-                self._name(config, tokenizer, *reads) if is_shared else tokenizer,
+                Labels(action="tokenizer", backbone=backbone if is_shared else config.backbone),
                 config=config.tokenizer,
                 inputs=pieces or train,
                 location=config.tokenizer.path,
@@ -286,7 +263,7 @@ class _GraphBuilder:
         if config.mask_codec is not None:
             steps["mask_codec"] = self._add(
                 "mask_codec",
-                self._name(config, f"mask codec{config.on}", *reads),
+                Labels(action="mask codec", backbone=backbone),
                 config=config.mask_codec,
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
@@ -300,11 +277,11 @@ class _GraphBuilder:
 
     def _input_files_step(self, config: StudyConfig, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
-        paths = self.input_paths[config.on]
-        if key not in paths:
+        if key not in config.input_paths:
             return {}
-        files = input_files_spec(paths[key], self.digest_cache)
-        return {"given": self._add("files", f"files {key}{config.on}", config=files)}
+        files = self.inputs.files[config.on, key]
+        labels = Labels(action="files", subject=f"{key}{config.on}")
+        return {"given": self._add("files", labels, config=files)}
 
     def _pretrain(
         self,
@@ -325,12 +302,15 @@ class _GraphBuilder:
 
         def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
-            # Names say only what differs within the study: with one pretraining there is no number.
-            suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
             view, compute = stage.view, config.compute
             return self._add(
                 "checkpoint",
-                f"{stage.name} {method}{config.on}{suffix}",
+                Labels(
+                    action=stage.name,
+                    method=method,
+                    backbone=config.backbone,
+                    pretraining=number if config.num_pretrain_seeds > 1 else None,
+                ),
                 config=FitSpec(
                     model=view.model_of(method),
                     train=stage.train_config_of(method),
@@ -388,7 +368,7 @@ class _GraphBuilder:
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
             "start",
-            f"{key.replace('.', ' ')}{config.on}",
+            Labels(action="start", method=method if is_by_method else "", backbone=config.backbone),
             config=start_spec(config.model),
             inputs=self._input_files_step(config, key),
             location=location,
@@ -420,9 +400,16 @@ class _GraphBuilder:
                 # One node for each seed: the checkpoint, then all its evaluations in one job,
                 # which load it once.
                 for pretrain, seed in config.seed_pairs:
+                    labels = Labels(
+                        action="transfer",
+                        method=method,
+                        benchmark=benchmark,
+                        seed=seed,
+                        **_place_of(config),
+                    )
                     checkpoint = Step(
                         kind="checkpoint",
-                        name=f"transfer {method} {benchmark}{config.at} seed={seed}",
+                        labels=labels,
                         config=fit_spec,
                         seed=seed,
                         inputs={
@@ -436,7 +423,7 @@ class _GraphBuilder:
                         },
                     )
                     compute = config.compute
-                    jobs = [StepJob(steps=(checkpoint,), **compute.of_cell)]
+                    jobs = [StepJob(steps=(checkpoint,), **compute.of_transfer)]
                     if evaluations and self.last >= PHASES.index("evaluate"):
                         scored = method, seed, checkpoint
                         scores, scoring = self._score(
@@ -448,11 +435,11 @@ class _GraphBuilder:
                         if config.keep.transfers == "bfloat16":
                             cast = Step(
                                 kind="cast",
-                                name=f"cast {method} {benchmark}{config.at} seed={seed}",
+                                labels=dataclasses.replace(labels, action="cast"),
                                 inputs={"checkpoint": checkpoint},
                             )
                             jobs.append(StepJob(steps=(cast,), cpus=1))
-                    self.nodes.append(GraphNode(name=checkpoint.name, jobs=tuple(jobs)))
+                    self.nodes.append(GraphNode(labels=labels, jobs=tuple(jobs)))
         return cells
 
     def _zero_shot(
@@ -477,8 +464,8 @@ class _GraphBuilder:
                     config, scored, evaluations, datasets, vocabulary_steps
                 )
                 cells |= scores
-                name = f"zero-shot {method}{config.at} seed={seed}"
-                self.nodes.append(GraphNode(name=name, jobs=tuple(scoring)))
+                labels = Labels(action="zero-shot", method=method, seed=seed, **_place_of(config))
+                self.nodes.append(GraphNode(labels=labels, jobs=tuple(scoring)))
         return cells
 
     def _score(
@@ -499,25 +486,33 @@ class _GraphBuilder:
           vocabulary_steps: role -> the step of the tokenizer and of the mask codec.
         """
         method, seed, checkpoint = scored
+        place = _place_of(config)
         predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
         scores: dict[CellKey, Step] = {}
         for row, answers, spec in evaluations:
             cell = CellKey(benchmark=row, method=method, budget=spec.budget, seed=seed)
-            words = f"{method} {row} seed={seed} budget={spec.budget}"
+            labels = functools.partial(
+                Labels,
+                method=method,
+                benchmark=row.removesuffix(config.at),
+                seed=seed,
+                budget=spec.budget,
+                **place,
+            )
             data = datasets[f"{row}/eval"]
             # Two rows that differ in their metric only share their predictions.
             answered = predictions.setdefault(
                 (data, answers),
                 Step(
                     kind="predictions",
-                    name=f"evaluate {words}",
+                    labels=labels(action="evaluate"),
                     config=answers,
                     inputs={"checkpoint": checkpoint, "data": data},
                 ),
             )
             scores[cell] = Step(
                 kind="scores",
-                name=f"score {words}",
+                labels=labels(action="score"),
                 config=spec,
                 inputs={
                     "predictions": answered,
@@ -554,7 +549,7 @@ class _GraphBuilder:
                 train, rows = f"{trained_on(row.benchmark)}{view.at}/train", f"{name}/eval"
                 chance[f"{CHANCE}{name}"] = self._add(
                     "chance",
-                    f"chance {self._name(view, name, train, rows)}",
+                    Labels(action="chance", subject=self._name(view, name, train, rows)),
                     config=metric_of(row.benchmark, view.transfers[row.benchmark]),
                     inputs={"train": datasets[train], "eval": datasets[rows]},
                 )
@@ -569,8 +564,8 @@ class _GraphBuilder:
         # Every input goes to one step; it is partial, so that a table comes out of what was made.
         return self._add(
             "results",
-            f"results {self.config.name}",
-            config=ResultsSpec(plan=results_plan(self.config)),
+            Labels(action="results", subject=self.config.name),
+            config=ResultsSpec(plan=results_plan(self.config, self.inputs)),
             inputs={
                 **{str(key): step for key, step in cells.items()},
                 **chance,
@@ -578,6 +573,12 @@ class _GraphBuilder:
             },
             partial=True,
         )
+
+
+def _place_of(view: StudyConfig) -> dict[str, Any]:
+    """Returns the labels that tell a view from the others of the study."""
+    pixels = view.model.vision.image_px if view.is_higher else None
+    return {"pixels": pixels, "backbone": view.backbone}
 
 
 def _evaluations(
@@ -693,18 +694,6 @@ def _step_digest(step: Step) -> str:
     return value_sha256([step.kind, step.config, step.seed, reads])
 
 
-def raw_files_spec(spec: DatasetSpec, state: RawFingerprint) -> RawFilesSpec:
-    """Returns the spec of a dataset's raw files, given the state of their data root."""
-    return RawFilesSpec(
-        reader=spec.reader,
-        path=spec.path,
-        split=spec.split,
-        features=spec.features,
-        state=state.sha256(source_spec(spec.reader).folders(spec.path)),
-        prepare=spec.prepare,
-    )
-
-
 def decode_of(config: StudyConfig, benchmark: str) -> DecodeConfig:
     """Returns the config for answering a benchmark."""
     transfer = config.transfers[benchmark]
@@ -716,7 +705,7 @@ def decode_of(config: StudyConfig, benchmark: str) -> DecodeConfig:
     )
 
 
-def results_plan(config: StudyConfig) -> Plan:
+def results_plan(config: StudyConfig, inputs: StudyInputs = NO_INPUTS) -> Plan:
     """Returns the layout of a study's results table, on all its backbones, at all resolutions.
 
     The cell of a budget that a method does not serve stays empty.
@@ -730,18 +719,22 @@ def results_plan(config: StudyConfig) -> Plan:
             "`parcel prepare` and `parcel train` need none."
         )
     plan, *also = (
-        _plan_of_view(view, several=len(pair.resolutions) > 1)
+        _plan_of_view(view, inputs, several=len(pair.resolutions) > 1)
         for pair in config.pairs
         for view in pair.resolutions
     )
     return dataclasses.replace(plan, also=tuple(also))
 
 
-def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
+def _plan_of_view(config: StudyConfig, inputs: StudyInputs, *, several: bool) -> Plan:
     served_budgets = {
         method: config.budgets_of(method) for method in config.methods if method != REFERENCE
     }
-    main = tuple(name for name, row in config.rows.items() if row.main)
+    paper_rows = {name: row.paper_row for name, row in config.rows.items()}
+    is_high = config.is_higher
+    groups = grouped(paper_rows, is_high=is_high)
+    sizes = group_sizes(is_high=is_high)
+    blocks = {name: block_of(row, is_high=is_high) for name, row in paper_rows.items() if row}
     return Plan(
         methods=config.methods,
         benchmarks=tuple(config.rows),
@@ -749,96 +742,17 @@ def _plan_of_view(config: StudyConfig, *, several: bool) -> Plan:
         seeds=config.seeds,
         reference=REFERENCE,
         budgets_of={m: served for m, served in served_budgets.items() if served != config.budgets},
-        # The paper's headline retention is over rows at 224 px only.
-        groups={"main": main} if 1 < len(main) < len(config.rows) and not config.is_higher else {},
+        groups=groups,
+        group_sizes={name: sizes[name] for name in groups},
+        blocks={name: block for name, block in blocks.items() if block},
+        left_out=tuple(name for name, row in config.rows.items() if not row.in_means),
         pretrainings=tuple(number for number, _ in config.seed_pairs),
         trainings={
             name: training_of(row.benchmark, config.transfers[row.benchmark]) or ZERO_SHOT
             for name, row in config.rows.items()
         },
-        costs=costs_of(config),
+        costs=inputs.costs[config.at] if config.at in inputs.costs else costs_of(config),
         resolution=config.model.vision.image_px if several else None,
         backbone=config.backbone or None,
-    )
-
-
-def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
-    """Returns name -> spec of every dataset to prepare at a resolution."""
-    # The names say what a dataset is for, and at which resolution:
-    #
-    #   web                         a corpus of the mixture
-    #   web@448                     the same, for a Stage 2 at 448 px
-    #   chartqa/train               what transfers to ChartQA learn from
-    #   chartqa:test_human/eval     a row of the table
-    specs: dict[str, DatasetSpec] = {}
-
-    # A benchmark has several rows in one folder, which may be in a bucket.
-    fetched = functools.cache(functools.partial(fetched_licence, config.data_root))
-
-    def licence_of(reader: str | OwnSource, path: str, stated: Licence) -> Licence:
-        return stated if stated.is_stated else fetched(path or source_spec(reader).folder)
-
-    # The mixture is augmented as its settings say; whatever is measured on is not.
-    for i, source in enumerate(config.sources):
-        reader = corpus_reference(f"sources.{i}.reader", source.reader)
-        specs[f"{source.name}{config.at}"] = DatasetSpec(
-            reader=reader,
-            path=source.path,
-            split=source.split,
-            features=source.features,
-            prepare=source.prepare or config.prepare,
-            licence=licence_of(reader, source.path, source.licence),
-            licences=config.licences,
-        )
-    for i, source in enumerate(config.watch.sources if config.watch else ()):
-        reader = corpus_reference(f"watch.sources.{i}.reader", source.reader)
-        specs[f"{watched_name(source)}{config.at}"] = DatasetSpec(
-            reader=reader,
-            path=source.path,
-            split=source.split,
-            features=source.features,
-            prepare=(source.prepare or config.prepare).unaugmented(),
-            licence=licence_of(reader, source.path, source.licence),
-        )
-    for name, transfer in config.transfers.items():
-        # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
-        # whichever of the two the config names first.
-        training_benchmark = trained_on(name)
-        if not transfer.zero_shot and f"{training_benchmark}{config.at}/train" not in specs:
-            parent = config.transfers.get(training_benchmark)
-            prepare = _prepare_of(config, parent or transfer)
-            path, split = train_data(name, config.transfers)
-            reader = source_of(training_benchmark, parent or transfer)
-            # A zero-shot benchmark's own licence is not that of its parent's rows.
-            stated = parent.licence if parent else NO_LICENCE
-            specs[f"{training_benchmark}{config.at}/train"] = DatasetSpec(
-                reader=reader,
-                path=path,
-                split=split,
-                prepare=prepare,
-                licence=licence_of(reader, path, stated),
-                licences=config.licences,
-            )
-        for row in rows_of(name, transfer):
-            prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
-            limit = transfer.eval_limit or prepare.limit
-            reader = source_of(name, transfer)
-            # No `licences` here: a score over a part of a benchmark is another number.
-            specs[f"{row.name}{config.at}/eval"] = DatasetSpec(
-                reader=reader,
-                path=transfer.path,
-                split=row.split,
-                prepare=dataclasses.replace(prepare, limit=limit),
-                licence=licence_of(reader, transfer.path, transfer.licence),
-            )
-    return specs
-
-
-def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
-    """Returns the settings for preparing a benchmark; augmented only if its own settings say so."""
-    prepare = transfer.prepare or config.prepare.unaugmented()
-    return dataclasses.replace(
-        prepare,
-        num_frames=transfer.num_frames or prepare.num_frames,
-        frame_stride=transfer.frame_stride or prepare.frame_stride,
+        draws=config.draws(),
     )

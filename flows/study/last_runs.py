@@ -2,16 +2,16 @@
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
-from flows.config.input_files import raw_digest_cache
 from flows.config.load import check_config
 from flows.lineage.leaves import leaves
 from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.steps.registry import kind_of
 from flows.study.graph import StudyGraph, graph_of
+from flows.study.inputs import read_inputs
 from flows.study.nearest import SEED
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
@@ -67,10 +67,22 @@ class LastRuns:
         return None
 
     @functools.cached_property
+    def others_keys(self) -> Set[str]:
+        """Keys of artifacts that only runs of other studies name."""
+        own, others = set[str](), set[str]()
+        for record in self._ended:
+            is_own = self._study is None or record["name"] == self._study.name
+            (own if is_own else others).update(record["artifacts"], record.get(PRUNED, ()))
+        return others - own
+
+    @functools.cached_property
+    def _ended(self) -> list[dict[str, Any]]:
+        return [*ended_run_records(self._store).values()]
+
+    @functools.cached_property
     def _records(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
         """The records of the study's runs that ended, newest first, with the keys they name."""
-        records = ended_run_records(self._store).values()
-        named = [r for r in records if self._study and r["name"] == self._study.name]
+        named = [r for r in self._ended if self._study and r["name"] == self._study.name]
         named.sort(key=lambda record: record["finished"], reverse=True)
         return [(r, frozenset([*r["artifacts"], *r.get(PRUNED, ())])) for r in named]
 
@@ -87,7 +99,7 @@ class LastRuns:
             if statements and REDACTED not in text:
                 try:
                     study = check_config(json.loads(text), source=record["name"])
-                    graph = graph_of(study, digest_cache=raw_digest_cache(self._store))
+                    graph = graph_of(study, inputs=read_inputs(study, self._store))
                     self._steps[text] = {step.name: step for step in graph.steps}
                 except (ConfigError, OSError):  # For example, a file that it names is gone.
                     pass

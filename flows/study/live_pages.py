@@ -1,5 +1,6 @@
 """The live pages of a store with what its server knows: schedules, and runs that it can start."""
 
+import dataclasses
 import threading
 import time
 
@@ -10,9 +11,13 @@ from flows.pages import app
 from infra.prefect.server import Beside
 from infra.store.store import Store
 
-_ASK_EVERY = 20.0
-"""Age from which the facts are read again, at the next request [s]: what a schedule would run is
-found by looking all its steps up."""
+_ASK_EVERY = 5.0
+"""Age from which the facts are read again, at the next request [s]."""
+_LOAD = 5.0
+"""Least age from which they are read again, in times that the last reading took: what a schedule
+would run is found by looking all its steps up."""
+_PATIENCE = 2.0
+"""Longest wait of a page for facts that are being read [s]; then it shows the last ones."""
 
 
 def beside(store: Store) -> Beside:
@@ -34,30 +39,44 @@ def pages_of(uri: str) -> Starlette:
 
 
 class _NewestFacts:
-    """What this process's server knows, read in a thread, so that no page waits for it."""
+    """What this process's server knows, read in a thread: a page waits for it for a moment only."""
 
     def __init__(self) -> None:
         self._facts: ServerFacts | None = None
-        self._asked = float("-inf")
+        self._read_at = self._asked_at = float("-inf")
+        self._took = 0.0
         self._asking = threading.Lock()
+        self._is_read = threading.Event()
 
     def __call__(self) -> ServerFacts | None:
-        """Returns what was read last, None at first; has it read again if that is long ago."""
-        is_old = time.monotonic() - self._asked > _ASK_EVERY
+        """Returns the facts read last, with their age if that is long ago; None at first."""
+        if time.monotonic() - self._asked_at <= max(_ASK_EVERY, _LOAD * self._took):
+            return self._dated()
         # Whoever holds the lock is reading already.
-        if is_old and self._asking.acquire(blocking=False):
+        if self._asking.acquire(blocking=False):
+            self._is_read.clear()
             threading.Thread(target=self._ask, daemon=True).start()
-        return self._facts
+        self._is_read.wait(_PATIENCE)
+        return self._dated()
+
+    def _dated(self) -> ServerFacts | None:
+        """Returns the facts, with their age if that is more than a moment."""
+        age = time.monotonic() - self._read_at
+        if self._facts is None or age <= _ASK_EVERY + self._took:
+            return self._facts
+        return dataclasses.replace(self._facts, age=age)
 
     def _ask(self) -> None:
+        began = time.monotonic()
         try:
             # Its imports, which take a second, come here too.
             from flows.study.schedule import read_server_facts
 
-            self._facts = read_server_facts()
-        finally:
-            self._asked = time.monotonic()
+            self._facts, self._read_at = read_server_facts(), time.monotonic()
+        finally:  # Also where the server did not answer: what is shown is then as old as it was.
+            self._took, self._asked_at = time.monotonic() - began, time.monotonic()
             self._asking.release()
+            self._is_read.set()
 
 
 def continue_run(store: str, run: EndedRun) -> str:

@@ -26,6 +26,9 @@ INPUT = "input "
 _COMPARED = 200
 """Most artifacts with other names that a new step is compared with."""
 
+_MAX_UNLIKE = 1
+"""Most values of its config in which an artifact with another name may differ, to be compared."""
+
 Difference = tuple[str, Any, Any]
 """A path, the value of an artifact there, and that of the step."""
 
@@ -51,8 +54,11 @@ class NearestArtifacts:
     def __bool__(self) -> bool:
         return bool(self._artifacts)
 
-    def differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[Difference]:
+    def differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[Difference] | None:
         """Returns the differences between a step and the nearest artifact, sorted by path.
+
+        None if no artifact has its name, and those of other names have other configs: they are of
+        another benchmark, say, and the differences would tell nothing.
 
         Args:
           step: a step of the kind.
@@ -65,6 +71,8 @@ class NearestArtifacts:
             nearest = self._nearest(target, named)
         else:
             nearest = self._nearest_of_others(target)
+            if len(self._of_configs(nearest, target)) > _MAX_UNLIKE:
+                return None
         return sorted(self._differences(nearest, target), key=lambda difference: difference[0])
 
     def differences_from(
@@ -116,11 +124,14 @@ class NearestArtifacts:
         return self._config_by_text[text]
 
     def _differences(self, was: "_Comparable", now: "_Comparable") -> list[Difference]:
+        read = _changed(was.inputs, now.inputs) if now.inputs else []
+        return [*self._of_configs(was, now), *_changed(was.others, now.others), *read]
+
+    def _of_configs(self, was: "_Comparable", now: "_Comparable") -> list[Difference]:
         pair = id(was.config), id(now.config)
         if pair not in self._config_differences:
             self._config_differences[pair] = _changed(was.config, now.config)
-        read = _changed(was.inputs, now.inputs) if now.inputs else []
-        return [*self._config_differences[pair], *_changed(was.others, now.others), *read]
+        return self._config_differences[pair]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

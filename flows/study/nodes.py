@@ -24,6 +24,7 @@ from fnmatch import fnmatchcase
 from flows.config.study import StudyConfig
 from flows.report.cells import CellKey
 from flows.steps.kind import Step
+from flows.steps.labels import Labels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,17 @@ class GraphNode:
     """One task, as a person sees it: one row of the run's page.
 
     Attributes:
-      name: name of the row, that of its first step unless it is of zero-shot scores.
+      labels: those of its first step, unless it is of zero-shot scores.
       jobs: jobs in the order in which they run; a later one may read an earlier one's artifacts.
     """
 
-    name: str
+    labels: Labels
     jobs: tuple[StepJob, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return self.labels.name
 
     @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -86,12 +92,14 @@ class StudyGraph:
       nodes: the nodes, each after those that it reads.
       cells: cell of the results table -> the step that scores it.
       results: the step that makes the table; None where the graph ends before the report.
+      datasets: name of a dataset, as `datasets_of` has it -> the step that prepares it.
       study: the study; None for a graph of other steps.
     """
 
     nodes: tuple[GraphNode, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
+    datasets: Mapping[str, Step] = dataclasses.field(default_factory=dict)
     study: StudyConfig | None = None
 
     @functools.cached_property

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flows.lineage.runs import ended_run_records
-from flows.report.text_lists import abbreviate_list
+from flows.report.text_lists import abbreviate_list, counted
 from flows.study.explain import Explanation
 from flows.study.nodes import GraphNode
 from infra.errors import ConfigError
@@ -50,12 +50,15 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
 
 def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
-    count = f"{len(failed)} steps failed or were given up in {name}'s last run"
-    return f"{count}; only these are tried: {abbreviate_list(failed, _MAX_NAMES)}"
+    count = (
+        f"{counted(len(failed), 'step')} failed or {'was' if len(failed) == 1 else 'were'} given up"
+    )
+    names = abbreviate_list(failed, _MAX_NAMES)
+    return f"{count} in {name}'s last run; only these are tried, and what waited for them: {names}"
 
 
 def hold_all_but(names: Collection[str]) -> HoldRule:
-    """Returns a rule that holds back every node except the named ones and all that they need.
+    """Returns a rule that holds back all nodes but the named ones, what waited, and what they need.
 
     Stale nodes are not held back: what mended the failed ones may have made others stale, and a
     table should not rest on both.
@@ -66,8 +69,14 @@ def hold_all_but(names: Collection[str]) -> HoldRule:
         nodes = set[GraphNode]()
         for node in explanation.graph.nodes:
             state = explanation.of_node(node).state
-            follows = state == "follows" and any(read in nodes for read in upstream[node])
-            if node.name in names or state == "stale" or follows:
+            # What read a failed node was not run then, and has no artifact now.
+            # The table is no such node: it is made from what there is, and needs none of it.
+            waited = (
+                state in ("follows", "new")
+                and any(read in nodes for read in upstream[node])
+                and not any(step.partial for step in node.steps)
+            )
+            if node.name in names or state == "stale" or waited:
                 nodes.add(node)
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(explanation.graph.nodes):

@@ -1,25 +1,31 @@
 """Runs a study from the terminal: runs the flow, then prints the outcome."""
 
 import logging
+import sys
 import time
 from typing import Any
 
+import httpx
 from prefect import Flow
 from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
 from flows.lineage.overview import continuing_command
-from flows.report.text_lists import abbreviate_list
+from flows.lineage.runs import describe_ends
+from flows.report.text_lists import abbreviate_list, counted
 from flows.study.flow import RESULTS, StudyResult
+from infra.errors import one_line
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended, wait_for_events
 from infra.prefect.server import UI
+from infra.processes.signals import wait_if_stopping
 from infra.store.records import read_run
 from infra.store.store import Store
+from infra.terminal import terminal_console
 
 _MAX_NAMES = 3
-"""Most held-back steps named in one line; the others are only counted."""
+"""Most steps named in one line; the others are only counted."""
 
 
 def run_flow_in_terminal(
@@ -37,17 +43,26 @@ def run_flow_in_terminal(
     # lines between ours. Prefect's lines still reach its server.
     logging.getLogger().handlers[:] = [logging.NullHandler()]
     logging.raiseExceptions = False  # A log line that Prefect's server did not take is no news.
-    console = Console(highlight=False)
+    console = terminal_console(highlight=False)
     began = time.monotonic()
-    published(settle_ended, store.state)  # The rows of runs that were killed before they could.
+    # The rows of runs that were killed before they could.
+    for line in published(settle_ended, store) or ():
+        print(f"parcel: {one_line(line)}", file=sys.stderr)
     row = published(begin, what, parameters)
     state: Any
     try:
         state = run_flow(what, flow_run=row, parameters=parameters, return_type="state")
-    except Exception:
+    except Exception as error:
+        wait_if_stopping()
+        if not RESULTS and isinstance(error, httpx.HTTPError):
+            raise RuntimeError(
+                f"Prefect's server does not answer any more ({type(error).__name__}); what was "
+                f"made is in the store, and the same command goes on with it."
+            ) from error
         if not RESULTS:
             raise
         state = None  # The server is gone, but the study has ended and left its result.
+    wait_if_stopping()
     # A flow without a result had nothing to run, or failed before the study began.
     if not RESULTS:
         assert state is not None
@@ -64,7 +79,7 @@ def run_flow_in_terminal(
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
     # Before its server ends, all is sent; else Prefect sends log lines in its time.
     published(flush if ui is None else wait_for_events)
-    published(settle_ended, store.state)
+    published(settle_ended, store)
     if not result.is_success:
         # The last line: where a person looks, and what they would do next.
         again = continuing_command(read_run(store.files, result.run), store.uri)
@@ -74,22 +89,28 @@ def run_flow_in_terminal(
 
 def _print_summary(console: Console, store: Store, result: StudyResult, seconds: float) -> None:
     config = result.config
-    # What went wrong comes first, and what to do next last, where a person looks:
+    # What went wrong comes first, each cause once, and what to do next last, where a person looks:
     #
-    #   failed: transfer m3 chartqa seed=48213: …
-    #   17 steps in 160 s: 11 made, 5 re-used, 1 failed
+    #   failed: stage1 m3, stage1 mqt: …
+    #   17 steps in 160 s: 8 made, 5 reused, 2 failed, 2 not run
+    #   not run, since stage1 m3 failed: transfer m3 chartqa seed=48213, …
     #   tables and plot: .parcel/artifacts/results-…
-    #   next: parcel lineage trace demo --cell chartqa:test_human/parcel/64
-    for failure in result.failed:
-        console.print(f"failed: {failure}", markup=False, soft_wrap=True)
-    steps = result.made + result.reused + len(result.failed)
+    #   next: parcel lineage trace demo/chartqa:test_human/parcel/64
+    steps_by_failure: dict[str, list[str]] = {}
+    for step, _, why in (failure.partition(": ") for failure in result.failed):
+        steps_by_failure.setdefault(why, []).append(step)
+    for why, failed in steps_by_failure.items():
+        names = abbreviate_list(failed, _MAX_NAMES)
+        console.print(f"failed: {names}: {why}", markup=False, soft_wrap=True)
+    steps = result.made + result.reused + len(result.failed) + len(result.holds)
     idle = not (result.made or result.failed or result.holds)
-    summary = "everything re-used" if idle else f"{result.reused} re-used"
-    failed = f", {len(result.failed)} failed" if result.failed else ""
-    console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
+    summary = "everything reused" if idle else f"{result.reused} reused"
+    ends = describe_ends(result.failed, result.holds, cause=False)
+    counts = ", ".join(filter(None, (f"{result.made} made", summary, ends)))
+    console.print(f"{counted(steps, 'step')} in {seconds:.0f} s: {counts}")
     for why, steps_held in result.steps_by_hold_reason.items():
         console.print(
-            f"not begun, {why}: {abbreviate_list(steps_held, _MAX_NAMES)}",
+            f"not run, {why}: {abbreviate_list(steps_held, _MAX_NAMES)}",
             markup=False,
             soft_wrap=True,
         )
@@ -99,8 +120,9 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         # A cell that this study has: its first row, its last method, that method's last budget.
         study, method = config.pairs[0], config.methods[-1]
-        cell = f"{next(iter(study.rows))}/{method}/{study.budgets_of(method)[-1]}"
-        console.print(f"next: parcel lineage trace {config.name} --cell {cell}")
+        if row := next(iter(study.rows), None):
+            cell = f"{row}/{method}/{study.budgets_of(method)[-1]}"
+            console.print(f"next: parcel lineage trace {config.name}/{cell}")
 
 
 def run_url(flow_run_id: str, ui: UI | None) -> str:

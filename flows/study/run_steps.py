@@ -1,10 +1,10 @@
 """The steps of a run, from its record."""
 
-from flows.config.input_files import raw_digest_cache
 from flows.config.load import check_config
 from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
+from flows.study.inputs import read_inputs
 from infra.errors import ConfigError
 from infra.store.records import PRUNED
 from infra.store.store import Store
@@ -24,10 +24,8 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
         return {}
     newest = max(runs, key=lambda record: record["finished"])
     try:
-        graph = graph_of(
-            check_config(newest["config"], source=newest["name"]),
-            digest_cache=raw_digest_cache(store),
-        )
+        study = check_config(newest["config"], source=newest["name"])
+        graph = graph_of(study, inputs=read_inputs(study, store))
     except ConfigError:  # For example, its raw data are not on this machine.
         return {}
     return {step.name: step for step in graph.steps}

@@ -1,6 +1,5 @@
 """Schedules of a server's studies and sweeps: set, listed, changed and stopped."""
 
-import asyncio
 import contextlib
 import dataclasses
 import datetime
@@ -22,22 +21,30 @@ from prefect.client.schemas.objects import DeploymentSchedule, DeploymentStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.server.schemas import schedules as server_schedules
 
+from flows.config.server_limits import Limits, check_served_store, limited, limits_of
 from flows.lineage.overview import Firing, ServerFacts
 from flows.report.text_lists import abbreviate_list
 from flows.study.explain import explain_study
+from flows.study.firings import past_lines
 from flows.study.form import describe_deployment, describe_next_sweep
-from flows.study.form_values import check_values, study_of_form, sweep_of_form
+from flows.study.form_values import (
+    check_form_types,
+    check_values,
+    store_here,
+    study_of_form,
+    sweep_of_form,
+)
 from flows.study.run_log import opening_line
 from flows.study.sweep import Sweep, SweepRun
 from flows.study.sweep_limits import ALWAYS, SweepLimits
-from infra.errors import ConfigError
+from infra.errors import ConfigError, printable
 from infra.prefect.api import named_server, read_all
 from infra.prefect.deployed import describe, set_schedule
 from infra.prefect.server import ui_of
+from infra.prefect.times import cron_problem, firings
 from infra.store.store import Store
-from infra.store.stored_folder import BUCKET_SCHEME
+from infra.time_zones import is_time_zone
 
 _SWEEP_SLUG = "sweep-"
 """Beginning of the slug of a sweep's schedule, before the study's name."""
@@ -73,15 +80,23 @@ class ScheduledStudy:
     def study(self) -> str:
         """Name of the study that it runs."""
         # The slug has the study's name; of a schedule set in the UI only the form's field is known.
-        slug, field = self.schedule.slug or "", self.parameters.get("study", "demo")
+        slug, field = self.schedule.slug or "", str(self.parameters.get("study", "demo"))
         if slug.startswith(_SWEEP_SLUG):
-            return slug.removeprefix(_SWEEP_SLUG)
-        return PurePath(field).stem if PurePath(field).suffix in (".yaml", ".yml") else field
+            name = slug.removeprefix(_SWEEP_SLUG)
+        else:
+            is_file = PurePath(field).suffix in (".yaml", ".yml")
+            name = PurePath(field).stem if is_file else field
+        return printable(name)  # Whoever has the server's password may have written it.
 
     @property
     def store(self) -> str:
         """Store of its runs [URI]."""
         return self.parameters.get("store", ".parcel")
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of its runs."""
+        return limits_of(self.deployment.model_dump(mode="json"))
 
 
 def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterator[str]:
@@ -114,7 +129,7 @@ def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterato
             parameters["study"] = name  # The deployed values: runs may not see local files.
         # What is missing is looked up in the store of the runs, where this machine can open it.
         uri = deployment.parameters["store"]
-        run_store = sweep_run.store if uri == sweep_run.store.uri else _store_here(uri)
+        run_store = sweep_run.store if uri == sweep_run.store.uri else store_here(uri)
         if run_store is not None:
             sweep_run = dataclasses.replace(sweep_run, store=run_store)
             _check_work(sweep_run)
@@ -122,10 +137,30 @@ def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterato
         describe(deployment.id, describe_deployment(sweep_run))
         yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
         yield from describe_next_sweep(sweep_run)
+        if run_store is not None and deployment.work_pool_name is None:
+            yield from _describe_unreadable(deployment, parameters, sweep_run)
         if run_store is None:
             yield f"counted in {sweep_run.store.uri}; its runs use {uri}, not on this machine"
+        yield from describe_days(times)
         yield from describe_clock_changes(times, when)
         yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
+
+
+def _describe_unreadable(
+    deployment: DeploymentResponse, parameters: Mapping[str, Any], sweep_run: SweepRun
+) -> Iterator[str]:
+    """Yields a line if the server lets no firing read what the sweep names."""
+    try:
+        with limited(limits_of(deployment.model_dump(mode="json"))):
+            sweep_of_form(
+                parameters["study"],
+                sweep_run.store,
+                sweep_run.overrides,
+                sweep_run.sweep,
+                deployment.parameters.get("given"),
+            )
+    except ConfigError as error:
+        yield f"as the server stands now, each firing will fail: {error}"
 
 
 def list_schedules() -> Iterator[str]:
@@ -136,10 +171,11 @@ def list_schedules() -> Iterator[str]:
     """
     with _server() as client:
         schedules = _read_schedules(client)
+        past = _read_past(client, schedules)
     if not schedules:
         yield "no schedules: `parcel sweep --cron` and `parcel deploy --cron` set one"
     for name, scheduled in schedules.items():
-        yield from _describe_schedule(name, scheduled)
+        yield from _describe_schedule(name, scheduled, past[name])
 
 
 def read_server_facts() -> ServerFacts | None:
@@ -147,15 +183,21 @@ def read_server_facts() -> ServerFacts | None:
     try:
         with _server() as client:
             schedules = _read_schedules(client)
+            past = _read_past(client, schedules)
             deployments = {d.name: d for d in _read_deployments(client, "study")}
     except ConfigError:
         return None
     general = deployments.get("study")
     return ServerFacts(
-        firings=[_read_firing(name, scheduled) for name, scheduled in schedules.items()],
-        # Ready is a deployment whose runner has asked for work within the last minute.
-        can_start=bool(general and not general.paused and general.status == DeploymentStatus.READY),
+        firings=[_read_firing(name, each, past[name]) for name, each in schedules.items()],
+        can_start=general is not None and _is_started(general),
     )
+
+
+def _is_started(deployment: DeploymentResponse) -> bool:
+    """Returns whether something starts the runs of a deployment."""
+    # Ready is one whose runner, or worker, has asked for work within the last minute.
+    return not deployment.paused and deployment.status == DeploymentStatus.READY
 
 
 def start_from_form(flow: str, parameters: Mapping[str, Any]) -> str:
@@ -242,10 +284,12 @@ def change_schedule(
             update={"schedule": times, "parameters": parameters, "active": True}
         )
         changed = dataclasses.replace(scheduled, schedule=schedule)
-        store = _store_here(changed.store)
-        sweep_run = _sweep_run(changed, store) if changed.flow == "sweep" and store else None
-        if sweep_run is not None:
-            _check_work(sweep_run)
+        with limited(changed.limits):
+            check_served_store(changed.store)
+            store = store_here(changed.store)
+            sweep_run = _sweep_run(changed, store) if changed.flow == "sweep" and store else None
+            if sweep_run is not None:
+                _check_work(sweep_run)
         client.update_deployment_schedule(
             changed.deployment.id,
             schedule.id,
@@ -254,7 +298,9 @@ def change_schedule(
             parameters=parameters,
         )
         if sweep_run is not None:
-            describe(changed.deployment.id, describe_deployment(sweep_run))
+            with limited(changed.limits):
+                text = describe_deployment(sweep_run)
+            describe(changed.deployment.id, text)
     yield from _describe_schedule(name, changed)
 
 
@@ -262,19 +308,28 @@ def cron_schedule(cron: str, timezone: str) -> CronSchedule:
     """Returns a cron in a time zone as Prefect's schedule.
 
     Raises:
-      ConfigError: naming the option, its value and what is accepted.
+      ConfigError: naming the option, its value, what is accepted and what is wrong.
     """
-    try:
-        return CronSchedule(cron=cron, timezone=timezone)
-    except pydantic.ValidationError as error:
-        field = "--timezone" if "timezone" in error.errors()[0]["loc"] else "--cron"
-        value = timezone if field == "--timezone" else cron
-        accepted = (
-            "a time zone such as Europe/Berlin"
-            if field == "--timezone"
-            else "five fields: minute, hour, day of month, month, day of week"
+    if why := cron_problem(cron):
+        raise ConfigError(
+            f"--cron must be five fields: minute, hour, day of month, month, day of week, got "
+            f"{cron!r}: {why}."
         )
-        raise ConfigError(f"{field} must be {accepted}, got {value!r}.") from None
+    if not is_time_zone(timezone):
+        raise ConfigError(
+            f"--timezone must be a time zone such as Europe/Berlin, got {timezone!r}."
+        )
+    return CronSchedule(cron=cron, timezone=timezone)
+
+
+def describe_days(times: CronSchedule) -> Iterator[str]:
+    """Yields a line on a cron that states both a day of the month and one of the week."""
+    _, _, day, _, weekday = times.cron.split() if " " in times.cron else "*****"
+    if times.day_or and not (day.startswith("*") or weekday.startswith("*")):
+        yield (
+            f"it fires on day of month {day} and, besides, on each day of week {weekday}: of two "
+            f"such fields cron asks for either; * in one leaves the other"
+        )
 
 
 def describe_clock_changes(
@@ -337,14 +392,20 @@ def _firings(
     *,
     most: int | None = None,
 ) -> list[datetime.datetime]:
-    """Returns the times from `start` on at which a schedule fires, as its server computes them."""
     # The client's classes only carry the values; those of the server, of the same names, compute.
-    server_class = getattr(server_schedules, type(schedule).__name__, None)
-    if server_class is None:
-        return []
-    dates = asyncio.run(server_class(**schedule.model_dump()).get_dates(most, start, end))
-    # In UTC: the two passes of an hour that comes twice are equal in their own time zone.
-    return [date for each in dates if (date := each.astimezone(datetime.UTC)) >= start]
+    return firings(schedule.model_dump(), start, end, most=most)
+
+
+def _next_firing(times: SCHEDULE_TYPES) -> datetime.datetime | None:
+    # Of two candidates the first may be past: a firing that a change of the clocks has moved.
+    dates = _firings(times, datetime.datetime.now(datetime.UTC), most=2)
+    return dates[0] if dates else None
+
+
+def _why_never(times: SCHEDULE_TYPES) -> str:
+    """Returns why a schedule without a next firing has none."""
+    why = cron_problem(times.cron) if isinstance(times, CronSchedule) else None
+    return why or "its times have no date left"
 
 
 def _naive(time: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime:
@@ -399,6 +460,18 @@ def _read_schedules(client: SyncPrefectClient) -> dict[str, ScheduledStudy]:
     return dict(sorted(names.items()))
 
 
+def _read_past(
+    client: SyncPrefectClient, schedules: Mapping[str, ScheduledStudy]
+) -> dict[str, Sequence[str]]:
+    """Returns, for each schedule by name, lines on firings that were late, missed or skipped."""
+    return {
+        name: tuple(past_lines(client, each.schedule, can_start=_is_started(each.deployment)))
+        if each.schedule.active
+        else ()
+        for name, each in schedules.items()
+    }
+
+
 def _read_deployments(client: SyncPrefectClient, flow: str) -> Iterator[DeploymentResponse]:
     yield from read_all(
         client.read_deployments,
@@ -424,6 +497,10 @@ def _changed_times(
     name: str, times: SCHEDULE_TYPES, cron: str | None, timezone: str | None
 ) -> SCHEDULE_TYPES:
     if cron is None and timezone is None:
+        if _next_firing(times) is None:
+            raise ConfigError(
+                f"--cron must be given for {name}, which never fires: {_why_never(times)}."
+            )
         return times
     if cron is None and not isinstance(times, CronSchedule):
         raise ConfigError(f"--cron must come with --timezone for {name}, which has no cron so far.")
@@ -466,17 +543,6 @@ def _check_work(sweep_run: SweepRun) -> None:
         )
 
 
-def _store_here(uri: str) -> Store | None:
-    """Returns the store at a URI; None where this machine has no such folder or bucket."""
-    # A store that is opened is made where it is missing, so a folder must be there already.
-    if not uri.startswith(BUCKET_SCHEME) and not Path(uri).is_dir():
-        return None
-    try:
-        return Store(uri)
-    except (ValueError, OSError):
-        return None
-
-
 def _sweep_run(scheduled: ScheduledStudy, store: Store) -> SweepRun:
     parameters = scheduled.parameters
     sweep, _ = _sweep_and_limits(scheduled)
@@ -489,7 +555,9 @@ def _sweep_run(scheduled: ScheduledStudy, store: Store) -> SweepRun:
     )
 
 
-def _describe_schedule(name: str, scheduled: ScheduledStudy) -> Iterator[str]:
+def _describe_schedule(
+    name: str, scheduled: ScheduledStudy, past: Sequence[str] = ()
+) -> Iterator[str]:
     """Yields the lines on a schedule: its study and deployment, its times, and its next firing.
 
     sweep-demo: study demo, deployment sweep/sweep, 0 20 * * * Europe/Berlin
@@ -498,16 +566,13 @@ def _describe_schedule(name: str, scheduled: ScheduledStudy) -> Iterator[str]:
       sweep demo: 4 methods × 2 rows × 4 seeds × budgets 16, 64, 256: 80 cells
       ...
     """
-    firing = _read_firing(name, scheduled)
+    firing = _read_firing(name, scheduled, past)
     yield f"{name}: study {firing.study}, deployment {firing.deployment}, {firing.rule}"
-    if firing.off:
-        yield f"  {firing.off}"
-        return
-    yield f"  next firing: {firing.next or 'none'}"
-    yield from (f"  {line}" for line in firing.would_run)
+    yield f"  {firing.off or f'next firing: {firing.next}'}"
+    yield from (f"  {line}" for line in (*firing.past, *firing.would_run))
 
 
-def _read_firing(name: str, scheduled: ScheduledStudy) -> Firing:
+def _read_firing(name: str, scheduled: ScheduledStudy, past: Sequence[str]) -> Firing:
     times, deployment = scheduled.schedule.schedule, scheduled.deployment
     rule = getattr(times, "cron", None) or getattr(times, "rrule", None)
     rule = rule or f"every {getattr(times, 'interval', 'none')}"
@@ -515,9 +580,10 @@ def _read_firing(name: str, scheduled: ScheduledStudy) -> Firing:
     firing = Firing(
         name=name,
         study=scheduled.study,
-        deployment=f"{scheduled.flow}/{deployment.name}",
+        deployment=printable(f"{scheduled.flow}/{deployment.name}"),
         deployment_id=str(deployment.id),
-        rule=f"{rule} {zone}",
+        rule=printable(f"{rule} {zone}"),
+        past=past,
     )
     if not scheduled.schedule.active:
         off = f"stopped; `parcel schedule change {name}` with any option starts it again"
@@ -525,20 +591,30 @@ def _read_firing(name: str, scheduled: ScheduledStudy) -> Firing:
     if deployment.paused:
         off = "paused with its deployment: start `parcel serve`, or resume it in the UI"
         return dataclasses.replace(firing, off=off)
-    # Of two candidates the first may be past: a firing that a change of the clocks has moved.
-    firings = _firings(times, datetime.datetime.now(datetime.UTC), most=2)
-    local = firings and firings[0].astimezone(zoneinfo.ZoneInfo(zone))
+    date = _next_firing(times)
+    if date is None:
+        cure = f"`parcel schedule change {name} --cron '0 20 * * *'` gives it other times"
+        return dataclasses.replace(
+            firing, off=printable(f"never fires: {_why_never(times)}; {cure}")
+        )
     return dataclasses.replace(
         firing,
-        next=f"{local:%Y-%m-%d %H:%M} {zone}" if local else "",
-        would_run=tuple(_describe_next_firing(scheduled)),
+        next=f"{date.astimezone(zoneinfo.ZoneInfo(zone)):%Y-%m-%d %H:%M} {zone}",
+        would_run=_next_firing_lines(scheduled),
     )
+
+
+def _next_firing_lines(scheduled: ScheduledStudy) -> tuple[str, ...]:
+    # Whoever has the server's password may have written them: they get no more than their run.
+    with limited(scheduled.limits):
+        return tuple(map(printable, _describe_next_firing(scheduled)))
 
 
 def _describe_next_firing(scheduled: ScheduledStudy) -> Iterator[str]:
     """Yields lines on a schedule's settings, and on what it would run if it fired now."""
     times = scheduled.schedule.schedule
     try:
+        check_form_types(scheduled.parameters)
         limits = ALWAYS
         if scheduled.flow == "sweep":
             if (scheduled.schedule.slug or "").startswith(_SWEEP_SLUG) and not (
@@ -555,15 +631,17 @@ def _describe_next_firing(scheduled: ScheduledStudy) -> Iterator[str]:
             if any(settings):
                 yield f"with {'; '.join(filter(None, settings))}"
         if isinstance(times, CronSchedule):
+            yield from describe_days(times)
             yield from describe_clock_changes(times, limits)
-        store = _store_here(scheduled.store)
+        check_served_store(scheduled.store)
+        store = store_here(scheduled.store)
         if store is None:
             yield f"what it would run is known where its store is, {scheduled.store}"
         elif scheduled.flow == "sweep":
             yield from describe_next_sweep(_sweep_run(scheduled, store))
         else:
             yield _describe_next_study(scheduled, store)
-    except (ConfigError, ValueError, OSError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         # One schedule that cannot be read, since its file is gone perhaps, hides no other.
         yield f"what it would run is unknown: {error}"
 
@@ -580,9 +658,8 @@ def _describe_next_study(scheduled: ScheduledStudy, store: Store) -> str:
     )
     explanation = explain_study(config, store, parameters.get("until", "report"))
     graph = explanation.graph
-    present = ("reused", "accepted")
-    reused = [node for node in graph.nodes if explanation.of_node(node).state in present]
-    return opening_line(graph, reused)
+    reused = [node for node in graph.nodes if explanation.is_node_reused(node)]
+    return opening_line(graph, reused, explanation.is_reused)
 
 
 def _settings_text(value: Any) -> str:

@@ -5,10 +5,13 @@ Prefect reads its settings when it is imported, so nothing here imports it befor
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from infra.errors import one_line
 from infra.prefect.settings import apply
+from infra.progress import wait_line
 from infra.store.store import Store
 
 if TYPE_CHECKING:
@@ -31,11 +34,12 @@ def keep_server(store: Store) -> None:
     server once in a process, so that a second run would not find a server of its own.
     """
     apply(store.state)
-    from flows.study.live_pages import beside
-    from infra.prefect.server import server_of
+    with wait_line("starting Prefect"):
+        from flows.study.live_pages import beside
+        from infra.prefect.server import server_of
 
-    if not os.environ.get("PREFECT_API_URL"):
-        _servers.enter_context(server_of(store.state, beside=beside(store)))
+        if not os.environ.get("PREFECT_API_URL"):
+            _servers.enter_context(server_of(store.state, beside=beside(store)))
 
 
 def start_study(
@@ -61,8 +65,9 @@ def start_study(
     """
 
     def run(ui: "UI | None") -> int:
-        from flows.study.flow import EXPLANATION, study
-        from flows.study.run import run_flow_in_terminal
+        with wait_line("loading the steps"):
+            from flows.study.flow import EXPLANATION, study
+            from flows.study.run import run_flow_in_terminal
 
         parameters: dict[str, Any] = {
             "config": config,
@@ -100,8 +105,9 @@ def start_sweep(
 
     def run(ui: "UI | None") -> int:
         # Imported only now, after `apply` has set Prefect up; see the head of this file.
-        from flows.study.form import sweep
-        from flows.study.run import run_flow_in_terminal
+        with wait_line("loading the steps"):
+            from flows.study.form import sweep
+            from flows.study.run import run_flow_in_terminal
 
         parameters: dict[str, Any] = {
             "study": study,
@@ -126,7 +132,7 @@ def settle_earlier_runs(store: Store) -> None:
     """
     from infra.prefect.journal import has_unsettled
 
-    if not has_unsettled(store.state):
+    if not has_unsettled(store):
         return
     apply(store.state)
     from flows.study.live_pages import beside
@@ -135,16 +141,20 @@ def settle_earlier_runs(store: Store) -> None:
     from infra.prefect.server import reporting
 
     with reporting(store.state, beside(store)):
-        published(settle_ended, store.state)
+        for line in published(settle_ended, store) or ():
+            print(f"parcel: {one_line(line)}", file=sys.stderr)
 
 
 def _run_with_ui(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
     """Calls `run` with the UI that outlives the run; None if it ends with it."""
+    store.check_locks()
     apply(store.state)
-    from flows.study.live_pages import beside
-    from infra.prefect.server import reporting
-
     print(head, flush=True)
-    with reporting(store.state, beside(store)) as (ui, stays):
+    with contextlib.ExitStack() as server:
+        with wait_line("starting Prefect"):
+            from flows.study.live_pages import beside
+            from infra.prefect.server import reporting
+
+            ui, stays = server.enter_context(reporting(store.state, beside(store)))
         print(f"UI: {ui.link()}", flush=True)
         return run(ui if stays else None)

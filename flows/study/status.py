@@ -10,9 +10,12 @@ from flows.lineage.overview import (
     RunningNode,
     RunUnderWay,
     ServerFacts,
+    server_errors_text,
 )
+from flows.lineage.runs import describe_ends
 from flows.report.durations import age_text, time_left_text
-from flows.report.text_lists import abbreviate_list
+from flows.report.text_lists import abbreviate_list, counted
+from infra.errors import one_line_message
 from infra.store.lease import LeaseView
 from infra.store.store import Store
 from pipelines.records.holdings import reject_lines
@@ -35,7 +38,8 @@ def status(store: Store) -> Iterator[str]:
     # then what comes next, for which the server is asked.
     facts = OverviewReader(store).read()
     rejects = _Rejects(store)
-    yield f"store {store.uri}: {len(store.keys())} artifacts"
+    yield f"store {store.uri}: {counted(len(store.keys()), 'artifact')}"
+    yield from facts.unreadable
     yield f"runs under way: {len(facts.running) or 'none'}"
     for run in facts.running:
         yield from _run_lines(run)
@@ -60,6 +64,8 @@ def status(store: Store) -> Iterator[str]:
         yield from rejects.lines(run.record["artifacts"])
     if len(since) > len(shown):
         yield f"  and {len(since) - len(shown)} more since yesterday"
+    if errors := facts.server_errors:
+        yield f"server: {server_errors_text(errors)}"
     yield from _next_lines(_server_facts(store))
     yield f"studies: {len(facts.studies) or 'none'}"
     for study in facts.studies[:_MAX_RUNS]:
@@ -67,12 +73,14 @@ def status(store: Store) -> Iterator[str]:
         score = f"; {study.score}" if study.score else ""
         changed = f"; changed: {study.differences}" if study.differences else ""
         yield f"  {study.name}: {study.outcome}, runs {study.num_runs}{seeds}{score}{changed}"
+        if study.larger:
+            yield f"    its newest table hides a larger one: {' '.join(study.larger)}"
     if len(facts.studies) > _MAX_RUNS:
         yield f"  and {len(facts.studies) - _MAX_RUNS} more"
 
 
 class _Rejects:
-    """What the datasets of runs left out; a dataset of several runs is named for the first."""
+    """The rejects of the datasets of runs; a dataset of several runs is named for the first."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._left = store, set(store.keys("dataset"))
@@ -83,15 +91,18 @@ class _Rejects:
             self._left.discard(key)
             try:
                 artifact = self._store.get_cached(key)
+                groups, counts = rejects_of(artifact), artifact.manifest.counts
+                told = f"{counts['rejected']:,} of {counts['inputs']:,}" if groups else ""
             except KeyError:  # gc deleted it meanwhile.
                 continue
-            groups = rejects_of(artifact)
+            except (ValueError, OSError) as error:  # Damaged; the rest of the store is shown.
+                yield f"    {key}: what it left out is not known: {one_line_message(error)}"
+                continue
             if not groups:
                 continue
-            counts = artifact.manifest.counts
             yield (
-                f"    {artifact.manifest.name}: {counts['rejected']:,} of {counts['inputs']:,} "
-                f"inputs rejected; `parcel data rejects {key}` shows them"
+                f"    {artifact.manifest.name}: {told} inputs rejected; "
+                f"`parcel data rejects {key}` shows them"
             )
             yield from (f"      {line}" for line in reject_lines(groups, _MAX_REASONS))
 
@@ -121,10 +132,10 @@ def _node_text(node: RunningNode) -> str:
 
 
 def _ended_lines(run: EndedRun) -> Iterator[str]:
-    failed, record = run.record["failed"], run.record
-    made = f", {record['made']} made, {record['reused']} re-used" if "made" in record else ""
-    why = f"; {len(failed)} steps failed: {failed[0]}" if failed else ""
-    why += f"; {len(run.holes)} steps did not begin" if run.holes else ""
+    record = run.record
+    made = f", {record['made']} made, {record['reused']} reused" if "made" in record else ""
+    ends = describe_ends(record["failed"], run.holes)
+    why = f"; {ends}" if ends else ""
     at = record["finished"][:16].replace("T", " ")
     yield f"  {run.run}: {at} UTC, {run.outcome}{made}{why}"
     if run.command:
@@ -148,16 +159,20 @@ def _server_facts(store: Store) -> ServerFacts | None:
 
 def _next_lines(server: ServerFacts | None) -> Iterator[str]:
     if server is None:
-        yield "next: no server runs that fires schedules; `parcel serve` starts it"
+        yield (
+            "next: no server runs that fires schedules; `parcel serve` starts it and says what was "
+            "missed"
+        )
         return
-    yield f"next: {len(server.firings) or 'no'} schedules"
+    firings = server.firings
+    yield f"next: {counted(len(firings), 'schedule') if firings else 'no schedules'}"
     for firing in server.firings:
         yield from _firing_lines(firing)
 
 
 def _firing_lines(firing: Firing) -> Iterator[str]:
-    yield f"  {firing.name}: study {firing.study}, {firing.off or firing.next or 'never again'}"
-    yield from (f"    {line}" for line in firing.would_run)
+    yield f"  {firing.name}: study {firing.study}, {firing.off or firing.next}"
+    yield from (f"    {line}" for line in (*firing.past, *firing.would_run))
 
 
 def _describe_holder(holding: LeaseView) -> str:

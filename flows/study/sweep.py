@@ -7,7 +7,6 @@ miss what other runs made and what `parcel gc` deleted.
 
 import dataclasses
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any
@@ -24,12 +23,15 @@ from flows.report.decision import Decision, decide_pair
 from flows.report.interval import PairedScores
 from flows.report.items import Items, is_percentage
 from flows.report.items_reader import ItemsReader
-from flows.report.text_lists import abbreviate_list
+from flows.report.text_lists import abbreviate_list, counted
+from flows.steps.labels import labels_of
 from flows.steps.registry import kind_of
-from flows.study.explain import Explanation, explain_study
+from flows.study.explain import Explanation
+from flows.study.graph import graph_of
+from flows.study.inputs import check_study, read_inputs
 from flows.study.nodes import GraphNode
 from flows.study.retry_policy import MAX_TRIES, failures_by_node
-from infra.errors import ConfigError
+from infra.errors import ConfigError, did_you_mean
 from infra.store.store import Artifact, Store
 from model.files import ITEMS
 from pipelines.sources.registry import BENCHMARKS
@@ -43,7 +45,6 @@ Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
 _OPEN = Decision(mean=0.0, low=-np.inf, high=np.inf, num_seeds=0)
 """The decision where no seed has all its scores."""
 
-_SEED = re.compile(r" seed=(\d+)(?: |$)")
 _MAX_NAMES = 4
 """Most sorts of new cells, or transfers, named in one line; the others are only counted."""
 
@@ -148,7 +149,8 @@ class Sweep:
                     connector_reference(f"{field}.{i}", method)
         if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
             raise ValueError(
-                f"benchmarks must be in the registry, got {', '.join(unknown)}; one of your own "
+                f"benchmarks must be in the registry, got {', '.join(unknown)}"
+                f"{did_you_mean(unknown[0], BENCHMARKS)}; one of your own "
                 f"belongs in `transfers` of the config."
             )
         if self.until_decided and (self.add_seeds or self.add_pretrain_seeds):
@@ -344,7 +346,8 @@ class SweepRun:
           config: the study.
           view: as in `Explanation`.
         """
-        return explain_study(config, self.store, view=view)
+        inputs = read_inputs(config, self.store)
+        return Explanation(self.store, graph_of(config, inputs=inputs), view)
 
     def decisions(self, explanation: Explanation) -> dict[tuple[Method, Method], Decision]:
         """Returns, for each pair of compared methods, the decision of the study's seeds.
@@ -438,6 +441,7 @@ class SweepRun:
 
         Every firing starts from the first: a sweep that was killed repeats its earlier decisions.
         """
+        check_study(self.config)  # Once: seeds are added, and nothing that is checked.
         # No decision is possible on one seed. A bound below the study's own number narrows nothing.
         most = max(self.sweep.max_seeds, self.config.num_seeds)
         for num_seeds in range(max(self.config.num_seeds, min(2, most)), most + 1):
@@ -455,6 +459,7 @@ class SweepRun:
         #   begun: seeds 1, 2, all made, or failed       ─▶ seed 3, and the failed ones again
         #   begun: seeds 1, 2, 3 …
         config, sweep = self.config, self.sweep
+        check_study(config)  # Once: seeds are added, and nothing that is checked.
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             explanation = self.explain(config)
             failed = failures_by_node(self.store, explanation)
@@ -484,13 +489,15 @@ class SweepRun:
             num_seeds=1 if config.zero_shot else max(sweep.max_seeds, config.num_seeds),
             num_pretrain_seeds=max(sweep.max_pretrain_seeds, config.num_pretrain_seeds),
         )
-        # First a cheap guess from names, of transfers or of what is scored without any. It may be
+        # First a cheap guess from labels, of transfers or of what is scored without any. It may be
         # too wide, since other studies in the store may have used the same seeds; explaining it
         # finds the checkpoints of this study.
         view = self.store.snapshot()
         kind = "predictions" if config.zero_shot else "checkpoint"
-        names = (_SEED.search(a.manifest.name) for a in view.artifacts(kind))
-        likely = _with_seeds(config, widest, {int(name[1]) for name in names if name})
+        labels = (labels_of(artifact.manifest) for artifact in view.artifacts(kind))
+        likely = _with_seeds(
+            config, widest, {each.seed for each in labels if each.seed is not None}
+        )
         explanation = self.explain(likely, view)
         seeds = {
             key.seed
@@ -512,7 +519,7 @@ def describe_sweep(explanation: Explanation, failed: Mapping[GraphNode, int]) ->
     #
     #   sweep demo: 2 methods × 3 rows × 2 seeds × budgets 16, 64: 24 cells
     #   12 cells are there, 12 are new: 12 of seed 48213
-    #   7 steps to make: 6 transfer, 1 results; 15 re-used
+    #   7 steps to make: 6 transfer, 1 results; 15 reused
     config, cells = explanation.study, explanation.graph.cells
     states = {key: explanation.steps[step].state for key, step in cells.items()}
     new = [key for key, state in states.items() if state == "new"]
@@ -520,28 +527,30 @@ def describe_sweep(explanation: Explanation, failed: Mapping[GraphNode, int]) ->
     stale = sum(state == "stale" for state in states.values())
     remade_text = f", {stale} of them remade because their code changed" if stale else ""
     grids = [
-        f"{len(view.rows)} rows{_place_of(view)} × {_seeds_of(view)} × budgets "
+        f"{counted(len(view.rows), 'row')}{_place_of(view)} × {_seeds_of(view)} × budgets "
         f"{', '.join(map(str, view.budgets))}"
         for view in config.views
     ]
     grid = " and ".join(grids)
-    yield f"sweep {config.name}: {len(config.methods)} methods × {grid}: {len(cells)} cells"
+    methods = counted(len(config.methods), "method")
+    yield f"sweep {config.name}: {methods} × {grid}: {counted(len(cells), 'cell')}"
     new_text = f"{len(new)} are new{_describe_new_cells(new, present_cells)}"
     yield f"{len(present_cells)} cells are there{remade_text}, {new_text}"
     # Cells are what a person asked for, nodes what will run: one transfer makes several cells.
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
-    to_make = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
+    to_make = Counter(node.labels.action for node, state in nodes if state in ("new", "stale"))
     # Failures are said apart: those to be tried again, and those that are no longer tried.
     if num_retried := sum(
         0 < count < MAX_TRIES and _is_scored(node) for node, count in failed.items()
     ):
-        yield f"{num_retried} transfers failed before and are tried again"
+        are = "is" if num_retried == 1 else "are"
+        yield f"{counted(num_retried, 'transfer')} failed before and {are} tried again"
     if abandoned_text := _describe_abandoned(failed):
         yield abandoned_text
     if to_make:
         kinds_text = ", ".join(f"{count} {kind}" for kind, count in to_make.items())
         reused = len(nodes) - to_make.total()
-        yield f"{to_make.total()} steps to make: {kinds_text}; {reused} re-used"
+        yield f"{counted(to_make.total(), 'step')} to make: {kinds_text}; {reused} reused"
 
 
 def _describe_new_cells(new: Sequence[CellKey], present_cells: Sequence[CellKey]) -> str:
@@ -613,7 +622,7 @@ def _nodes_without_score(explanation: Explanation) -> set[GraphNode]:
 def _has_work(explanation: Explanation, failed: Mapping[GraphNode, int]) -> bool:
     """Returns whether any node is to be made that has not failed too often."""
     nodes = [node for node in explanation.graph.nodes if failed.get(node, 0) < MAX_TRIES]
-    return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
+    return not all(map(explanation.is_node_reused, nodes))
 
 
 def _abandoned_cells(explanation: Explanation, failed: Mapping[GraphNode, int]) -> set[CellKey]:
@@ -633,9 +642,10 @@ def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
     names = [node.name for node, count in failed.items() if count >= MAX_TRIES and _is_scored(node)]
     if not names:
         return ""
+    are = "is" if len(names) == 1 else "are"
     return (
-        f"{len(names)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
-        f"--failed`: {abbreviate_list(names, _MAX_NAMES)}"
+        f"{counted(len(names), 'transfer')} that failed {MAX_TRIES} times and {are} skipped until "
+        f"`parcel run --failed`: {abbreviate_list(names, _MAX_NAMES)}"
     )
 
 
@@ -646,7 +656,8 @@ def _place_of(view: StudyConfig) -> str:
 
 def _seeds_of(config: StudyConfig) -> str:
     pretrainings = config.num_pretrain_seeds
-    return f"{config.num_seeds} seeds" + (f" of {pretrainings} pretrainings" * (pretrainings > 1))
+    seeds = counted(config.num_seeds, "seed")
+    return seeds + (f" of {pretrainings} pretrainings" * (pretrainings > 1))
 
 
 def _method_name(config: StudyConfig, field: str, method: str) -> Method:
@@ -731,6 +742,8 @@ def _compared_rows(
         if view.seeds == config.seeds
         and (budgets := tuple({*view.budgets_of(first)} & {*view.budgets_of(other)}))
         for name, row in view.rows.items()
+        # As the table's comparisons over benchmarks; where there is no other row, it decides.
+        if row.in_means or len(config.rows) == 1
     ]
     # [pretrainings, seeds]: a column is one seed of every pretraining.
     seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)

@@ -18,6 +18,7 @@ from flows.study.nodes import GraphNode, StudyGraph
 from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Store
+from infra.time_zones import is_time_zone
 
 _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
@@ -79,12 +80,10 @@ class SweepLimits:
                     f"{field} ({option}) must be a time of the day as HH:MM, got "
                     f"{getattr(self, field)!r}."
                 )
-        try:
-            zoneinfo.ZoneInfo(self.timezone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        if not is_time_zone(self.timezone):
             raise ValueError(
                 f"timezone must be a time zone such as Europe/Berlin, got {self.timezone!r}."
-            ) from None
+            )
 
     @property
     def queues(self) -> bool:

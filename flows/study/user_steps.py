@@ -1,7 +1,6 @@
 """Adds the steps of the user's own classes to the graph of a study."""
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -9,9 +8,10 @@ from flows.config.study import StudyConfig
 from flows.config.user_step import load_user_step
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import Makes, NewStep, UserStepSpec
+from flows.steps.labels import labels_of_user
 from flows.steps.registry import KINDS, kind_of
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
-from infra.errors import ConfigError
+from infra.errors import ConfigError, did_you_mean
 
 
 class _NoSuchStepError(KeyError):
@@ -56,10 +56,9 @@ def add_user_steps(graph: StudyGraph, config: StudyConfig) -> StudyGraph:
                 steps.steps = {step.name: step for step in graph.steps}
         except _NoSuchStepError as error:
             (name,) = error.args
-            close = difflib.get_close_matches(name, steps, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "`--explain` lists all names."
+            hint = did_you_mean(name, steps) or "; `--explain` lists all names."
             raise ConfigError(
-                f"{where} must read steps that stand before it, got {name!r}; {hint}"
+                f"{where} must read steps that stand before it, got {name!r}{hint}"
             ) from None
         except ConfigError:
             raise
@@ -94,6 +93,7 @@ def cut_graph(graph: StudyGraph, phase: StudyGraph) -> StudyGraph:
         nodes=tuple(nodes),
         cells={cell: step for cell, step in graph.cells.items() if step in kept},
         results=graph.results if graph.results in kept else None,
+        datasets={name: step for name, step in graph.datasets.items() if step in kept},
         study=graph.study,
     )
 
@@ -129,7 +129,7 @@ def _new_step(
         )
     return Step(
         kind=f"user_{new.makes}",
-        name=new.name,
+        labels=labels_of_user(spec.step, new.name),
         config=spec,
         seed=new.seed,
         # By name: a class may hold a step as it was before another one was replaced below it.
@@ -167,11 +167,12 @@ def _with_step(
         if replaced not in ancestors:  # Nothing reads it any more.
             nodes = [node for node in nodes if replaced not in node.steps]
         nodes = [part for node in nodes for part in _split_node(node, replaced)]
-    nodes.append(GraphNode(name=step.name, jobs=(job,)))
+    nodes.append(GraphNode(labels=step.labels, jobs=(job,)))
     return StudyGraph(
         nodes=_in_order([_renewed_node(node, renewed) for node in nodes]),
         cells={cell: renewed.get(scores, scores) for cell, scores in graph.cells.items()},
         results=graph.results and renewed.get(graph.results, graph.results),
+        datasets=graph.datasets,
         study=graph.study,
     )
 
@@ -195,7 +196,7 @@ def _split_node(node: GraphNode, step: Step) -> Iterator[GraphNode]:
         yield node
         return
     yield dataclasses.replace(node, jobs=first)
-    yield GraphNode(name=rest[0].steps[0].name, jobs=rest)
+    yield GraphNode(labels=rest[0].steps[0].labels, jobs=rest)
 
 
 def _renewed_node(node: GraphNode, renewed: Mapping[Step, Step]) -> GraphNode:

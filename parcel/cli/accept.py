@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_existing_store
 from parcel.cli.run import StudyArguments, load_study
 
 accept_app = typer.Typer()
@@ -38,7 +38,7 @@ def accept(
     `parcel run --rebuild STEP` undoes it.
     """
     heed_signals()
-    opened = open_store(store)
+    opened = open_existing_store(store)
     config = load_study(arguments, store)
     from flows.study.accept import accept_stale
     from flows.study.explain import explain_study

@@ -51,8 +51,19 @@ def check(
     ] = False,
     open_all: Annotated[
         bool,
-        typer.Option("--all", help="Open every picture and clip, not 200 pictures and 20 clips."),
+        typer.Option(
+            "--all",
+            help="Open every picture and clip, not 200 pictures and 20 clips; read every shard of "
+            "a dataset with tf.data, not some.",
+        ),
     ] = False,
+    with_tf_data: Annotated[
+        bool,
+        typer.Option(
+            "--tf-data/--no-tf-data",
+            help="Read shards of a dataset with tf.data, too, if TensorFlow is installed.",
+        ),
+    ] = True,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,7 +87,8 @@ def check(
 ) -> None:
     """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has.
 
-    A corpus is read, decoded and rendered as in its preparation. Exit code 1: that would fail.
+    A corpus is read, decoded and rendered as in its preparation. Of a dataset every record is read,
+    and some shards again with plain tf.data. Exit code 1: it cannot be prepared, or read.
     """
     from flows.lineage.data_check import check_benchmark_rows, check_dataset_or_source
     from infra.progress import progress_line
@@ -95,6 +107,7 @@ def check(
                 licence=licence,
                 allow=allow or (),
                 open_all=open_all,
+                with_tf_data=with_tf_data,
                 on_progress=show_progress,
                 store=store,
                 as_json=as_json,
@@ -209,7 +222,7 @@ def mend(
     data_root: Annotated[str, typer.Option(help="The folder with the raw files, some repaired.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Makes a dataset again after rejected inputs were repaired; unchanged shards are re-used."""
+    """Makes a dataset again after rejected inputs were repaired; unchanged shards are reused."""
     from flows.study.data_mend import mend_dataset as make_again
 
     for line in make_again(dataset, data_root=data_root, store=store):

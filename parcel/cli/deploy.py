@@ -108,6 +108,10 @@ def deploy(
     alerts = Alerts(addresses=_alert_addresses(alert), stall=stall, cap=cap, cancel=cancel)
     for line in register(config, target, alerts):
         typer.echo(line)
+    if config.compute.lacks_launcher:
+        from flows.config.processes import launcher_needed
+
+        typer.echo(f"its runs will be refused: {launcher_needed(config.compute)}", err=True)
 
 
 def _check_pool_type(kind: str | None) -> Any:
@@ -149,11 +153,12 @@ def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
 
 
 def _parse_yaml(name: str, text: str) -> Any:
-    import yaml
-
     from infra.errors import ConfigError
+    from infra.yaml_text import YamlError, load_yaml
 
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--job-variable {name} must be YAML, got {text!r}.") from None
+        return load_yaml(text)
+    except YamlError as error:
+        raise ConfigError(
+            f"--job-variable {name} must be YAML, got {text!r:.80}: {error}"
+        ) from None

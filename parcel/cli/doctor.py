@@ -22,7 +22,7 @@ def doctor(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Try only this engine: jax, beam, ray, video or none.", show_default=False
+            help="Try only this engine: jax, beam, ray, video, tf or none.", show_default=False
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,

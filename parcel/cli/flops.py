@@ -22,7 +22,7 @@ def flops(
         list[int] | None, typer.Option(help="Soft tokens per image; may be given repeatedly.")
     ] = None,
     image_px: Annotated[
-        int | None, typer.Option(help="Side of the input instead of the model's own [pixels].")
+        int | None, typer.Option(help="Side of the input in pixels, instead of the model's own.")
     ] = None,
     connector: Annotated[
         list[str] | None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_existing_store
 
 gc_app = typer.Typer()
 
@@ -44,7 +44,7 @@ def gc(
     from infra.store import gc as garbage
 
     # Listing and deleting look the same up to the last step, so a list is what would be deleted.
-    age, opened = _parse_age(older_than), open_store(store)
+    age, opened = _parse_age(older_than), open_existing_store(store)
     collect = garbage.delete_garbage if delete else garbage.find_garbage
     garbage_entries = collect(opened, older_than=age)
     verb = "deleted" if delete else "would delete"

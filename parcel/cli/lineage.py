@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 import typer
 
 from parcel.cli.completion import complete_cell, complete_target
-from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+from parcel.cli.options import (
+    DEFAULT_STORE,
+    StoreOption,
+    apply_prefect,
+    heed_signals,
+    open_existing_store,
+    open_store,
+)
+from parcel.studies import mention_larger_run
 
 _NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
 
@@ -24,15 +32,14 @@ def lineage_show(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints the manifest of an artifact."""
-    typer.echo(open_store(store).resolve(key).manifest.to_json(), nl=False)
+    typer.echo(open_existing_store(store).resolve(key).manifest.to_json(), nl=False)
 
 
-@lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
+@lineage_app.command("trace", epilog="Example: parcel lineage trace demo/chartqa/parcel/64")
 def lineage_trace(
-    run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME, autocompletion=complete_target)],
-    cell: Annotated[
-        str, typer.Option(help="benchmark/method/budget", autocompletion=complete_cell)
-    ] = "",
+    run: Annotated[str, typer.Argument(metavar="NAME", help=_NAME, autocompletion=complete_target)],
+    # Of earlier versions, and their notes: RUN --cell BENCHMARK/METHOD/BUDGET.
+    cell: Annotated[str, typer.Option(hidden=True, autocompletion=complete_cell)] = "",
     samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
     sample: Annotated[
         str,
@@ -48,7 +55,8 @@ def lineage_trace(
     """
     from flows.lineage.target import find_lineage_target
 
-    opened = open_store(store)
+    opened = open_existing_store(store)
+    mention_larger_run(opened, run)
     target = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
@@ -86,8 +94,10 @@ def lineage_diff(
     from flows.lineage.diff import compare_lineages
     from flows.lineage.target import find_lineage_target
 
-    opened = open_store(store)
-    others = open_store(other) if other else opened
+    opened = open_existing_store(store)
+    others = open_existing_store(other) if other else opened
+    mention_larger_run(opened, first)
+    mention_larger_run(others, second)
     comparison = compare_lineages(
         opened, find_lineage_target(opened, first), find_lineage_target(others, second), others
     )
@@ -109,7 +119,7 @@ def lineage_replay(
     ] = "inputs",
     tolerance: Annotated[
         float,
-        typer.Option(min=0, help="Largest score difference on another kind of machine [points]."),
+        typer.Option(min=0, help="Largest score difference on another kind of machine, in points."),
     ] = 0.5,
     into: Annotated[
         str, typer.Option(metavar="DIR", help="An empty folder in which to keep what is made.")
@@ -128,7 +138,8 @@ def lineage_replay(
     from flows.lineage.target import find_lineage_target
     from flows.study.run_steps import steps_of_run
 
-    opened = open_store(store)
+    opened = open_existing_store(store)
+    mention_larger_run(opened, name)
     target = find_lineage_target(opened, name)
     # Into a store of its own: in the old one the step would be found, and nothing made again.
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
@@ -164,7 +175,8 @@ def lineage_summary(
     from flows.lineage.summary import summarise_data
     from flows.lineage.target import find_training_target
 
-    opened = open_store(store)
+    opened = open_existing_store(store)
+    mention_larger_run(opened, name)
     summary = summarise_data(opened, find_training_target(opened, name))
     print(summary.to_json() if as_json else "\n".join(summary.lines()))
 
@@ -193,7 +205,8 @@ def lineage_export(
     from flows.lineage.export import export_lineage
     from flows.lineage.target import find_lineage_target
 
-    opened = open_store(store)
+    opened = open_existing_store(store)
+    mention_larger_run(opened, name)
     for file, text in export_lineage(opened, find_lineage_target(opened, name), form):
         if out is None:
             print(text)
@@ -214,7 +227,7 @@ def lineage_verify(
     from infra.references import load_reference
     from infra.store.lineage import verify_artifact
 
-    opened = open_store(store)
+    opened = open_existing_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
     # Of a checkpoint the content is the digest of its parameters, of a dataset that of its records.
     # Its function is loaded for the first artifact that needs it: that of checkpoints imports JAX.
@@ -238,7 +251,7 @@ def lineage_verify(
 @lineage_app.command("rebuild", epilog="Example: parcel lineage rebuild")
 def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
-    opened = open_store(store)
+    opened = open_existing_store(store)
     apply_prefect(opened)
     from flows.study.live_pages import beside
     from infra.prefect.server import reporting

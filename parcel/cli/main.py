@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from infra.errors import DISK_FULL, MAKE_ROOM
+from infra.store.variables import check_xla_flags, leave_out_variables
 from parcel.cli.accept import accept_app
 from parcel.cli.check_connector import check_connector_app
 from parcel.cli.convert import convert_app
@@ -27,7 +28,6 @@ from parcel.cli.score import score_app
 from parcel.cli.serve import serve_app
 from parcel.cli.spectral import spectral_app
 from parcel.cli.status import status_app
-from parcel.cli.store import store_app
 from parcel.cli.sweep import sweep_app
 from parcel.cli.watch import watch_app
 from parcel.environment import print_any_character
@@ -70,20 +70,68 @@ for commands in (
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
 app.add_typer(schedule_app, name="schedule")
-app.add_typer(store_app, name="store")
+
+
+def _print_version(is_wanted: bool) -> None:
+    """Prints version and commit as manifests have them, and ends the command."""
+    if not is_wanted:
+        return
+    from infra.store.environment import git_state
+
+    state = git_state()
+    edited = ", edited since" if state["dirty"] else ""
+    commit = f" (commit {state['commit']}{edited})" if state["commit"] else ""
+    typer.echo(f"parcel {state['version'] or 'not installed'}{commit}")
+    raise typer.Exit
 
 
 @app.callback()
 def _global_options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option(help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show version and commit."
+        ),
+    ] = False,
 ) -> None:
     if debug:
         os.environ["PARCEL_DEBUG"] = "1"
+    if context.invoked_subcommand != "doctor":  # Which has a line on each.
+        _check_python_path()
+        check_xla_flags()
+
+
+def _check_python_path() -> None:
+    """Raises a `ConfigError` if PYTHONPATH has files that other processes would take for ours."""
+    from infra.errors import ConfigError
+    from infra.processes.module import PACKAGES, hiding_files, stated_path
+
+    for package, file in hiding_files(PACKAGES, stated_path()):
+        raise ConfigError(
+            f"{file} hides the package {package} of parcel-pipeline: take its folder off "
+            f"PYTHONPATH, or rename it; without PYTHONPATH a command may be given in its folder."
+        )
+
+
+def _hiding_file(error: Exception) -> str:
+    """Returns ` (FILE hides the package NAME)` for an import that PYTHONPATH led to that file."""
+    from infra.processes.module import hiding_files, stated_path
+
+    name = getattr(error, "name", None)
+    if isinstance(error, AttributeError):  # A module that lacks what the package of its name has.
+        name = getattr(error.obj, "__name__", None)
+    if not isinstance(error, ImportError | AttributeError) or not isinstance(name, str):
+        return ""
+    found = [*hiding_files([name.partition(".")[0]], stated_path())]
+    return f" ({found[0][1]} hides the package {found[0][0]})" if found else ""
 
 
 def main() -> None:
     """Runs the command; an error is one line, and the exit code says whose mistake it is."""
     print_any_character()
+    leave_out_variables()
     try:
         # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
         code = app(standalone_mode=False) or 0
@@ -127,7 +175,7 @@ def _print_error(error: Exception) -> int:
     # apart. A KeyError is a name that was not found, and its text is the argument.
     if isinstance(error, TyperException):
         tell = getattr(error, "format_message", error.__str__)
-        message, code = tell() + _refused_value(error), 2
+        message, code = tell() + _refused_value(error) + _key_of_config(error), 2
     elif isinstance(error, ConfigError):
         message, code = str(error), 2
     elif isinstance(error, KeyError):
@@ -136,9 +184,24 @@ def _print_error(error: Exception) -> int:
         cure = _CURES.get(error.errno or 0, "")
         message, code = f"{error.filename}: {error.strerror}{cure}.", 1
     else:
-        message, code = one_line_message(error), 1
+        message, code = one_line_message(error) + _hiding_file(error), 1
     print(f"parcel: {one_line(message)}", file=sys.stderr)
     return code
+
+
+def _key_of_config(error: Exception) -> str:
+    """Returns how to write a key of a study's config that was given as an option; "" if it is none.
+
+    `parcel run --seeds 5` means `parcel run num_seeds=5`.
+    """
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if not option or not context or all(p.name != "arguments" for p in context.command.params):
+        return ""
+    from flows.config.study import StudyConfig
+    from flows.config.validation import nearest_key
+
+    key = nearest_key(option.lstrip("-").replace("-", "_"), StudyConfig)
+    return f"; a study's keys have no dashes: {key}=VALUE" if key else ""
 
 
 def _refused_value(error: Exception) -> str:

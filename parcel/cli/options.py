@@ -1,5 +1,7 @@
 """Options that several commands share, and the set-up of store, Prefect and signals."""
 
+import shlex
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -19,15 +21,26 @@ StoreOption = Annotated[
 ]
 
 
-def open_store(uri: str) -> Any:
-    """Returns the store at a URI.
+def open_store(uri: str, *, make: bool = True) -> Any:
+    """Returns the store at a URI; it is made where there is none, or reads as an empty one.
 
     Raises:
       ConfigError: if no store can be opened at `uri`.
     """
     from flows.lineage.open_store import open_store
 
-    return open_store(uri)
+    return open_store(uri, make=make)
+
+
+def open_existing_store(uri: str) -> Any:
+    """Returns the store at a URI, for commands that make none.
+
+    Raises:
+      ConfigError: if there is none, or it cannot be opened.
+    """
+    from flows.lineage.open_store import open_existing_store
+
+    return open_existing_store(uri)
 
 
 def apply_prefect(store: Any) -> None:
@@ -54,8 +67,15 @@ def use_running_server(store: Any) -> None:
         )
 
 
-def heed_signals() -> None:
-    """Makes a signal end this process and all it starts; call it before any heavy import."""
-    from infra.processes.signals import install_signal_handlers
+def heed_signals(*, repeat: bool = False) -> None:
+    """Makes a signal end this process and all it starts; call it before any heavy import.
+
+    Args:
+      repeat: whether the same command again goes on with what this one has begun; the last line
+        after a signal then says so.
+    """
+    from infra.processes.signals import end_with, install_signal_handlers
 
     install_signal_handlers()
+    if repeat:
+        end_with(f"continue: {shlex.join(['parcel', *sys.argv[1:]])}")

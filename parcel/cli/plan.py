@@ -24,7 +24,10 @@ def plan(
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(help="Share of their peak that GPUs are assumed to reach; default: 0.4."),
+        typer.Option(
+            help="Share of their peak that chips are assumed to reach where no compiler tells "
+            "their time; default: 0.4."
+        ),
     ] = None,
     compiler: Annotated[
         str | None,
@@ -61,7 +64,7 @@ def plan(
     from flows.plan.plan import PROGRAMS, plan_of, plan_text, topology_of
     from flows.plan.prepared import plan_data
 
-    opened = open_store(store)
+    opened = open_store(store, make=False)
     # As overrides, so that they are checked, and spelt in errors, like any key of the config.
     overrides = {"topology": topology, "price": price, "mfu": mfu}
     words = [f"compute.{name}={value}" for name, value in overrides.items() if value is not None]

@@ -10,18 +10,23 @@ predict_app = typer.Typer()
 
 
 @predict_app.command(
-    epilog='Example: parcel predict checkpoint/ cat.jpg --prompt "caption en" --budget 64'
+    epilog='Example: parcel predict demo/chartqa/parcel/64/56703 chart.png --prompt "How many?" '
+    "--budget 64"
 )
 def predict(
     checkpoint: Annotated[
-        str, typer.Argument(help="A checkpoint's folder, or an artifact's key or its beginning.")
+        str,
+        typer.Argument(
+            metavar="CELL|CHECKPOINT",
+            help="RUN/BENCHMARK/METHOD/BUDGET/SEED, a checkpoint's key, or its folder.",
+        ),
     ],
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE...", help="An image, a pair, or a video file.")
     ],
     prompt: Annotated[str, typer.Option(help='The prefix, as trained on: "answer en is it red?".')],
     budget: Annotated[int, typer.Option(help="Soft tokens per image or frame.")],
-    max_tokens: Annotated[int, typer.Option(help="Longest answer [tokens].")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     beams: Annotated[int, typer.Option(help="Hypotheses of beam search; 1 is greedy.")] = 1,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
     top_p: Annotated[

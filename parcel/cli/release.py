@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from parcel.cli.options import DEFAULT_STORE, StoreOption
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_existing_store
+from parcel.studies import mention_larger_run
 
 release_app = typer.Typer()
 
@@ -44,5 +45,7 @@ def release(
     """Writes a checkpoint that transformers loads, at every budget, with a card of its lineage."""
     from flows.lineage.release import release_checkpoint as lines_of
 
+    if "/" in checkpoint and not Path(checkpoint).is_dir():
+        mention_larger_run(open_existing_store(store), checkpoint)
     for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, torch=torch, store=store):
         typer.echo(line)

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from parcel.cli.completion import complete_study
-from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_existing_store, open_store
+from parcel.studies import mention_larger_run
 
 results_app = typer.Typer()
 
@@ -15,7 +16,11 @@ results_app = typer.Typer()
 def results(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="A study's name.", autocompletion=complete_study),
+        typer.Argument(
+            metavar="[RUN]",
+            help="A study's name, for its newest run; or a run's full name.",
+            autocompletion=complete_study,
+        ),
     ] = None,
     format: Annotated[
         str,
@@ -31,7 +36,7 @@ def results(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Item logs of lmms-eval, inspect_ai, VLMEvalKit or Every Eval Ever, alone or "
+            help="Item logs of lmms-eval or Every Eval Ever, alone or "
             "beside RUN; may be given repeatedly.",
         ),
     ] = None,
@@ -85,7 +90,9 @@ def results(
         beside = None
         if run is not None:
             same = _same_metrics(same_metric or [])
-            beside = OwnRun(store=open_store(store), run=run, mixed=mixed, same_metrics=same)
+            opened = open_existing_store(store)
+            mention_larger_run(opened, run)
+            beside = OwnRun(store=opened, run=run, mixed=mixed, same_metrics=same)
         typer.echo(show_logs(predictions, format, labels=labels, beside=beside), nl=False)
         return
     if same_metric:
@@ -95,7 +102,8 @@ def results(
             raise ConfigError(f"--format {format} needs RUN, a study's name, and --out PATH alone.")
         if labels is not None:
             raise ConfigError("--labels needs a format that prints, such as latex.")
-        opened = open_store(store)
+        opened = open_existing_store(store)
+        mention_larger_run(opened, run)
         lines = write_results(
             opened, run, format, out, mixed=mixed, organization=organization, source=source
         )
@@ -112,14 +120,17 @@ def results(
             )
         if labels is not None:
             raise ConfigError("--labels needs a format that prints, such as latex.")
-        _write_pages(run, out, items, open_store(store))
+        _write_pages(run, out, items, open_existing_store(store))
         return
     if out is not None:
         raise ConfigError(
             f"--out needs --format html, {', '.join(IN_FILES)}, got --format {format}; use > for a "
             f"file."
         )
-    text = show_results(open_store(store), run, format, scores, mixed=mixed, labels=labels)
+    opened = open_existing_store(store) if scores is None else open_store(store, make=False)
+    if run is not None:
+        mention_larger_run(opened, run)
+    text = show_results(opened, run, format, scores, mixed=mixed, labels=labels)
     typer.echo(text, nl=False)
 
 
@@ -145,6 +156,7 @@ def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> N
     # An old folder would keep pages that the new run does not have.
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError(f"--out must be a new or empty folder, got {out}; name another one.")
+    mention_larger_run(store, run)
     try:
         pages = write_folder(store, run, out, max_items=items)
     except OSError as error:

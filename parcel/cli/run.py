@@ -1,5 +1,7 @@
 """`parcel run`, and a command for each of its phases."""
 
+import inspect
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -94,17 +96,25 @@ def _study_command(until: Any) -> Callable[..., None]:
     ) -> None:
         # The commands differ in `until` alone; an option that is a key of the config becomes an
         # override.
-        words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
-        heed_signals()
-        opened = open_store(store)
+        words = list(arguments or ())
+        if profile:  # In quotes: of digits alone YAML makes a number.
+            words.append(f"compute.profile={json.dumps(profile)}")
+        heed_signals(repeat=True)
         config = load_study(words, store)
+        opened = open_store(store, make=not explain)
+        from flows.config.choices_of_ours import choices_of_ours
         from flows.config.departures import describe_departures
         from flows.study.explain import explain_study
 
-        for line in (*config.describe_undrawn_budgets(), *describe_departures(config)):
+        departures = describe_departures(config, listed=explain)
+        for line in (*config.describe_budgets(), *departures):
             typer.echo(line, err=True)
+        # Before anything is opened, so that they can be read where there are no data yet.
+        for subject, why in choices_of_ours(config) if explain else ():
+            typer.echo(f"[ours]    {subject}: {why}")
         # Explained here, and handed on to the flow: a refusal does not wait for Prefect and Ray.
         explanation = explain_study(config, opened, until)
+        explanation.check_rebuild(rebuild or ())
         holds = {}
         if failed:
             from flows.study.retry_policy import (
@@ -129,6 +139,8 @@ def _study_command(until: Any) -> Callable[..., None]:
                 typer.echo(line)
             return
         explanation.check(config.compute.rebuild_limit, rebuild or (), holds)
+        if line := explanation.describe_remakes():
+            typer.echo(line)
         from flows.study.start import start_study
 
         code = start_study(
@@ -139,9 +151,26 @@ def _study_command(until: Any) -> Callable[..., None]:
     return command
 
 
+def _without_profile(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command of a study without the option that only trainings have."""
+
+    def other(**options: Any) -> None:
+        command(**options)
+
+    # Typer reads a command's options from these two.
+    signature = inspect.signature(command)
+    kept = [option for option in signature.parameters.values() if option.name != "profile"]
+    other.__signature__ = signature.replace(parameters=kept)  # pyright: ignore[reportFunctionMemberAccess]
+    other.__annotations__ = {option.name: option.annotation for option in kept}
+    return other
+
+
 for _name, (_until, _help, _words) in _COMMANDS.items():
+    _command = _study_command(_until)
+    if _name in ("prepare", "evaluate", "report"):
+        _command = _without_profile(_command)
     _example = f"Example: parcel {_name} {_words}"
-    run_app.command(_name, help=_help, epilog=_example)(_study_command(_until))
+    run_app.command(_name, help=_help, epilog=_example)(_command)
 
 
 def load_study(arguments: list[str] | None, store: str) -> Any:

@@ -1,5 +1,6 @@
 """`parcel schedule`: lists, stops and changes the schedules of studies and sweeps."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ from parcel.cli.options import (
     DEFAULT_STORE,
     StoreOption,
     heed_signals,
+    open_existing_store,
     open_store,
     use_running_server,
 )
@@ -41,11 +43,18 @@ NameArgument = Annotated[
 ]
 
 
+def _use_server(store: str) -> None:
+    """Makes Prefect's client use the server that fires schedules."""
+    # A server that the user names has its schedules, whether or not there is a store here.
+    named = os.environ.get("PREFECT_API_URL")
+    use_running_server(open_store(store) if named else open_existing_store(store))
+
+
 @schedule_app.command("list", epilog="Example: parcel schedule list --store gs://lab/studies")
 def schedule_list(store: StoreOption = DEFAULT_STORE) -> None:
     """Shows each schedule with its study, its next firing and what that would run."""
     heed_signals()
-    use_running_server(open_store(store))
+    _use_server(store)
     from flows.study.schedule import list_schedules
 
     for line in list_schedules():
@@ -56,7 +65,7 @@ def schedule_list(store: StoreOption = DEFAULT_STORE) -> None:
 def schedule_stop(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
     """Switches a schedule off; a run that is under way goes on."""
     heed_signals()
-    use_running_server(open_store(store))
+    _use_server(store)
     from flows.study.schedule import stop_schedule
 
     for line in stop_schedule(name):
@@ -112,7 +121,7 @@ def schedule_change(
         compare=compare,
     )
     when = limit_settings(start=start, end=end, max_hours=max_hours, first=first)
-    use_running_server(open_store(store))
+    _use_server(store)
     from flows.study.schedule import change_schedule
 
     for line in change_schedule(name, cron=cron, timezone=timezone, add=add, when=when):

@@ -15,7 +15,12 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Host to listen on; any but loopback needs --auth.")
     ] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="Port to listen on; default: 4200.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; default: 4200. 0 takes one that is free."
+        ),
+    ] = None,
     auth: Annotated[
         str | None,
         typer.Option(

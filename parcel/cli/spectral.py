@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from infra.errors import ConfigError
 from parcel.cli.options import DEFAULT_STORE, StoreOption
 
 spectral_app = typer.Typer()
@@ -33,11 +34,23 @@ def spectral(
         typer.Option(metavar="DATASET", help="Prepared dataset to take images from, too."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most images taken from --data.")] = 64,
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper",
+            help="The paper's setting: the picture of every question that people ask in ChartQA's "
+            "test split, as a study of the store prepared it.",
+        ),
+    ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws the spatial spectra of features, pooled tokens and queries: the paper's figures."""
     from flows.lineage.spectral import draw_spectra
 
+    if paper and (images or data is not None):
+        raise ConfigError(
+            "--paper must be without IMAGE... and --data: its pictures are ChartQA's."
+        )
     # All checkpoints see the same images, so their spectra can be compared.
     written = draw_spectra(
         [checkpoint, *(compare or [])],
@@ -45,7 +58,8 @@ def spectral(
         out=out,
         budget=budget,
         data=data,
-        limit=limit,
+        limit=None if paper else limit,
+        paper=paper,
         store=store,
     )
     for path in written:

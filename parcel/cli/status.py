@@ -2,7 +2,7 @@
 
 import typer
 
-from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_existing_store
 
 status_app = typer.Typer()
 
@@ -16,5 +16,5 @@ def status(store: StoreOption = DEFAULT_STORE) -> None:
     """
     from flows.study.status import status
 
-    for line in status(open_store(store)):
+    for line in status(open_existing_store(store)):
         typer.echo(line)

@@ -13,6 +13,7 @@ from parcel.cli.options import (
     use_running_server,
 )
 from parcel.cli.run import ApproveOption, ExplainOption, StudyArguments
+from parcel.studies import mention_larger_run
 
 sweep_app = typer.Typer()
 
@@ -110,7 +111,7 @@ def sweep(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing."""
-    heed_signals()
+    heed_signals(repeat=True)
     words = list(arguments or [])
     # `parcel sweep num_seeds=5` changes the demo; a first word without `=` is a study.
     study = words.pop(0) if words and "=" not in words[0] else "demo"
@@ -133,7 +134,8 @@ def sweep(
     )
     when = limit_settings(start=start, end=end, timezone=timezone, max_hours=max_hours, first=first)
     sweep_and_limits = check_values(Sweep, add, "sweep"), check_values(SweepLimits, when, "sweep")
-    opened = open_store(store)
+    opened = open_store(store, make=not explain and cron is None)
+    mention_larger_run(opened, study, with_table=False)
     sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     # A schedule is registered and nothing runs now.
     if cron is not None:
@@ -157,6 +159,8 @@ def sweep(
     from flows.study.retry_policy import failures_by_node
     from flows.study.sweep import describe_sweep
 
+    for line in explanation.study.describe_budgets():
+        typer.echo(line, err=True)
     for line in describe_sweep(explanation, failures_by_node(opened, explanation)):
         typer.echo(line)
     if explain:
@@ -165,6 +169,8 @@ def sweep(
         return
     # Dear stale steps stop the sweep here, before a server or a cluster is started.
     explanation.check(explanation.study.compute.rebuild_limit, ())
+    if line := explanation.describe_remakes():
+        typer.echo(line)
     from flows.study.start import start_sweep
 
     code = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)

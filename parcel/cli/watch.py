@@ -2,7 +2,7 @@
 
 import typer
 
-from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_existing_store
 
 watch_app = typer.Typer()
 
@@ -14,7 +14,7 @@ def watch(store: StoreOption = DEFAULT_STORE) -> None:
     Run one per store beside the server; `parcel serve` watches its own store.
     """
     heed_signals()
-    opened = open_store(store)
+    opened = open_existing_store(store)
     from infra.prefect.settings import import_prefect
 
     import_prefect()

@@ -113,10 +113,11 @@ def _add_sections(report: Report, theirs: Report, plan: Plan) -> Report:
         for section in merged
     ]
     means = []
-    for name, num in dict.fromkeys((entry.name, entry.expected) for entry in aggregates):
-        members = [s for s in sections if s.benchmark in plan.groups.get(name, plan.benchmarks)]
+    for name, of in dict.fromkeys((entry.name, entry.of) for entry in aggregates):
+        names = plan.groups.get(name, plan.benchmarks)
+        members = [s for s in sections if s.benchmark in names and s.in_means]
         means += [entry for entry in aggregates if entry.name == name]
-        of_models = aggregate_sections(name, members, num)
+        of_models = aggregate_sections(name, members, of=of)
         means += [entry for entry in of_models if entry.method in models]
     between_models = [
         dataclasses.replace(entry, resolution=plan.resolution, backbone=plan.backbone)

@@ -1,25 +1,13 @@
 """Checks that the readers of all formats share: objects, numbers, distinct ids, and the metric."""
 
-import ast
-import contextlib
-import errno
 import math
 import statistics
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from flows.report.foreign.item_log import ItemLogError, LoggedItem
 from infra.typed_json import parse_json
-
-MAX_BYTES = 2**30
-"""Largest text that is held at once: a table, a log of one text, a member of an archive [bytes].
-
-Some logs have the pictures in them: 5,000 questions with 150 kB each make 0.7 GiB.
-"""
 
 TOLERANCE = 1e-6
 """Distance of a mean from the one that a log states, up to which both are the same."""
@@ -34,63 +22,21 @@ def picture_of(fields: Mapping[str, Any]) -> str:
     return str(next(named, ""))
 
 
-def parse_list(value: Any) -> list[Any]:
-    """Returns a list, or the one that a text shows as Python writes it; [] if there is none."""
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return []
-    return value if isinstance(value, list) else []
-
-
-@contextlib.contextmanager
-def damage_errors(place: str, *also: type[Exception]) -> Iterator[None]:
-    """Makes an `ItemLogError` of what Python raises of damaged archives and texts.
-
-    Args:
-      place: what the message begins with.
-      also: further errors that mean damage.
-    """
-    try:
-        yield
-    except ItemLogError:
-        raise
-    except (
-        *also, zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError,
-        ValueError,
-    ) as error:  # fmt: skip
-        # An error of the disk is no damage; a place that no file has, in an archive's index, is.
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise
-        reason = " ".join(str(error).split())[:120]
-        raise ItemLogError(f"{place}: {reason}.") from None
-
-
 def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether a value is a number, or a truth value, which counts as 0 or 1."""
     return isinstance(value, bool | int | float)
 
 
-def parse_log(text: bytes, name: str) -> Any:
-    """Returns the value of a JSON text; NaN and infinities in it are None.
+def parse_object(text: bytes, name: str) -> dict[str, Any]:
+    """Returns the object that a JSON text is; NaN and infinities in it are None.
 
     Raises:
-      ItemLogError: if it is no JSON; the message begins with `name`.
+      ItemLogError: if it is none, or no JSON; the message begins with `name`.
     """
     try:
-        return parse_json(text, name, finite=False)
+        value = parse_json(text, name, finite=False)
     except ValueError as error:
         raise ItemLogError(str(error)) from None
-
-
-def parse_object(text: bytes, name: str) -> dict[str, Any]:
-    """Returns the object that a JSON text is, as `parse_log` does.
-
-    Raises:
-      ItemLogError: if it is none; the message begins with `name`.
-    """
-    value = parse_log(text, name)
     if not isinstance(value, dict):
         raise ItemLogError(f"{name}: it must be an object, got {value!r:.60}.")
     return value

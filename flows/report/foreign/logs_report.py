@@ -6,14 +6,12 @@ from pathlib import Path
 from flows.report.build import build_report
 from flows.report.cell_text import MISSING
 from flows.report.cells import NO_BUDGET, Plan, Report, Score
-from flows.report.foreign import every_eval_ever, inspect_ai, lmms_eval, vlmevalkit
+from flows.report.foreign import every_eval_ever, lmms_eval
 from flows.report.foreign.item_log import ItemLog, ItemLogError
 from flows.report.items import items_by_source, mean_item_score
 
 FORMATS = {
     "lmms-eval": lmms_eval,
-    "inspect_ai": inspect_ai,
-    "VLMEvalKit": vlmevalkit,
     "Every Eval Ever": every_eval_ever,
 }
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""

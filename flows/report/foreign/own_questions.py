@@ -1,12 +1,13 @@
 """Finds the questions of another system's log among those of a benchmark of our own."""
 
+import ast
+import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.report.foreign.item_log import ItemLog, ItemLogError, LoggedItem
-from flows.report.foreign.log_checks import parse_list
 from model.eval.items_file import ItemsFile
 
 _COMMAND = re.compile(r"answer \S+ ")
@@ -191,8 +192,10 @@ def _other_target(item: LoggedItem, question: OwnQuestion) -> str:
 
 def _targets(text: str) -> list[str]:
     """Returns the targets in a text: a line each, or a list as Python writes it."""
-    if values := parse_list(text):
-        return [str(value) for value in values]
+    if text.startswith("["):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            if values := ast.literal_eval(text):
+                return [str(value) for value in values]
     return [text, *text.splitlines()] if text.strip() else []
 
 

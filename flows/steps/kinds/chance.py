@@ -1,7 +1,7 @@
-"""Chance: the score of the best guess from texts alone, without pixels.
+"""Chance: the score of the best guess from texts alone, and of the best one without the question.
 
 Files:
-  chance.json: the score
+  chance.json: the score without pixels, and the one without the question
   predictions.jsonl: a row per record: the score of its guess, digest of the source
 """
 
@@ -17,9 +17,14 @@ from model.eval.metrics.registry import metric_modules, metric_values
 def make(work: StepContext) -> Iterator[Progress]:
     """Guesses the answers of the input `eval` from the texts of the input `train`."""
     from model.eval.chance import blind_baseline
+    from model.eval.question_blind import question_blind_score
 
     blind = blind_baseline(work.places["train"], work.places["eval"], work.config)
-    (work.out / files.CHANCE).write_text(json.dumps({"score": blind.score}) + "\n")
+    scores = {"score": blind.score}
+    without_question = question_blind_score(work.places["eval"], work.config)
+    if without_question is not None:
+        scores["without_question"] = without_question
+    (work.out / files.CHANCE).write_text(json.dumps(scores) + "\n")
     lines = "".join(f"{json.dumps(row)}\n" for row in blind.rows)
     (work.out / files.PREDICTIONS).write_text(lines)
     work.counts["score"] = round(blind.score, 4)

@@ -20,7 +20,6 @@ import hashlib
 import json
 import pickle
 import shutil
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -33,6 +32,7 @@ from infra.gang.launcher import LauncherGang
 from infra.gang.local import LocalGang
 from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
+from infra.processes.module import module_command
 from infra.progress import Progress
 from infra.store.backend import ByteSource
 from infra.store.compiled_programs import autotuning_digests
@@ -354,14 +354,7 @@ def train_with_processes(
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
 
     def start(attempt_place: str) -> Gang:
-        command = [
-            sys.executable,
-            "-m",
-            "flows.steps.member",
-            *words,
-            "--supervised",
-            attempt_place,
-        ]
+        command = module_command("flows.steps.member", *words, "--supervised", attempt_place)
 
         def of_rank(rank: int, coordinator: str) -> list[str]:
             return [*command, "--coordinator", coordinator, "--rank", str(rank)]

@@ -86,6 +86,8 @@ def make(work: StepContext) -> Iterator[Progress]:
     work.counts.update(licence_counts(info.licences))
     if info.num_composed:
         work.counts.update(composed=info.num_composed)
+    # decoded_by_decord=12, decoded_by_pyav=3
+    work.counts.update({f"decoded_by_{name}": num for name, num in info.decoders.items()})
     if num_reused_shards:
         work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_reused_shards)
     if names := sorted({omission.source for omission in omissions}):

@@ -1,4 +1,4 @@
-"""A dataset without duplicates and without pictures that an evaluation split holds.
+"""A dataset without duplicates and without pictures that a benchmark holds.
 
 Files:
   *.tfrecord: the records that stay
@@ -22,7 +22,7 @@ from pipelines.records.licence import licence_counts
 
 def make(work: StepContext) -> Iterator[Progress]:
     """Compares the input `dataset` with itself and with all other inputs, by `HygieneConfig`."""
-    # Every input but the dataset itself is an evaluation split, under its name.
+    # Every input but the dataset itself is a split of a benchmark, under its name.
     against = {role: str(path) for role, path in sorted(work.inputs.items()) if _is_split(role)}
     counts = yield from stream_progress(
         lambda report: screen_dataset(

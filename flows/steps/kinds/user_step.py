@@ -26,6 +26,7 @@ from typing import Any, Literal
 from flows.steps.kind import Kind, Step, StepContext
 from infra.progress import Progress
 from infra.references import load_reference
+from infra.strict_adapter import strict_adapter
 
 Makes = Literal["dataset", "checkpoint", "files"]
 
@@ -86,12 +87,10 @@ def step_with_settings(step: type[Any], settings: Mapping[str, Any]) -> Any:
     Raises:
       ValidationError: if a setting is unknown, or has a wrong value.
     """
-    import pydantic
-
     # In a tuple, since pydantic takes the settings of a dataclass from the class alone; this one
     # reaches nested dataclasses, too.
     alone: Any = types.GenericAlias(tuple, (step,))
-    adapter = pydantic.TypeAdapter(alone, config={"extra": "forbid"})
+    adapter = strict_adapter(alone, {"extra": "forbid"})
     return adapter.validate_python((dict(settings),))[0]
 
 

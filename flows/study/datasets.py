@@ -1,0 +1,132 @@
+"""The datasets of a study: which are prepared, from what, and how."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from flows.config.benchmark import (
+    TransferConfig,
+    eval_window_of,
+    rows_of,
+    source_of,
+    train_data,
+    trained_on,
+)
+from flows.config.references import corpus_reference
+from flows.config.source import SourceConfig
+from flows.config.study import StudyConfig
+from flows.config.watched import watched_name
+from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.kinds.raw_files import RawFilesSpec
+from pipelines.prepare.config import PrepareConfig
+from pipelines.records.licence import NO_LICENCE, Licence
+from pipelines.sources.own_source import OwnSource
+from pipelines.sources.registry import source_spec
+
+NO_LICENCES: Mapping[str, Licence] = MappingProxyType({})
+
+
+def datasets_of(
+    config: StudyConfig, licences: Mapping[str, Licence] = NO_LICENCES
+) -> dict[str, DatasetSpec]:
+    """Returns name -> spec of every dataset to prepare at a resolution.
+
+    Args:
+      config: the view of a study.
+      licences: folder of raw data -> licence that came with it.
+    """
+    # The names say what a dataset is for, and at which resolution:
+    #
+    #   web                         a corpus of the mixture
+    #   web@448                     the same, for a Stage 2 at 448 px
+    #   chartqa/train               what transfers to ChartQA learn from
+    #   chartqa:test_human/eval     a row of the table
+    specs: dict[str, DatasetSpec] = {}
+
+    def licence_of(reader: str | OwnSource, path: str, stated: Licence) -> Licence:
+        folder = path or source_spec(reader).folder
+        return stated if stated.is_stated else licences.get(folder, NO_LICENCE)
+
+    def corpus_spec(field: str, source: SourceConfig) -> DatasetSpec:
+        reader = corpus_reference(f"{field}.reader", source.reader)
+        return DatasetSpec(
+            reader=reader,
+            path=source.path,
+            split=source.split,
+            features=source.features,
+            prepare=source.prepare or config.prepare,
+            licence=licence_of(reader, source.path, source.licence),
+        )
+
+    # The mixture is augmented as its settings say; whatever is measured on is not.
+    for i, source in enumerate(config.sources):
+        spec = corpus_spec(f"sources.{i}", source)
+        specs[f"{source.name}{config.at}"] = dataclasses.replace(spec, licences=config.licences)
+    for i, source in enumerate(config.watch.sources if config.watch else ()):
+        spec = corpus_spec(f"watch.sources.{i}", source)
+        unaugmented = dataclasses.replace(spec, prepare=spec.prepare.unaugmented())
+        specs[f"{watched_name(source)}{config.at}"] = unaugmented
+    for name, transfer in config.transfers.items():
+        # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
+        # whichever of the two the config names first.
+        training_benchmark = trained_on(name)
+        if not transfer.zero_shot and f"{training_benchmark}{config.at}/train" not in specs:
+            parent = config.transfers.get(training_benchmark)
+            prepare = _prepare_of(config, parent or transfer)
+            path, split = train_data(name, config.transfers)
+            reader = source_of(training_benchmark, parent or transfer)
+            # A zero-shot benchmark's own licence is not that of its parent's rows.
+            stated = parent.licence if parent else NO_LICENCE
+            specs[f"{training_benchmark}{config.at}/train"] = DatasetSpec(
+                reader=reader,
+                path=path,
+                split=split,
+                prepare=prepare,
+                licence=licence_of(reader, path, stated),
+                licences=config.licences,
+            )
+        for row in rows_of(name, transfer):
+            prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
+            limit = transfer.eval_limit or prepare.limit
+            reader = source_of(name, transfer)
+            # No `licences` here: a score over a part of a benchmark is another number.
+            specs[f"{row.name}{config.at}/eval"] = DatasetSpec(
+                reader=reader,
+                path=transfer.path,
+                split=row.split,
+                prepare=dataclasses.replace(prepare, limit=limit),
+                licence=licence_of(reader, transfer.path, transfer.licence),
+            )
+    return specs
+
+
+def raw_folders(spec: DatasetSpec) -> tuple[str, ...]:
+    """Returns the folders below the data root that a dataset is made from."""
+    return tuple(source_spec(spec.reader).folders(spec.path))
+
+
+def raw_files_spec(spec: DatasetSpec, state: str) -> RawFilesSpec:
+    """Returns the spec of a dataset's raw files.
+
+    Args:
+      spec: the dataset.
+      state: digest of the names, sizes and times of the files in its `raw_folders` [hex].
+    """
+    return RawFilesSpec(
+        reader=spec.reader,
+        path=spec.path,
+        split=spec.split,
+        features=spec.features,
+        state=state,
+        prepare=spec.prepare,
+    )
+
+
+def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
+    """Returns the settings for preparing a benchmark; augmented only if its own settings say so."""
+    prepare = transfer.prepare or config.prepare.unaugmented()
+    return dataclasses.replace(
+        prepare,
+        num_frames=transfer.num_frames or prepare.num_frames,
+        frame_stride=transfer.frame_stride or prepare.frame_stride,
+    )
