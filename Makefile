@@ -82,9 +82,9 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu .venv/bin/mkdocs build --strict
 	@echo "open $(CURDIR)/site/index.html"
 
-# The screenshots in docs/pictures/, taken anew.
-pictures: setup
-	PARCEL_PICTURES=docs/pictures $(PY) -m pytest -q tests/e2e/test_serve.py
+# The screenshots in docs/pictures/, taken anew, of the demo.
+pictures: demo
+	$(PY) -m tests.e2e.pictures .parcel docs/pictures
 
 clean:
 	rm -rf .venv .parcel site

@@ -8,9 +8,9 @@ No chip is needed. The compilers run in a child process, by the Python that `--c
 PARCEL_CHIP_PYTHON names; chips whose compiler is not there are skipped, with the reason. Chips,
 studies and kinds of program (a stage, transfers, evaluations, spectra) take turns, so that the
 first few programs are of every kind. Each outcome is kept in the cache, so an interrupted matrix
-goes on where it ended: the rows that were not compiled yet are counted below the table. A GPU's
-seconds are a formula over the FLOPs and bytes of its kernels, a lower bound; a TPU's are the
-compiler's cycles. `--table` adds the rows to those of a file, in place of the same programs'.
+goes on where it ended: the rows that were not compiled yet are counted below the table. Seconds
+are those of a TPU's compiler; a GPU's estimates none. `--table` adds the rows to those of a file,
+in place of the same programs'.
 """
 
 import argparse
@@ -98,6 +98,12 @@ class Row:
         return re.split("[ ,@]", self.names[0], maxsplit=1)[0]
 
     @property
+    def compute_s(self) -> float | None:
+        """Time of computing by a TPU's compiler [s]; None for a GPU, and if refused."""
+        is_gpu = Topology.parse(self.topology).chip.is_gpu
+        return None if is_gpu or self.outcome is None else self.outcome.compute_s
+
+    @property
     def spare_bytes(self) -> float | None:
         """Memory of a chip that is left, negative if the program does not fit; None if refused."""
         chip = Topology.parse(self.topology).chip
@@ -120,7 +126,7 @@ class Row:
                 ("GiB", outcome.memory_bytes, GIB),
                 ("spare GiB", spare, GIB),
                 ("GB sent", outcome.traffic_bytes, 1e9),
-                ("compute s", outcome.compute_s, 1),
+                ("compute s", self.compute_s, 1),
                 ("interconnect s", outcome.interconnect_s, 1),
                 ("compile s", outcome.compile_s, 1),
             ):
@@ -134,9 +140,10 @@ class Row:
             return [*head, "", self.error, "", "", ""]
         fits = "yes" if self.spare_bytes >= 0 else f"no, by {-self.spare_bytes / GIB:.1f} GiB"
         outcome, time, sent = self.outcome, "", ""
-        if outcome.compute_s is not None and outcome.interconnect_s is not None:
-            time = f"{outcome.compute_s:.3g} + {outcome.interconnect_s:.3g}"
-            sent = f"{(outcome.traffic_bytes or 0.0) / 1e9:.1f}"
+        if self.compute_s is not None and outcome.interconnect_s is not None:
+            time = f"{self.compute_s:.3g} + {outcome.interconnect_s:.3g}"
+        if outcome.traffic_bytes is not None:
+            sent = f"{outcome.traffic_bytes / 1e9:.1f}"
         memory, took = f"{outcome.memory_bytes / GIB:.1f}", f"{outcome.compile_s:.0f}"
         return [*head, memory, fits, sent, time, took]
 
