@@ -7,6 +7,7 @@
     flows/steps/registry.py         -> reference/artifacts.md
     flows/report/result_columns.py  -> reference/results.md
     flows/report/items_table.py     -> the same
+    flows/config/choices_of_ours.py -> reference/paper.md, of two configs of the paper
 
 Nothing of it is committed, so nothing of it can be out of date.
 """
@@ -18,10 +19,13 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from flows.config.choices_of_ours import choices_of_ours
+from flows.config.load import load
 from flows.config.study import StudyConfig
 from flows.report.items_table import ITEM_COLUMNS
 from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, ResultColumn
@@ -301,6 +305,31 @@ def results_page() -> str:
     )
 
 
+def paper_page() -> str:
+    """Returns the page of our own choices in the paper's studies, its ablations among them."""
+    configs = Path(__file__).parents[2] / "configs"
+    study, ablations = (
+        [*choices_of_ours(load(configs / f"{name}.yaml"))]
+        for name in ("paper_448", "paper_ablations")
+    )
+    # What both have is said once, with the values of the first.
+    said = {why for _, why in study}
+    rows = [(f"`{subject}`", why) for subject, why in study]
+    of_ablations = [(f"`{subject}`", why) for subject, why in ablations if why not in said]
+    return (
+        "# What is ours in the paper's study\n\n"
+        "`configs/paper_224.yaml` and `configs/paper_448.yaml` follow the paper, and PaliGemma and "
+        "PaliGemma 2 where it refers to them. Below is all in which they do not, or in which none "
+        "of the three says what to do; other values are theirs. `parcel run configs/paper_448.yaml "
+        "--explain` prints the same list, each line with `[ours]`, of any study that states "
+        "`paper: true`, with the values of that study: what you set as the paper has it is no "
+        "longer on it. Other runs say nothing of this.\n\n"
+        + table(("keys and values", "why"), rows)
+        + "\nOf `configs/paper_ablations.yaml` these, too:\n\n"
+        + table(("keys and values", "why"), of_ablations)
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli": cli_page,
     "config": config_page,
@@ -308,4 +337,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "readers": readers_page,
     "artifacts": artifacts_page,
     "results": results_page,
+    "paper": paper_page,
 }
